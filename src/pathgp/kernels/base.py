@@ -1,0 +1,98 @@
+"""What a covariance function is: a module that maps two sets of inputs to a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from pathgp.features import FeatureMap
+    from pathgp.kernels.algebra import Product, Sum
+
+
+class Kernel(nn.Module):
+    """A covariance function k(x, z).
+
+    ``kernel(X, Z)`` is the dense (n, m) matrix, ``kernel(X)`` the square one with an exact diagonal,
+    ``kernel.diag(X)`` the n variances. Floating inputs keep their dtype and device, integer inputs become
+    float64. Hyperparameters are float64 and follow the inputs. Everything is differentiable in the inputs
+    and in the hyperparameters.
+
+    A kernel that depends on part of the columns names them in ``active_dims``.
+    """
+
+    def __init__(self, active_dims: Sequence[int] | None = None) -> None:
+        super().__init__()
+        self.active_dims = _checked_dims(active_dims)
+
+    def forward(self, X: Tensor, Z: Tensor | None = None) -> Tensor:
+        X = self._select(X, "X")
+        if Z is None:
+            return self._gram(X)
+        Z = self._select(Z, "Z")
+        if X.shape[1] != Z.shape[1]:
+            raise ValueError(f"X has {X.shape[1]} columns and Z has {Z.shape[1]}: they must agree")
+        if X.dtype != Z.dtype or X.device != Z.device:
+            raise TypeError(f"X is {X.dtype} on {X.device} and Z is {Z.dtype} on {Z.device}: convert one of them")
+        return self._matrix(X, Z)
+
+    def diag(self, X: Tensor) -> Tensor:
+        """k(x_i, x_i) for every row: (n,). Time O(n d)."""
+        return self._diagonal(self._select(X, "X"))
+
+    def features(
+        self, num: int, generator: torch.Generator | None = None, paths: int | None = None
+    ) -> FeatureMap:
+        """Random features phi with E[phi(x) . phi(z)] = k(x, z), at most ``num`` columns.
+
+        With ``paths=s`` the map holds s independent draws, one per path.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no random features")
+
+    def __add__(self, other: Kernel) -> Sum:
+        from pathgp.kernels.algebra import Sum
+
+        return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
+
+    def __mul__(self, other: Kernel) -> Product:
+        from pathgp.kernels.algebra import Product
+
+        return Product(self, other) if isinstance(other, Kernel) else NotImplemented
+
+    def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} does not define its matrix")
+
+    def _diagonal(self, X: Tensor) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} does not define its diagonal")
+
+    def _gram(self, X: Tensor) -> Tensor:
+        """The square matrix at one set of inputs; stationary kernels make its diagonal exact."""
+        return self._matrix(X, X)
+
+    def _select(self, X: Tensor, name: str) -> Tensor:
+        if not isinstance(X, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(X).__name__}")
+        if X.ndim != 2:
+            raise ValueError(f"{name} must have two dimensions (rows, columns), got shape {tuple(X.shape)}")
+        if not X.is_floating_point():
+            X = X.to(torch.float64)
+        if self.active_dims is None:
+            return X
+        if max(self.active_dims) >= X.shape[1]:
+            raise ValueError(
+                f"{type(self).__name__} acts on column {max(self.active_dims)}, "
+                f"but {name} has only {X.shape[1]} columns"
+            )
+        return X[:, list(self.active_dims)]
+
+
+def _checked_dims(active_dims: Sequence[int] | None) -> tuple[int, ...] | None:
+    if active_dims is None:
+        return None
+    dims = tuple(int(i) for i in active_dims)
+    if not dims or min(dims) < 0 or len(set(dims)) != len(dims):
+        raise ValueError(f"active_dims must be distinct non-negative column numbers, got {active_dims}")
+    return dims

@@ -1,0 +1,52 @@
+"""Squared Euclidean distances that survive float32.
+
+The expansion |x|^2 + |z|^2 - 2 x.z costs one matrix product, but in float32 it loses every digit for
+close points far from the origin (at norm 35 its error is 1e-4, more than the squared distance itself).
+Here the n x d inputs are centred and kept in float64, the expansion runs in float64 as one product of
+augmented matrices, and only the n x m result is rounded to the dtype of the caller.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class _SquaredDistance(torch.autograd.Function):
+    """D_ij = |x_i - z_j|^2 with a closed-form gradient.
+
+    With the incoming gradient A (n, m): dX = 2 (diag(A 1) X - A Z) and dZ = 2 (diag(A^T 1) Z - A^T X),
+    accumulated in float64 because both terms are large and nearly cancel when the length scale is small.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, X: Tensor, Z: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.save_for_backward(X, Z)
+        norms_X = X.square().sum(1, keepdim=True)
+        norms_Z = Z.square().sum(1, keepdim=True)
+        left = torch.cat([X, norms_X, torch.ones_like(norms_X)], 1)
+        right = torch.cat([Z.mul(-2.0), torch.ones_like(norms_Z), norms_Z], 1)
+        return (left @ right.T).to(dtype).clamp_min_(0.0)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        X, Z = ctx.saved_tensors
+        A = grads[0].to(X.dtype)
+        grad_X = grad_Z = None
+        if ctx.needs_input_grad[0]:
+            grad_X = 2.0 * (A.sum(1, keepdim=True) * X - A @ Z)
+        if ctx.needs_input_grad[1]:
+            grad_Z = 2.0 * (A.sum(0).unsqueeze(1) * Z - A.T @ X)
+        return grad_X, grad_Z, None
+
+
+def squared_distance(X: Tensor, Z: Tensor, dtype: torch.dtype) -> Tensor:
+    """Squared distances between the rows of X (n, d) and Z (m, d), both float64, rounded to ``dtype``.
+
+    Differentiable in X and Z. Time O(n m d), memory O(n m).
+    """
+    centre = Z.detach().mean(0)
+    result: Tensor = _SquaredDistance.apply(X - centre, Z - centre, dtype)
+    return result

@@ -1,0 +1,49 @@
+"""Positive hyperparameters: stored in float64 behind a softplus, read as ordinary tensors.
+
+All scales of a kernel (standard deviations, length scales, periods) are positive. They are stored
+unconstrained and mapped through softplus(u) = log(1 + e^u), as in chapter 5 of the thesis.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+
+def inverse_softplus(value: Tensor) -> Tensor:
+    """The u with softplus(u) = value, accurate for tiny and for large values."""
+    return value + torch.log(-torch.expm1(-value))
+
+
+class Positive(nn.Module):
+    """A positive scalar or vector, stored in float64 as ``raw`` with value softplus(raw)."""
+
+    def __init__(self, value: float | Tensor, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.raw = nn.Parameter(inverse_softplus(self._checked(value)))
+
+    @property
+    def value(self) -> Tensor:
+        return softplus(self.raw)
+
+    def assign(self, value: float | Tensor) -> None:
+        """Overwrite the value in place; the shape stays."""
+        new = self._checked(value)
+        if new.shape != self.raw.shape and new.ndim != 0:
+            raise ValueError(
+                f"{self.name} has shape {tuple(self.raw.shape)}, got a value of shape {tuple(new.shape)}"
+            )
+        with torch.no_grad():
+            self.raw.copy_(inverse_softplus(new).expand_as(self.raw))
+
+    def _checked(self, value: float | Tensor) -> Tensor:
+        tensor = torch.as_tensor(value, dtype=torch.float64).detach().clone()
+        if tensor.ndim > 1 or tensor.numel() == 0:
+            raise ValueError(
+                f"{self.name} must be a number or a one-dimensional tensor, got shape {tuple(tensor.shape)}"
+            )
+        if not bool(torch.isfinite(tensor).all()) or not bool((tensor > 0).all()):
+            raise ValueError(f"{self.name} must be positive and finite, got {tensor.tolist()}")
+        return tensor

@@ -1,0 +1,20 @@
+"""The squared exponential kernel."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from pathgp.kernels.stationary import Stationary
+
+
+class SquaredExponential(Stationary):
+    """k(x, z) = exp(-r^2 / 2), r = |(x - z) / lengthscale|.
+
+    Sample paths are infinitely differentiable. Thesis, section 2.1.3.
+    """
+
+    def profile(self, sq: Tensor, *shape: Tensor) -> Tensor:
+        return sq.mul_(-0.5).exp_()
+
+    def slope(self, sq: Tensor, *shape: Tensor) -> Tensor:
+        return -0.5 * (-0.5 * sq).exp()

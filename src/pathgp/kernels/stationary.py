@@ -1,0 +1,98 @@
+"""Stationary kernels: a radial profile of the scaled distance, k(x, z) = p(r^2), r = |(x - z) / lengthscale|.
+
+A subclass gives the profile p and its slope dp/d(r^2) in closed form. Both work on whole tiles: the
+profile may overwrite its argument, so that a tile of K costs few passes over the cache, and the slope makes
+every gradient (all length scales at once, or the inputs) one more tile of the same size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathgp.kernels.base import Kernel
+from pathgp.kernels.distance import squared_distance
+from pathgp.kernels.parameters import Positive
+
+
+class _Radial(torch.autograd.Function):
+    """p(sq; shape parameters) with the closed-form slopes as gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, kernel: Stationary, sq: Tensor, *shape: Tensor) -> Tensor:
+        ctx.kernel = kernel
+        needed = any(ctx.needs_input_grad)
+        ctx.save_for_backward(*((sq, *shape) if needed else ()))
+        return kernel.profile(sq.clone() if needed else sq, *shape)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        sq, *shape = ctx.saved_tensors
+        grad_sq = grads[0] * ctx.kernel.slope(sq, *shape) if ctx.needs_input_grad[1] else None
+        if not any(ctx.needs_input_grad[2:]):
+            return (None, grad_sq, *(None for _ in shape))
+        slopes = ctx.kernel.shape_slopes(sq, *shape)
+        return (None, grad_sq, *((grads[0] * slope).sum() for slope in slopes))
+
+
+class Stationary(Kernel):
+    """Base of the radial kernels; ``lengthscale`` is one number or a tensor with one entry per dimension."""
+
+    def __init__(
+        self, lengthscale: float | Tensor = 1.0, active_dims: Sequence[int] | None = None
+    ) -> None:
+        super().__init__(active_dims)
+        self._lengthscale = Positive(lengthscale, "lengthscale")
+
+    @property
+    def lengthscale(self) -> Tensor:
+        """The length scales: a scalar, or (d,), float64."""
+        return self._lengthscale.value
+
+    @lengthscale.setter
+    def lengthscale(self, value: float | Tensor) -> None:
+        self._lengthscale.assign(value)
+
+    def profile(self, sq: Tensor, *shape: Tensor) -> Tensor:
+        """k as a function of the squared scaled distance; may overwrite ``sq``."""
+        raise NotImplementedError(f"{type(self).__name__} does not define its profile")
+
+    def slope(self, sq: Tensor, *shape: Tensor) -> Tensor:
+        """dk/d(sq), finite everywhere (zero where the true slope is singular at sq = 0)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define its slope")
+
+    def shape_parameters(self) -> tuple[Tensor, ...]:
+        """Further learned parameters of the profile (the mixture parameter of RationalQuadratic)."""
+        return ()
+
+    def shape_slopes(self, sq: Tensor, *shape: Tensor) -> tuple[Tensor, ...]:
+        """dk/d(shape parameter), one (n, m) tensor each."""
+        return ()
+
+    def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
+        return self._radial(squared_distance(self._scaled(X), self._scaled(Z), X.dtype))
+
+    def _gram(self, X: Tensor) -> Tensor:
+        scaled = self._scaled(X)
+        sq = squared_distance(scaled, scaled, X.dtype)
+        return self._radial(sq - torch.diag(sq.diagonal()) if sq.requires_grad else sq.fill_diagonal_(0.0))
+
+    def _diagonal(self, X: Tensor) -> Tensor:
+        return torch.ones_like(X[:, 0])
+
+    def _radial(self, sq: Tensor) -> Tensor:
+        shape = tuple(p.to(sq) for p in self.shape_parameters())
+        result: Tensor = _Radial.apply(self, sq, *shape)
+        return result
+
+    def _scaled(self, X: Tensor) -> Tensor:
+        lengthscale = self.lengthscale.to(X.device)
+        if lengthscale.ndim == 1 and lengthscale.shape[0] != X.shape[1]:
+            raise ValueError(
+                f"{type(self).__name__} has {lengthscale.shape[0]} length scales, "
+                f"but the inputs have {X.shape[1]} columns"
+            )
+        return X.to(torch.float64) / lengthscale
