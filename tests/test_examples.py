@@ -1,0 +1,27 @@
+"""Every file in examples/ runs to its end, without a warning, from an empty folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+SECONDS = 300
+
+if EXAMPLES:  # an empty parameter list would count as a skipped test
+
+    @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+    def test_example_runs(example: Path, tmp_path: Path) -> None:
+        result = subprocess.run(
+            [sys.executable, "-W", "error::UserWarning", "-W", "error::RuntimeWarning", str(example)],
+            cwd=tmp_path,
+            env={**os.environ, "MPLBACKEND": "Agg"},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+        assert result.returncode == 0, f"{example.name} failed\n{result.stdout}\n{result.stderr}"
