@@ -1,0 +1,5 @@
+"""The system matrix as an object: products, rows, columns, blocks, and a differentiable bilinear form."""
+
+from pathgp.operators.base import Operator as Operator
+from pathgp.operators.cross import cross_product as cross_product
+from pathgp.operators.kernel import KernelOperator as KernelOperator

@@ -1,0 +1,54 @@
+"""What a solver may ask of the system matrix H = K + Sigma."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+
+class Operator(ABC):
+    """A symmetric positive-definite matrix H = K + Sigma of shape (n, n), known through its products.
+
+    ``noise`` is the diagonal of Sigma: a 0-d tensor, or one variance per row. Costs are counted in epochs:
+    one epoch is the cost of one full product H @ V.
+    """
+
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    device: torch.device
+    backend: str
+    noise: Tensor
+
+    @abstractmethod
+    def __matmul__(self, V: Tensor) -> Tensor:
+        """H V for V of shape (n, s)."""
+
+    @abstractmethod
+    def rows(self, index: Tensor, V: Tensor) -> Tensor:
+        """H[index, :] @ V: (len(index), s)."""
+
+    @abstractmethod
+    def columns(self, index: Tensor, D: Tensor) -> Tensor:
+        """H[:, index] @ D for D of shape (len(index), s): (n, s)."""
+
+    @abstractmethod
+    def block(self, index: Tensor) -> Tensor:
+        """The dense square block H[index, index]."""
+
+    @abstractmethod
+    def diagonal(self) -> Tensor:
+        """diag(H): (n,)."""
+
+    @abstractmethod
+    def bilinear(self, L: Tensor, R: Tensor) -> Tensor:
+        """sum_j L_j^T H R_j as a scalar, differentiable in the hyperparameters; L and R are constants."""
+
+    @abstractmethod
+    def features(self, num: int, generator: torch.Generator | None = None) -> Tensor:
+        """Random features Phi of K at the training inputs: (n, num') with E[Phi Phi^T] = K."""
+
+    @abstractmethod
+    def cost(self, rows: int | None = None) -> float:
+        """Epochs of a product with all rows, or with ``rows`` of them."""

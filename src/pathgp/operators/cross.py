@@ -1,0 +1,62 @@
+"""Products with a rectangular kernel matrix, K(X, Z) V, in tiles: what prediction needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathgp.kernels import Kernel
+from pathgp.operators.memory import halve_on_failure, memory_budget, spans, tile_edge
+
+
+class _CrossProduct(torch.autograd.Function):
+    """K(X, Z) V with the gradient in X by re-evaluating each tile: memory O(tile) in both directions."""
+
+    @staticmethod
+    def forward(ctx: Any, kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, memory: int) -> Tensor:
+        ctx.save_for_backward(X, Z, V)
+        ctx.kernel, ctx.memory = kernel, memory
+
+        def compute(edge: int) -> Tensor:
+            result = torch.zeros(X.shape[0], V.shape[1], dtype=V.dtype, device=V.device)
+            for I in spans(X.shape[0], edge):
+                for J in spans(Z.shape[0], edge):
+                    result[I].addmm_(kernel(X[I], Z[J]), V[J])
+            return result
+
+        result, _ = halve_on_failure(compute, tile_edge(memory, X.dtype, X.device))
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        X, Z, V = ctx.saved_tensors
+        outer = grads[0]
+        # With create_graph the tiles' graphs are kept as well, and second derivatives come out right.
+        twice = torch.is_grad_enabled()
+
+        def compute(edge: int) -> Tensor:
+            parts = []
+            for I in spans(X.shape[0], edge):
+                total = torch.zeros_like(X[I])
+                for J in spans(Z.shape[0], edge):
+                    with torch.enable_grad():
+                        inputs = X[I] if twice else X[I].detach().requires_grad_()
+                        tile = ctx.kernel(inputs, Z[J])
+                    (grad,) = torch.autograd.grad(tile, inputs, outer[I] @ V[J].T, create_graph=twice)
+                    total = total + grad
+                parts.append(total)
+            return torch.cat(parts) if parts else torch.zeros_like(X)
+
+        grad_X, _ = halve_on_failure(compute, max(1, tile_edge(ctx.memory, X.dtype, X.device) // 2))
+        return None, grad_X, None, None, None
+
+
+def cross_product(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, memory: int | None = None) -> Tensor:
+    """K(X, Z) V: (m, s) for X (m, d), Z (n, d), V (n, s); differentiable in X.
+
+    Time O(m n (d + s)); memory one tile plus the output, also in the backward pass.
+    """
+    result: Tensor = _CrossProduct.apply(kernel, X, Z, V, memory_budget(memory, X.device))
+    return result
