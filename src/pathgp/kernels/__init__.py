@@ -4,5 +4,11 @@ from pathgp.kernels.algebra import Product as Product
 from pathgp.kernels.algebra import Scale as Scale
 from pathgp.kernels.algebra import Sum as Sum
 from pathgp.kernels.base import Kernel as Kernel
+from pathgp.kernels.linear import Linear as Linear
 from pathgp.kernels.matern import Matern as Matern
+from pathgp.kernels.periodic import Periodic as Periodic
+from pathgp.kernels.rational_quadratic import RationalQuadratic as RationalQuadratic
 from pathgp.kernels.squared_exponential import SquaredExponential as SquaredExponential
+from pathgp.kernels.stationary import Stationary as Stationary
+from pathgp.kernels.tanimoto import Tanimoto as Tanimoto
+from pathgp.kernels.task import Task as Task

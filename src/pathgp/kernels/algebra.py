@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
-import torch
 from torch import Tensor, nn
 
 from pathgp.kernels.base import Kernel
-from pathgp.kernels.parameters import Positive
+from pathgp.kernels.parameters import Positive, short
 
 
 class Scale(Kernel):
     """signal^2 k(x, z); ``signal`` is a standard deviation."""
 
-    def __init__(self, kernel: Kernel, signal: float | Tensor = 1.0, active_dims: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, kernel: Kernel, signal: float | Tensor = 1.0, active_dims: Sequence[int] | None = None
+    ) -> None:
         super().__init__(active_dims)
         self.kernel = kernel
         self._signal = Positive(signal, "signal")
@@ -31,20 +33,16 @@ class Scale(Kernel):
         self._signal.assign(value)
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return _scaled(self.kernel(X, Z), self.signal)
+        return _multiplied(self.kernel(X, Z), self.signal.square().to(X))
 
     def _gram(self, X: Tensor) -> Tensor:
-        return _scaled(self.kernel(X), self.signal)
+        return _multiplied(self.kernel(X), self.signal.square().to(X))
 
     def _diagonal(self, X: Tensor) -> Tensor:
-        return self.kernel.diag(X) * self.signal.square().to(X)
+        return _multiplied(self.kernel.diag(X), self.signal.square().to(X))
 
-
-def _scaled(K: Tensor, signal: Tensor) -> Tensor:
-    variance = signal.square().to(K)
-    if torch.is_grad_enabled():
-        return K * variance
-    return K.mul_(variance)
+    def __repr__(self) -> str:
+        return _with_dims(f"{short(self.signal)}^2 * {_factor(self.kernel)}", self)
 
 
 class _Combination(Kernel):
@@ -68,37 +66,49 @@ class Sum(_Combination):
     """k_1(x, z) + k_2(x, z) + ..."""
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return _total([kernel(X, Z) for kernel in self.kernels])
+        return reduce(_added, (kernel(X, Z) for kernel in self.kernels))
 
     def _gram(self, X: Tensor) -> Tensor:
-        return _total([kernel(X) for kernel in self.kernels])
+        return reduce(_added, (kernel(X) for kernel in self.kernels))
 
     def _diagonal(self, X: Tensor) -> Tensor:
-        return _total([kernel.diag(X) for kernel in self.kernels])
+        return reduce(_added, (kernel.diag(X) for kernel in self.kernels))
+
+    def __repr__(self) -> str:
+        return _with_dims(" + ".join(repr(kernel) for kernel in self.kernels), self)
 
 
 class Product(_Combination):
     """k_1(x, z) k_2(x, z) ..."""
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return _multiplied([kernel(X, Z) for kernel in self.kernels])
+        return reduce(_multiplied, (kernel(X, Z) for kernel in self.kernels))
 
     def _gram(self, X: Tensor) -> Tensor:
-        return _multiplied([kernel(X) for kernel in self.kernels])
+        return reduce(_multiplied, (kernel(X) for kernel in self.kernels))
 
     def _diagonal(self, X: Tensor) -> Tensor:
-        return _multiplied([kernel.diag(X) for kernel in self.kernels])
+        return reduce(_multiplied, (kernel.diag(X) for kernel in self.kernels))
+
+    def __repr__(self) -> str:
+        return _with_dims(" * ".join(_factor(kernel) for kernel in self.kernels), self)
 
 
-def _total(terms: list[Tensor]) -> Tensor:
-    result = terms[0]
-    for term in terms[1:]:
-        result = result + term
-    return result
+# Without gradients the terms are accumulated in place, one at a time: two tiles exist at once, not one per kernel.
 
 
-def _multiplied(terms: list[Tensor]) -> Tensor:
-    result = terms[0]
-    for term in terms[1:]:
-        result = result * term
-    return result
+def _added(K: Tensor, term: Tensor) -> Tensor:
+    return K + term if K.requires_grad or term.requires_grad else K.add_(term)
+
+
+def _multiplied(K: Tensor, factor: Tensor) -> Tensor:
+    return K * factor if K.requires_grad or factor.requires_grad else K.mul_(factor)
+
+
+def _factor(kernel: Kernel) -> str:
+    bare_sum = isinstance(kernel, Sum) and kernel.active_dims is None
+    return f"({kernel!r})" if bare_sum else repr(kernel)
+
+
+def _with_dims(text: str, kernel: Kernel) -> str:
+    return text if kernel.active_dims is None else f"({text})[active_dims={list(kernel.active_dims)}]"

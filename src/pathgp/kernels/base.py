@@ -36,7 +36,9 @@ class Kernel(nn.Module):
         if X.shape[1] != Z.shape[1]:
             raise ValueError(f"X has {X.shape[1]} columns and Z has {Z.shape[1]}: they must agree")
         if X.dtype != Z.dtype or X.device != Z.device:
-            raise TypeError(f"X is {X.dtype} on {X.device} and Z is {Z.dtype} on {Z.device}: convert one of them")
+            raise TypeError(
+                f"X is {X.dtype} on {X.device} and Z is {Z.dtype} on {Z.device}: convert one of them"
+            )
         return self._matrix(X, Z)
 
     def diag(self, X: Tensor) -> Tensor:
@@ -44,13 +46,27 @@ class Kernel(nn.Module):
         return self._diagonal(self._select(X, "X"))
 
     def features(
-        self, num: int, generator: torch.Generator | None = None, paths: int | None = None
+        self,
+        num: int,
+        generator: torch.Generator | None = None,
+        paths: int | None = None,
+        dim: int | None = None,
     ) -> FeatureMap:
-        """Random features phi with E[phi(x) . phi(z)] = k(x, z), at most ``num`` columns.
+        """Features phi with E[phi(x) . phi(z)] = k(x, z), at most ``num`` columns.
 
-        With ``paths=s`` the map holds s independent draws, one per path.
+        Args:
+            num: the largest number of columns; ``phi.num`` says how many there are.
+            generator: source of the draws; None draws a fresh seed (recorded as ``phi.seed``).
+            paths: with ``paths=s`` the map holds s independent draws, one per path.
+            dim: the number of columns of X; needed only where the number of features depends on it
+                (Linear and Periodic without ``active_dims`` or one parameter per dimension).
+
+        Raises:
+            NotImplementedError: for a kernel without features; it says what works instead.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no random features")
+        from pathgp.features import FeatureMap
+
+        return FeatureMap(self, num, generator=generator, paths=paths, dim=dim)
 
     def __add__(self, other: Kernel) -> Sum:
         from pathgp.kernels.algebra import Sum
@@ -62,7 +78,18 @@ class Kernel(nn.Module):
 
         return Product(self, other) if isinstance(other, Kernel) else NotImplemented
 
+    def __repr__(self) -> str:
+        settings = self._settings()
+        if self.active_dims is not None:
+            settings = [*settings, f"active_dims={list(self.active_dims)}"]
+        return f"{type(self).__name__}({', '.join(settings)})"
+
+    def _settings(self) -> list[str]:
+        """The arguments as ``name=value``, for the repr."""
+        return []
+
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
+        """The (n, m) matrix at checked inputs; a fresh tensor, since sums and products accumulate in it."""
         raise NotImplementedError(f"{type(self).__name__} does not define its matrix")
 
     def _diagonal(self, X: Tensor) -> Tensor:

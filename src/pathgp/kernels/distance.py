@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import threshold_
+
+_EPS = torch.finfo(torch.float64).eps
 
 
 class _SquaredDistance(torch.autograd.Function):
@@ -28,7 +31,10 @@ class _SquaredDistance(torch.autograd.Function):
         norms_Z = Z.square().sum(1, keepdim=True)
         left = torch.cat([X, norms_X, torch.ones_like(norms_X)], 1)
         right = torch.cat([Z.mul(-2.0), torch.ones_like(norms_Z), norms_Z], 1)
-        return (left @ right.T).to(dtype).clamp_min_(0.0)
+        # What lies below the rounding error of the expansion is zero: duplicates then have distance exactly
+        # zero, where Matern-1/2 would turn an error of 1e-16 in the square into one of 1e-8 in the kernel.
+        floor = 8.0 * _EPS * float(norms_X.max() + norms_Z.max()) if X.numel() and Z.numel() else 0.0
+        return threshold_((left @ right.T).to(dtype), floor, 0.0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:

@@ -28,6 +28,14 @@ class Positive(nn.Module):
     def value(self) -> Tensor:
         return softplus(self.raw)
 
+    def matching(self, X: Tensor) -> Tensor:
+        """The value on the device of X (n, d), after a check that a vector has one entry per column."""
+        if self.raw.ndim == 1 and self.raw.shape[0] != X.shape[1]:
+            raise ValueError(
+                f"{self.name} has {self.raw.shape[0]} entries, but the inputs have {X.shape[1]} columns"
+            )
+        return self.value.to(X.device)
+
     def assign(self, value: float | Tensor) -> None:
         """Overwrite the value in place; the shape stays."""
         new = self._checked(value)
@@ -47,3 +55,13 @@ class Positive(nn.Module):
         if not bool(torch.isfinite(tensor).all()) or not bool((tensor > 0).all()):
             raise ValueError(f"{self.name} must be positive and finite, got {tensor.tolist()}")
         return tensor
+
+
+def short(value: Tensor) -> str:
+    """A number, or a list of at most six, with four digits; for reprs."""
+    if value.ndim == 0:
+        return f"{value.item():.4g}"
+    numbers = [f"{v:.4g}" for v in value.tolist()]
+    if len(numbers) > 6:
+        numbers = [*numbers[:3], "...", *numbers[-2:]]
+    return f"[{', '.join(numbers)}]"

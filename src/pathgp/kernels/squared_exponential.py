@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from pathgp.kernels.stationary import Stationary
@@ -11,6 +12,10 @@ class SquaredExponential(Stationary):
     """k(x, z) = exp(-r^2 / 2), r = |(x - z) / lengthscale|.
 
     Sample paths are infinitely differentiable. Thesis, section 2.1.3.
+
+    Args:
+        lengthscale: one number, or a tensor with one length scale per dimension.
+        active_dims: the columns the kernel sees; all by default.
     """
 
     def profile(self, sq: Tensor, *shape: Tensor) -> Tensor:
@@ -18,3 +23,7 @@ class SquaredExponential(Stationary):
 
     def slope(self, sq: Tensor, *shape: Tensor) -> Tensor:
         return -0.5 * (-0.5 * sq).exp()
+
+    def mixing(self, uniform: Tensor) -> Tensor:
+        """One: the frequencies are normal."""
+        return torch.ones_like(uniform)

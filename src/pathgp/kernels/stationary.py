@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pathgp.kernels.base import Kernel
 from pathgp.kernels.distance import squared_distance
-from pathgp.kernels.parameters import Positive
+from pathgp.kernels.parameters import Positive, short
 
 
 class _Radial(torch.autograd.Function):
@@ -41,9 +41,7 @@ class _Radial(torch.autograd.Function):
 class Stationary(Kernel):
     """Base of the radial kernels; ``lengthscale`` is one number or a tensor with one entry per dimension."""
 
-    def __init__(
-        self, lengthscale: float | Tensor = 1.0, active_dims: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, lengthscale: float | Tensor = 1.0, active_dims: Sequence[int] | None = None) -> None:
         super().__init__(active_dims)
         self._lengthscale = Positive(lengthscale, "lengthscale")
 
@@ -72,13 +70,21 @@ class Stationary(Kernel):
         """dk/d(shape parameter), one (n, m) tensor each."""
         return ()
 
+    def mixing(self, uniform: Tensor) -> Tensor:
+        """sqrt(tau) at frozen uniforms, for the spectral measure as a scale mixture: omega = sqrt(tau) normal.
+
+        Every radial kernel that is positive semi-definite in all dimensions is such a mixture (Schoenberg
+        1938). ``uniform`` holds one number in (0, 1) per frequency vector, float64 on the CPU; tau is a
+        quantile, so that the frequencies move smoothly with the shape parameters.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define its spectral measure")
+
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
         return self._radial(squared_distance(self._scaled(X), self._scaled(Z), X.dtype))
 
     def _gram(self, X: Tensor) -> Tensor:
         scaled = self._scaled(X)
-        sq = squared_distance(scaled, scaled, X.dtype)
-        return self._radial(sq - torch.diag(sq.diagonal()) if sq.requires_grad else sq.fill_diagonal_(0.0))
+        return self._radial(squared_distance(scaled, scaled, X.dtype).fill_diagonal_(0.0))
 
     def _diagonal(self, X: Tensor) -> Tensor:
         return torch.ones_like(X[:, 0])
@@ -89,10 +95,7 @@ class Stationary(Kernel):
         return result
 
     def _scaled(self, X: Tensor) -> Tensor:
-        lengthscale = self.lengthscale.to(X.device)
-        if lengthscale.ndim == 1 and lengthscale.shape[0] != X.shape[1]:
-            raise ValueError(
-                f"{type(self).__name__} has {lengthscale.shape[0]} length scales, "
-                f"but the inputs have {X.shape[1]} columns"
-            )
-        return X.to(torch.float64) / lengthscale
+        return X.to(torch.float64) / self._lengthscale.matching(X)
+
+    def _settings(self) -> list[str]:
+        return [f"lengthscale={short(self.lengthscale)}"]

@@ -1,0 +1,74 @@
+"""The periodic kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pathgp.kernels.base import Kernel
+from pathgp.kernels.distance import squared_distance
+from pathgp.kernels.parameters import Positive, short
+
+
+class Periodic(Kernel):
+    """k(x, z) = exp(-2 sum_k sin^2(pi (x_k - z_k) / period_k) / lengthscale_k^2).
+
+    A product over dimensions; with the norm inside the sine, as often written, it is not positive
+    semi-definite in two dimensions or more. It is the squared exponential kernel at the embedded points
+    u(x) = [cos, sin](2 pi x_k / period_k) / lengthscale_k. Thesis, section 2.1.3; MacKay (1998).
+
+    Args:
+        period: the period, one number or a tensor with one per dimension.
+        lengthscale: one number, or a tensor with one length scale per dimension.
+        active_dims: the columns the kernel sees; all by default.
+    """
+
+    def __init__(
+        self,
+        period: float | Tensor = 1.0,
+        lengthscale: float | Tensor = 1.0,
+        active_dims: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(active_dims)
+        self._period = Positive(period, "period")
+        self._lengthscale = Positive(lengthscale, "lengthscale")
+
+    @property
+    def period(self) -> Tensor:
+        """The periods: a scalar, or (d,), float64."""
+        return self._period.value
+
+    @period.setter
+    def period(self, value: float | Tensor) -> None:
+        self._period.assign(value)
+
+    @property
+    def lengthscale(self) -> Tensor:
+        """The length scales: a scalar, or (d,), float64."""
+        return self._lengthscale.value
+
+    @lengthscale.setter
+    def lengthscale(self, value: float | Tensor) -> None:
+        self._lengthscale.assign(value)
+
+    def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
+        return squared_distance(self._embedded(X), self._embedded(Z), X.dtype).mul_(-0.5).exp_()
+
+    def _gram(self, X: Tensor) -> Tensor:
+        points = self._embedded(X)
+        return squared_distance(points, points, X.dtype).fill_diagonal_(0.0).mul_(-0.5).exp_()
+
+    def _diagonal(self, X: Tensor) -> Tensor:
+        return torch.ones_like(X[:, 0])
+
+    def _embedded(self, X: Tensor) -> Tensor:
+        period = self._period.matching(X)
+        lengthscale = self._lengthscale.matching(X)
+        phase = X.to(torch.float64) * (2.0 * math.pi / period)
+        return torch.cat([phase.cos() / lengthscale, phase.sin() / lengthscale], 1)
+
+    def _settings(self) -> list[str]:
+        return [f"period={short(self.period)}", f"lengthscale={short(self.lengthscale)}"]

@@ -1,0 +1,95 @@
+"""The rational quadratic kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from scipy.special import gammaincinv
+from torch import Tensor
+
+from pathgp.kernels.parameters import Positive, short
+from pathgp.kernels.stationary import Stationary
+
+
+class RationalQuadratic(Stationary):
+    """k(x, z) = (1 + r^2 / (2 alpha))^(-alpha), r = |(x - z) / lengthscale|.
+
+    A mixture of squared exponentials over length scales, wide for small alpha; alpha -> inf is
+    SquaredExponential. Rasmussen and Williams (2006), eq. 4.19.
+
+    Args:
+        alpha: the mixture parameter, learned.
+        lengthscale: one number, or a tensor with one length scale per dimension.
+        active_dims: the columns the kernel sees; all by default.
+    """
+
+    def __init__(
+        self,
+        alpha: float | Tensor = 1.0,
+        lengthscale: float | Tensor = 1.0,
+        active_dims: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(lengthscale, active_dims)
+        self._alpha = Positive(alpha, "alpha")
+        if self._alpha.raw.ndim != 0:
+            raise ValueError("alpha must be one number")
+
+    @property
+    def alpha(self) -> Tensor:
+        """The mixture parameter: a scalar, float64."""
+        return self._alpha.value
+
+    @alpha.setter
+    def alpha(self, value: float | Tensor) -> None:
+        self._alpha.assign(value)
+
+    def shape_parameters(self) -> tuple[Tensor, ...]:
+        return (self.alpha,)
+
+    def profile(self, sq: Tensor, *shape: Tensor) -> Tensor:
+        (alpha,) = shape
+        return sq.div_(2.0 * alpha).log1p_().mul_(-alpha).exp_()
+
+    def slope(self, sq: Tensor, *shape: Tensor) -> Tensor:
+        (alpha,) = shape
+        return -0.5 * (-(alpha + 1.0) * (sq / (2.0 * alpha)).log1p()).exp()
+
+    def shape_slopes(self, sq: Tensor, *shape: Tensor) -> tuple[Tensor, ...]:
+        (alpha,) = shape
+        u = sq / (2.0 * alpha)
+        log = u.log1p()
+        return ((-alpha * log).exp() * (u / (1.0 + u) - log),)
+
+    def mixing(self, uniform: Tensor) -> Tensor:
+        """sqrt(tau), tau ~ Gamma(alpha, rate alpha)."""
+        alpha = self.alpha
+        quantile: Tensor = _GammaQuantile.apply(alpha, uniform)
+        return (quantile / alpha).sqrt()
+
+    def _settings(self) -> list[str]:
+        return [f"alpha={short(self.alpha)}", *super()._settings()]
+
+
+class _GammaQuantile(torch.autograd.Function):
+    """The quantile of Gamma(alpha, 1) at fixed probabilities, differentiable in alpha."""
+
+    @staticmethod
+    def forward(ctx: Any, alpha: Tensor, uniform: Tensor) -> Tensor:
+        ctx.save_for_backward(alpha, uniform)
+        # Below 1e-300 a quantile is zero for every purpose, but its square root has no derivative there.
+        return _gamma_quantile(float(alpha), uniform).to(alpha).clamp_min_(1e-300)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        # d quantile / d alpha has no closed form; the central difference is right to about ten digits.
+        alpha, uniform = ctx.saved_tensors
+        centre, step = float(alpha), 1e-5 * float(alpha)
+        difference = _gamma_quantile(centre + step, uniform) - _gamma_quantile(centre - step, uniform)
+        return (grads[0] * difference.to(grads[0]) / (2.0 * step)).sum(), None
+
+
+def _gamma_quantile(alpha: float, uniform: Tensor) -> Tensor:
+    return torch.from_numpy(gammaincinv(alpha, uniform.numpy()))
