@@ -1,7 +1,7 @@
 """A dense Gaussian process in float64: the textbook, written once, and independent of the package it checks.
 
-Kernels are functions of two sets of inputs, (n, d) and (m, d), and return (n, m). Distances are taken from explicit
-differences. Everything is differentiable in torch, except a Matern kernel of general smoothness.
+Kernels are functions of two sets of inputs, (n, d) and (m, d), and return (n, m). Distances are taken from
+explicit differences. Everything is differentiable in torch, except a Matern kernel of general smoothness.
 
     k = lambda X, Z: 1.5**2 * matern(X, Z, nu=1.5, lengthscale=0.3)
     mean, covariance = posterior(k, X, y, noise=0.1, Xs=Xs)

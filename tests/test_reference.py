@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-import reference
 import torch
 from scipy.stats import multivariate_normal
+
+import reference
 
 KERNELS = {
     "squared_exponential": lambda X, Z: reference.squared_exponential(X, Z, torch.tensor([0.5, 1.0])),
