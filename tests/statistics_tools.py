@@ -6,8 +6,8 @@ a million unless told otherwise. A fixed seed makes a test repeatable; the rate 
 for the first seed tried, and so how much a failure means.
 
 Samples are the rows of an (s, m) matrix with a known mean and covariance. They are whitened by the r
-eigenvectors U of the covariance with eigenvalues above rtol lambda_max: Z = (samples - mean) U lambda^-1/2. If
-they are right, the entries of Z are independent standard normals, and then exactly, for every s:
+eigenvectors U of the covariance with eigenvalues above rtol lambda_max: Z = (samples - mean) U lambda^-1/2.
+If they are right, the entries of Z are independent standard normals, and then exactly, for every s:
 
     mean               s |mean of the rows of Z|^2                    chi-square, r degrees of freedom
     total variance     sum of all squares of Z                        chi-square, s r
@@ -43,14 +43,15 @@ def assert_mean_and_covariance(
 
     The rows must be independent. Right Gaussian samples are refused with probability at most ``alpha``.
 
-    ``gaussian=False`` is for samples with the right moments and heavier tails, such as functions made of random
-    features, each with frequencies of its own (with 512 of them the tails are still seen). The variance of every
-    product of two columns is then taken from the samples themselves, and never below the Gaussian value.
-    ``alpha`` holds approximately, for some hundreds of samples and a few dozen frequencies or more.
+    ``gaussian=False`` is for samples with the right moments and heavier tails, such as functions made of
+    random features, each with frequencies of its own (with 512 of them the tails are still seen). The
+    variance of every product of two columns is then taken from the samples themselves, and never below
+    the Gaussian value. ``alpha`` holds approximately, for some hundreds of samples and a few dozen
+    frequencies or more.
 
-    ``rtol`` is the part of the covariance that is too small to test: directions with variance below rtol times
-    the largest must be that small in the samples too. Raise it where samples are rounded, or solved to a
-    tolerance, or where tails are very heavy in directions of little variance.
+    ``rtol`` is the part of the covariance that is too small to test: directions with variance below rtol
+    times the largest must be that small in the samples too. Raise it where samples are rounded, or solved
+    to a tolerance, or where tails are very heavy in directions of little variance.
     """
     p_values = moment_p_values(samples, mean, covariance, gaussian=gaussian, rtol=rtol)
     smallest = min(p_values.values())
