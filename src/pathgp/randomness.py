@@ -1,0 +1,28 @@
+"""Explicit randomness: every draw comes from a generator the caller can name."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def as_generator(generator: torch.Generator | None) -> torch.Generator:
+    """The given generator, or a fresh one whose ``initial_seed()`` records how to repeat the run."""
+    if generator is None:
+        generator = torch.Generator()
+        generator.seed()
+    elif not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator or None, got {type(generator).__name__}")
+    return generator
+
+
+def normal(
+    shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Standard normal draws on ``device``, made where the generator lives (a CPU generator serves all)."""
+    return torch.randn(shape, generator=generator, dtype=dtype, device=generator.device).to(device)
+
+
+def permutation(n: int, generator: torch.Generator, device: torch.device) -> Tensor:
+    """A random permutation of range(n) on ``device``."""
+    return torch.randperm(n, generator=generator, device=generator.device).to(device)

@@ -1,0 +1,11 @@
+"""Solvers of H x = B: one interface, one settings record per method."""
+
+from pathgp.solvers.ap import AP as AP
+from pathgp.solvers.base import Record as Record
+from pathgp.solvers.base import Solution as Solution
+from pathgp.solvers.base import Solver as Solver
+from pathgp.solvers.base import Status as Status
+from pathgp.solvers.cg import CG as CG
+from pathgp.solvers.cholesky import Cholesky as Cholesky
+from pathgp.solvers.preconditioners import PivotedCholesky as PivotedCholesky
+from pathgp.solvers.preconditioners import RandomlyPivotedCholesky as RandomlyPivotedCholesky

@@ -1,0 +1,257 @@
+"""The contract of all solvers: three nouns (operator, solver, solution) and one verb (solve)."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from pathgp.operators import Operator
+from pathgp.randomness import as_generator
+
+DEFAULT_MAX_EPOCHS = 1000.0
+
+
+class Status(Enum):
+    """How a solve ended; the value says what it means and what to do."""
+
+    CONVERGED = "every residual asked for is below tol"
+    BUDGET_EXHAUSTED = (
+        "the epoch budget ended before the residuals reached tol: raise max_epochs, loosen tol, "
+        "start from an earlier solution (x0), or use another solver"
+    )
+    STALLED = (
+        "the residuals stopped falling above tol, as far as this precision goes: use float64 inputs, "
+        "raise the noise, or accept the residual reached"
+    )
+    DIVERGED = "the iterates grew and the best one is returned: use a smaller step size, or AP or CG"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One entry of a solve's history: the relative residual of every column at some cost."""
+
+    iterations: int
+    epochs: float
+    seconds: float
+    residual: Tensor
+    is_exact: bool
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The result of a solve.
+
+    x: (n, s).  residual: (s,) relative residuals |b - H x| / |b|, unpreconditioned.
+    residual_is_exact: recomputed from x by a product, not carried along by a recurrence.
+    epochs: cost in products with H, checks included.  history: a list of `Record`.
+    solver: its settings as used.  note: what the solver chose by itself, in words.
+    """
+
+    x: Tensor
+    residual: Tensor
+    residual_is_exact: bool
+    iterations: int
+    epochs: float
+    status: Status
+    history: list[Record] = field(repr=False)
+    solver: str
+    note: str
+    seconds: float
+
+    @property
+    def converged(self) -> bool:
+        return self.status is Status.CONVERGED
+
+
+Callback = Callable[[Record], None]
+
+
+class Run:
+    """One solve in progress: the scaled system, its costs so far, its history and its stopping rule.
+
+    Columns are scaled to |b| = 1 while solving, so that one tolerance and one step size fit them all.
+    A zero column has the solution zero and residual zero.
+    """
+
+    def __init__(
+        self,
+        H: Operator,
+        B: Tensor,
+        x0: Tensor | None,
+        delta: Tensor | None,
+        tol: float,
+        max_epochs: float | None,
+        generator: torch.Generator | None,
+        callback: Callback | None,
+        rule: str,
+    ) -> None:
+        _check_system(H, B, x0, delta, tol, max_epochs, rule)
+        self.H, self.tol, self.rule, self.callback = H, tol, rule, callback
+        self.max_epochs = DEFAULT_MAX_EPOCHS if max_epochs is None else float(max_epochs)
+        self.generator = as_generator(generator)
+        noise = H.noise.to(H.dtype)
+        noise = noise.unsqueeze(1) if noise.ndim else noise
+        full = B if delta is None else B + noise * delta
+        norms = torch.linalg.vector_norm(full, dim=0)
+        self.scale = torch.where(norms > 0, norms, torch.ones_like(norms))
+        self.b = full / self.scale
+        self.targets = self.b if delta is None else B / self.scale
+        self.delta = None if delta is None else delta / self.scale
+        self.zero = norms == 0
+        start = torch.zeros_like(self.b) if x0 is None else (x0 / self.scale).masked_fill(self.zero, 0.0)
+        self.start = start
+        self.starts_at_zero = x0 is None
+        self.iterations = 0
+        self.epochs = 0.0
+        self.history: list[Record] = []
+        self._began = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._began
+
+    def product(self, V: Tensor) -> Tensor:
+        """H V, one epoch."""
+        self.epochs += self.H.cost()
+        return self.H @ V
+
+    def rows(self, index: Tensor, V: Tensor) -> Tensor:
+        """H[index, :] V, a part of an epoch."""
+        self.epochs += self.H.cost(len(index))
+        return self.H.rows(index, V)
+
+    def columns(self, index: Tensor, D: Tensor) -> Tensor:
+        """H[:, index] D, a part of an epoch."""
+        self.epochs += self.H.cost(len(index))
+        return self.H.columns(index, D)
+
+    def residual(self, x: Tensor) -> Tensor:
+        """b - H x by a fresh product; free for x = 0."""
+        return self.b - self.product(x)
+
+    def initial_residual(self) -> Tensor:
+        return self.b.clone() if self.starts_at_zero else self.residual(self.start)
+
+    def affords(self, epochs: float) -> bool:
+        """Whether this much more work still leaves room for the closing residual check."""
+        return self.epochs + epochs + self.H.cost() <= self.max_epochs + 1e-9
+
+    def record(self, residual: Tensor, exact: bool) -> Tensor:
+        """Enter per-column residual norms (s,) into the history and tell the callback."""
+        entry = Record(self.iterations, self.epochs, self.seconds, residual.detach().cpu(), exact)
+        self.history.append(entry)
+        if self.callback is not None:
+            self.callback(entry)
+        return residual
+
+    def satisfied(self, residual: Tensor) -> bool:
+        """The stopping rule: every column, or the first column and the average of the others."""
+        if self.tol <= 0:
+            return False
+        if self.rule == "every" or len(residual) == 1:
+            return bool((residual <= self.tol).all())
+        return bool(residual[0] <= self.tol) and bool(residual[1:].mean() <= self.tol)
+
+    def finish(self, x: Tensor, status: Status, solver: str, note: str, residual: Tensor | None = None) -> Solution:
+        """Unscale, recompute the residual unless a fresh one is given, and judge convergence by it."""
+        if residual is None:
+            residual = self.record(column_norms(self.residual(x)), exact=True)
+        if self.satisfied(residual):
+            status = Status.CONVERGED
+        elif status is Status.CONVERGED:
+            status = Status.STALLED
+        return Solution(
+            x=x * self.scale,
+            residual=residual,
+            residual_is_exact=True,
+            iterations=self.iterations,
+            epochs=self.epochs,
+            status=status,
+            history=self.history,
+            solver=solver,
+            note=note,
+            seconds=self.seconds,
+        )
+
+
+class Solver(ABC):
+    """A frozen record of settings with one verb."""
+
+    def solve(
+        self,
+        H: Operator,
+        B: Tensor,
+        x0: Tensor | None = None,
+        delta: Tensor | None = None,
+        tol: float = 1e-2,
+        max_epochs: float | None = None,
+        generator: torch.Generator | None = None,
+        callback: Callback | None = None,
+        rule: str = "every",
+    ) -> Solution:
+        """Solve H x = B + Sigma delta for all columns of B (n, s) at once.
+
+        Parameters
+        ----------
+        x0: initial guess (n, s), for instance the solution of a similar system.
+        delta: noise in the regulariser's coordinates (n, s); SGD uses it for its low-variance objective.
+        tol: relative residual |b - H x| / |b| to reach; 0 runs until the budget is spent.
+        max_epochs: budget in products with H, checks included; 1000 by default.
+        callback: called with a `Record` whenever residuals are known.
+        rule: "every" column below tol, or "average": the first column and the mean of the others (the rule
+            of chapter 5 of the thesis).
+        """
+        with torch.no_grad():
+            run = Run(H, B, x0, delta, tol, max_epochs, generator, callback, rule)
+            residual = run.initial_residual()
+            norms = run.record(column_norms(residual), exact=True)
+            if run.satisfied(norms):
+                return run.finish(run.start, Status.CONVERGED, repr(self), "the start was good enough", norms)
+            return self._solve(run, residual)
+
+    @abstractmethod
+    def _solve(self, run: Run, residual: Tensor) -> Solution:
+        """Iterate from ``run.start`` with residual ``b - H start``; end with ``run.finish``."""
+
+
+def column_norms(R: Tensor) -> Tensor:
+    """Euclidean norm of every column, accumulated in float64."""
+    return torch.linalg.vector_norm(R, dim=0, dtype=torch.float64)
+
+
+def _check_system(
+    H: Operator,
+    B: Tensor,
+    x0: Tensor | None,
+    delta: Tensor | None,
+    tol: float,
+    max_epochs: float | None,
+    rule: str,
+) -> None:
+    if not isinstance(H, Operator):
+        raise TypeError(f"H must be a pathgp operator, got {type(H).__name__}")
+    for name, value in (("B", B), ("x0", x0), ("delta", delta)):
+        if value is None:
+            continue
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+        if value.ndim != 2 or value.shape[0] != H.shape[0] or value.shape[1] == 0:
+            raise ValueError(f"{name} must have shape ({H.shape[0]}, s), got {tuple(value.shape)}")
+        if value.shape != B.shape:
+            raise ValueError(f"{name} has shape {tuple(value.shape)}, B has {tuple(B.shape)}: they must agree")
+        if value.dtype != H.dtype or value.device != H.device:
+            raise TypeError(f"{name} is {value.dtype} on {value.device}, H is {H.dtype} on {H.device}")
+        if not bool(torch.isfinite(value).all()):
+            raise ValueError(f"{name} contains NaN or infinite values")
+    if not tol >= 0:
+        raise ValueError(f"tol must not be negative, got {tol}")
+    if max_epochs is not None and not max_epochs > 0:
+        raise ValueError(f"max_epochs must be positive, got {max_epochs}")
+    if rule not in ("every", "average"):
+        raise ValueError(f"rule must be 'every' or 'average', got {rule!r}")
