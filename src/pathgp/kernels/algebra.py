@@ -57,44 +57,51 @@ class _Combination(Kernel):
                 raise TypeError(f"{type(self).__name__} combines kernels, got {type(kernel).__name__}")
         flat: list[Kernel] = []
         for kernel in kernels:
-            nested = isinstance(kernel, type(self)) and kernel.active_dims is None
-            flat.extend(kernel.kernels if nested else [kernel])  # type: ignore[arg-type]
+            if isinstance(kernel, type(self)) and kernel.active_dims is None:
+                flat.extend(kernel.parts)
+            else:
+                flat.append(kernel)
         self.kernels = nn.ModuleList(flat)
+
+    @property
+    def parts(self) -> list[Kernel]:
+        """The kernels that are combined."""
+        return [kernel for kernel in self.kernels if isinstance(kernel, Kernel)]
 
 
 class Sum(_Combination):
     """k_1(x, z) + k_2(x, z) + ..."""
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return reduce(_added, (kernel(X, Z) for kernel in self.kernels))
+        return reduce(_added, (kernel(X, Z) for kernel in self.parts))
 
     def _gram(self, X: Tensor) -> Tensor:
-        return reduce(_added, (kernel(X) for kernel in self.kernels))
+        return reduce(_added, (kernel(X) for kernel in self.parts))
 
     def _diagonal(self, X: Tensor) -> Tensor:
-        return reduce(_added, (kernel.diag(X) for kernel in self.kernels))
+        return reduce(_added, (kernel.diag(X) for kernel in self.parts))
 
     def __repr__(self) -> str:
-        return _with_dims(" + ".join(repr(kernel) for kernel in self.kernels), self)
+        return _with_dims(" + ".join(repr(kernel) for kernel in self.parts), self)
 
 
 class Product(_Combination):
     """k_1(x, z) k_2(x, z) ..."""
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return reduce(_multiplied, (kernel(X, Z) for kernel in self.kernels))
+        return reduce(_multiplied, (kernel(X, Z) for kernel in self.parts))
 
     def _gram(self, X: Tensor) -> Tensor:
-        return reduce(_multiplied, (kernel(X) for kernel in self.kernels))
+        return reduce(_multiplied, (kernel(X) for kernel in self.parts))
 
     def _diagonal(self, X: Tensor) -> Tensor:
-        return reduce(_multiplied, (kernel.diag(X) for kernel in self.kernels))
+        return reduce(_multiplied, (kernel.diag(X) for kernel in self.parts))
 
     def __repr__(self) -> str:
-        return _with_dims(" * ".join(_factor(kernel) for kernel in self.kernels), self)
+        return _with_dims(" * ".join(_factor(kernel) for kernel in self.parts), self)
 
 
-# Without gradients the terms are accumulated in place, one at a time: two tiles exist at once, not one per kernel.
+# Without gradients the terms are accumulated in place: two tiles exist at once, not one per kernel.
 
 
 def _added(K: Tensor, term: Tensor) -> Tensor:

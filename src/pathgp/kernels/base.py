@@ -100,12 +100,7 @@ class Kernel(nn.Module):
         return self._matrix(X, X)
 
     def _select(self, X: Tensor, name: str) -> Tensor:
-        if not isinstance(X, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(X).__name__}")
-        if X.ndim != 2:
-            raise ValueError(f"{name} must have two dimensions (rows, columns), got shape {tuple(X.shape)}")
-        if not X.is_floating_point():
-            X = X.to(torch.float64)
+        X = as_inputs(X, name)
         if self.active_dims is None:
             return X
         if max(self.active_dims) >= X.shape[1]:
@@ -114,6 +109,15 @@ class Kernel(nn.Module):
                 f"but {name} has only {X.shape[1]} columns"
             )
         return X[:, list(self.active_dims)]
+
+
+def as_inputs(X: Tensor, name: str) -> Tensor:
+    """X (n, d) as kernels read it: floating, integers as float64."""
+    if not isinstance(X, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(X).__name__}")
+    if X.ndim != 2:
+        raise ValueError(f"{name} must have two dimensions (rows, columns), got shape {tuple(X.shape)}")
+    return X if X.is_floating_point() else X.to(torch.float64)
 
 
 def _checked_dims(active_dims: Sequence[int] | None) -> tuple[int, ...] | None:

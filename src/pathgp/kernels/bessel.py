@@ -1,4 +1,4 @@
-"""a^mu K_mu(a) as a function of a^2, with derivatives of every order; K_mu is the modified Bessel function."""
+"""a^mu K_mu(a) as a function of a^2, with derivatives of every order; K_mu: modified Bessel function."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.special import gammaln, kve
 from torch import Tensor
 
@@ -38,7 +39,7 @@ def scaled_bessel(q: Tensor, order: float, log_factor: float) -> Tensor:
     return result
 
 
-def _scaled_bessel(q: np.ndarray, order: float, log_factor: float) -> np.ndarray:
+def _scaled_bessel(q: NDArray[np.float64], order: float, log_factor: float) -> NDArray[np.float64]:
     a = np.sqrt(q)
     # In logarithms, because a^mu underflows and K_mu overflows long before their product does.
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pathgp.kernels.base import Kernel
+from pathgp.kernels.finite import Finite
 from pathgp.kernels.parameters import Positive, short
 
 
-class Linear(Kernel):
+class Linear(Finite):
     """k(x, z) = bias^2 + sum_k scale_k^2 x_k z_k: the functions b + w.x with normal b and w.
 
     Rasmussen and Williams (2006), section 2.1.
@@ -58,7 +58,7 @@ class Linear(Kernel):
 
     def exact_features(self, X: Tensor) -> Tensor:
         """[bias, scale * x]: (n, d + 1), or (n, d) without a bias."""
-        weighted = (X.to(torch.float64) * self._scale.matching(X)).to(X.dtype)
+        weighted = (X.to(torch.float64) * self._scale.matching(X.shape[1], X.device)).to(X.dtype)
         if self.bias is None:
             return weighted
         return torch.cat([self.bias.to(X).expand(X.shape[0], 1), weighted], 1)
@@ -67,12 +67,6 @@ class Linear(Kernel):
         if self._scale.raw.ndim == 1:
             dim = self._scale.raw.shape[0]
         return None if dim is None else dim + (self._bias is not None)
-
-    def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return self.exact_features(X) @ self.exact_features(Z).T
-
-    def _diagonal(self, X: Tensor) -> Tensor:
-        return self.exact_features(X).square().sum(1)
 
     def _settings(self) -> list[str]:
         bias = [] if self.bias is None else [f"bias={short(self.bias)}"]

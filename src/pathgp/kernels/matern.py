@@ -35,9 +35,7 @@ class Matern(Stationary):
         super().__init__(lengthscale, active_dims)
         self.nu = float(nu)
         if not 0 < self.nu <= 50:
-            raise ValueError(
-                f"nu must lie in (0, 50], got {nu}; for a smoother kernel use SquaredExponential, the limit nu -> inf"
-            )
+            raise ValueError(f"nu must lie in (0, 50], got {nu}; SquaredExponential is the limit nu -> inf")
         self._log_factor = (1.0 - self.nu) * math.log(2.0) - math.lgamma(self.nu)
 
     def profile(self, sq: Tensor, *shape: Tensor) -> Tensor:
@@ -54,7 +52,7 @@ class Matern(Stationary):
     def slope(self, sq: Tensor, *shape: Tensor) -> Tensor:
         if self.nu not in (0.5, 1.5, 2.5):
             return -self.nu * scaled_bessel(2.0 * self.nu * sq, self.nu - 1.0, self._log_factor)
-        # The square root has no derivative at zero: there a second derivative stops, and the slope of nu = 1/2.
+        # The square root has no derivative at zero: the slope of nu = 1/2 stops there, and second derivatives.
         zero = sq == 0
         a = (2.0 * self.nu * sq.masked_fill(zero, 1.0)).sqrt()
         if self.nu == 0.5:

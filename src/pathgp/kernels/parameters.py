@@ -28,13 +28,13 @@ class Positive(nn.Module):
     def value(self) -> Tensor:
         return softplus(self.raw)
 
-    def matching(self, X: Tensor) -> Tensor:
-        """The value on the device of X (n, d), after a check that a vector has one entry per column."""
-        if self.raw.ndim == 1 and self.raw.shape[0] != X.shape[1]:
+    def matching(self, columns: int, device: torch.device) -> Tensor:
+        """The value on a device, after a check that a vector has one entry per column."""
+        if self.raw.ndim == 1 and self.raw.shape[0] != columns:
             raise ValueError(
-                f"{self.name} has {self.raw.shape[0]} entries, but the inputs have {X.shape[1]} columns"
+                f"{self.name} has {self.raw.shape[0]} entries, but the inputs have {columns} columns"
             )
-        return self.value.to(X.device)
+        return self.value.to(device)
 
     def assign(self, value: float | Tensor) -> None:
         """Overwrite the value in place; the shape stays."""

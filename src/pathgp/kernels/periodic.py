@@ -65,8 +65,8 @@ class Periodic(Kernel):
         return torch.ones_like(X[:, 0])
 
     def _embedded(self, X: Tensor) -> Tensor:
-        period = self._period.matching(X)
-        lengthscale = self._lengthscale.matching(X)
+        period = self._period.matching(X.shape[1], X.device)
+        lengthscale = self._lengthscale.matching(X.shape[1], X.device)
         phase = X.to(torch.float64) * (2.0 * math.pi / period)
         return torch.cat([phase.cos() / lengthscale, phase.sin() / lengthscale], 1)
 

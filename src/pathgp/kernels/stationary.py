@@ -54,6 +54,10 @@ class Stationary(Kernel):
     def lengthscale(self, value: float | Tensor) -> None:
         self._lengthscale.assign(value)
 
+    def lengthscales(self, columns: int, device: torch.device) -> Tensor:
+        """The length scales on a device, checked against the number of columns."""
+        return self._lengthscale.matching(columns, device)
+
     def profile(self, sq: Tensor, *shape: Tensor) -> Tensor:
         """k as a function of the squared scaled distance; may overwrite ``sq``."""
         raise NotImplementedError(f"{type(self).__name__} does not define its profile")
@@ -71,7 +75,7 @@ class Stationary(Kernel):
         return ()
 
     def mixing(self, uniform: Tensor) -> Tensor:
-        """sqrt(tau) at frozen uniforms, for the spectral measure as a scale mixture: omega = sqrt(tau) normal.
+        """sqrt(tau) at frozen uniforms; the spectral measure is the scale mixture omega = sqrt(tau) normal.
 
         Every radial kernel that is positive semi-definite in all dimensions is such a mixture (Schoenberg
         1938). ``uniform`` holds one number in (0, 1) per frequency vector, float64 on the CPU; tau is a
@@ -95,7 +99,7 @@ class Stationary(Kernel):
         return result
 
     def _scaled(self, X: Tensor) -> Tensor:
-        return X.to(torch.float64) / self._lengthscale.matching(X)
+        return X.to(torch.float64) / self.lengthscales(X.shape[1], X.device)
 
     def _settings(self) -> list[str]:
         return [f"lengthscale={short(self.lengthscale)}"]

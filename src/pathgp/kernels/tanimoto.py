@@ -17,9 +17,9 @@ class Tanimoto(Kernel):
     """
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        _check_non_negative(X, "X")
+        check_non_negative(X, "X")
         if Z is not X:
-            _check_non_negative(Z, "Z")
+            check_non_negative(Z, "Z")
         total = X.sum(1, keepdim=True) + Z.sum(1)
         distance = torch.cdist(X, Z, p=1.0)
         union = total + distance
@@ -27,11 +27,12 @@ class Tanimoto(Kernel):
         return ((total - distance) / union.masked_fill(empty, 1.0)).masked_fill(empty, 1.0)
 
     def _diagonal(self, X: Tensor) -> Tensor:
-        _check_non_negative(X, "X")
+        check_non_negative(X, "X")
         return torch.ones_like(X[:, 0])
 
 
-def _check_non_negative(X: Tensor, name: str) -> None:
+def check_non_negative(X: Tensor, name: str) -> None:
+    """Refuse negative entries and NaN, by row and column."""
     if X.numel() and not bool(X.min() >= 0):
         row, column = (int(i) for i in torch.nonzero(~(X >= 0))[0])
         raise ValueError(

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pathgp.kernels.base import Kernel
+from pathgp.kernels.finite import Finite
 from pathgp.kernels.parameters import Positive, short
 
 
-class Task(Kernel):
+class Task(Finite):
     """k(i, j) = (B B^T + diag(scale^2))_ij for task numbers i, j in 0..num_tasks-1.
 
     The intrinsic coregionalisation model is its product with a kernel on the other columns:
@@ -33,7 +33,7 @@ class Task(Kernel):
         num_tasks: int,
         rank: int = 1,
         factor: Tensor | None = None,
-        scale: float | Tensor = math.sqrt(0.5),
+        scale: float | Tensor = 0.5**0.5,
         active_dims: Sequence[int] | None = None,
     ) -> None:
         super().__init__(active_dims)
@@ -93,7 +93,8 @@ class Task(Kernel):
         if not bool(known.all()):
             row = int(torch.nonzero(~known)[0])
             raise ValueError(
-                f"task numbers are 0..{self.num_tasks - 1}, but {name} has {float(values[row]):g} in row {row}"
+                f"task numbers are 0..{self.num_tasks - 1}, but {name} has "
+                f"{float(values[row]):g} in row {row}"
             )
         return values.to(torch.int64)
 

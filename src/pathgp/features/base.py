@@ -1,0 +1,106 @@
+"""Feature maps: callables phi with E[phi(x) . phi(z)] = k(x, z)."""
+
+from __future__ import annotations
+
+import secrets
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from pathgp.features.exact import ExactMap
+from pathgp.features.expansion import Term, expand
+from pathgp.features.stochastic import RandomMap
+from pathgp.features.tiles import tiled
+from pathgp.kernels.base import Kernel, as_inputs
+from pathgp.kernels.periodic import Periodic
+
+
+class FeatureMap:
+    """Features of a kernel: ``phi(X)`` is (n, phi.num), or (s, n, phi.num) with ``paths=s`` independent draws.
+
+    The map refers to its kernel and holds frozen draws: it follows the hyperparameters, smoothly.
+    ``copy.deepcopy(phi)`` is a snapshot, its kernel included. The draws are made in float64 on the CPU and are
+    the same on every device and in every dtype. Build it with ``kernel.features(num)``.
+
+    Attributes:
+        kernel: the kernel it belongs to, by reference.
+        num: the number of features, at most the number asked for.
+        paths: the number of independent draws, or None for one map without a leading dimension.
+        seed: what the draws were made from.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        num: int,
+        generator: torch.Generator | None = None,
+        paths: int | None = None,
+        dim: int | None = None,
+    ) -> None:
+        if num < 1 or (paths is not None and paths < 1):
+            raise ValueError(f"num and paths must be at least 1, got {num} and {paths}")
+        self.kernel = kernel
+        self.paths = paths
+        self.seed = secrets.randbits(63) if generator is None else _drawn_seed(generator)
+        source = torch.Generator().manual_seed(self.seed)
+        terms = expand(kernel)
+        self._columns = max((max(a.columns) + 1 for t in terms for a in t.atoms if a.columns), default=1)
+        self.terms = _built(terms, num, dim, 1 if paths is None else paths, source)
+        self.num = sum(term.num for term in self.terms)
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """The features at X: (n, num), or (s, n, num) for a map with paths. Differentiable in X."""
+        X = self._inputs(X)
+        parts = [term(X).expand(1 if self.paths is None else self.paths, -1, -1) for term in self.terms]
+        result = torch.cat(parts, 2) if len(parts) > 1 else parts[0]
+        return result[0] if self.paths is None else result
+
+    def weighted(self, X: Tensor, W: Tensor) -> Tensor:
+        """The functions sum_f phi_j(x)_f W[j, f] at X: (s, n), for weights W (s, num). Differentiable in X.
+
+        The (s, n, num) features are never stored, not for gradients either. Time O(n s num).
+        """
+        X = self._inputs(X)
+        if W.ndim != 2 or W.shape[1] != self.num or (self.paths is not None and W.shape[0] != self.paths):
+            rows = "s" if self.paths is None else self.paths
+            raise ValueError(f"the weights must have shape ({rows}, {self.num}), got {tuple(W.shape)}")
+        parts = zip(self.terms, W.to(X).split([term.num for term in self.terms], 1), strict=True)
+        return reduce(torch.add, (self._weighted(term, X, weights) for term, weights in parts))
+
+    def _inputs(self, X: Tensor) -> Tensor:
+        X = as_inputs(X, "X")
+        if X.shape[1] < self._columns:
+            raise ValueError(
+                f"the kernel acts on column {self._columns - 1}, but X has only {X.shape[1]} columns"
+            )
+        return X
+
+    def _weighted(self, term: ExactMap | RandomMap, X: Tensor, W: Tensor) -> Tensor:
+        if self.paths is None or isinstance(term, ExactMap):
+            return tiled(lambda part: W @ term(part)[0].T, X, term.num, self.kernel)
+        if W.requires_grad:
+            # Amplitude and phase, behind the faster way below, have no derivative at weights of zero.
+            return tiled(lambda part: torch.einsum("snf,sf->sn", term(part), W), X, W.numel(), self.kernel)
+        return term.weighted(X, W)
+
+
+def _built(
+    terms: list[Term], num: int, dim: int | None, paths: int, source: torch.Generator
+) -> list[ExactMap | RandomMap]:
+    """One map per term: finite ones take what they need, then the others share equally what is left."""
+    maps: list[ExactMap | RandomMap] = []
+    order = sorted(terms, key=lambda term: (term.is_random, bool(term.of(Periodic))))
+    for i, term in enumerate(order):
+        share = num - sum(part.num for part in maps)
+        if term.is_random:
+            share //= len(order) - i
+            maps.append(RandomMap(term, share, dim, paths, source))
+        else:
+            share = share // (len(order) - i) if term.of(Periodic) else share
+            maps.append(ExactMap(term, share, dim))
+    return maps
+
+
+def _drawn_seed(generator: torch.Generator) -> int:
+    return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))

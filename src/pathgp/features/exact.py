@@ -1,0 +1,78 @@
+"""Deterministic features: products of finite maps and Fourier series."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pathgp.features.expansion import Term
+from pathgp.features.harmonics import Harmonics
+from pathgp.kernels.finite import Finite
+from pathgp.kernels.periodic import Periodic
+
+
+def finite_columns(term: Term, dim: int | None) -> int:
+    """The number of columns of the product of the finite maps of a term."""
+    total = 1
+    for atom in term.of(Finite):
+        assert isinstance(atom.kernel, Finite)
+        columns = atom.kernel.num_exact_features(dim if atom.columns is None else len(atom.columns))
+        if columns is None:
+            raise ValueError(
+                f"the number of features of {type(atom.kernel).__name__} depends on the number of columns of X: "
+                "give dim to features(), or active_dims to the kernel"
+            )
+        total *= columns
+    return total
+
+
+def check_share(term: Term, needed: int, share: int) -> None:
+    """Refuse a term that needs more features than there are."""
+    if needed > share:
+        names = " * ".join(type(atom.kernel).__name__ for atom in term.atoms)
+        raise ValueError(
+            f"{names} needs {needed} features, but only {share} are left for it: ask for more features"
+        )
+
+
+def finite_features(term: Term, X: Tensor) -> Tensor:
+    """The product of the finite maps of a term: every product of one column of each, (n, c)."""
+    result = X.new_ones(X.shape[0], 1)
+    for atom in term.of(Finite):
+        assert isinstance(atom.kernel, Finite)
+        result = _outer(result, atom.kernel.exact_features(atom.select(X)))
+    return result
+
+
+class ExactMap:
+    """A map with phi(x) . phi(z) = k(x, z): finite kernels times sqrt(w_k) [cos, sin] of the harmonics."""
+
+    def __init__(self, term: Term, share: int, dim: int | None) -> None:
+        columns = finite_columns(term, dim)
+        check_share(term, columns, share)
+        self.term = term
+        self.harmonics: Harmonics | None = None
+        self.num = columns
+        if term.of(Periodic):
+            self.harmonics = Harmonics(term.of(Periodic), dim, limit=(share // columns + 1) // 2)
+            self.num = columns * (2 * self.harmonics.num - 1)
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """(1, n, num): the same for every path."""
+        result = finite_features(self.term, X)
+        if self.harmonics is not None:
+            result = _outer(result, self._waves(self.harmonics, X))
+        return (result * self.term.signal.to(X)).unsqueeze(0)
+
+    def _waves(self, harmonics: Harmonics, X: Tensor) -> Tensor:
+        turns = X.to(torch.float64) @ harmonics.turns(X.shape[1], X.device)
+        angle = turns.frac().to(X.dtype) * (2.0 * math.pi)
+        amplitude = harmonics.weights(X.device).sqrt().to(X)
+        # The sine of the zero vector, harmonic 0, is nothing.
+        return torch.cat([angle.cos() * amplitude, angle[:, 1:].sin() * amplitude[1:]], 1)
+
+
+def _outer(left: Tensor, right: Tensor) -> Tensor:
+    return (left.unsqueeze(2) * right.unsqueeze(1)).flatten(1)

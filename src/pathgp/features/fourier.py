@@ -1,0 +1,68 @@
+"""Frozen frequencies of stationary kernels.
+
+Bochner: a stationary kernel is k(x, z) = E cos(omega . (x - z)) for omega from its spectral measure. With
+omega = sqrt(tau) g / lengthscale, g normal and tau one number per frequency *vector* (not one per dimension,
+which is another kernel), the draws (g, and the uniform behind tau) are made once, at unit scale, and the
+hyperparameters are applied at each evaluation: paths move smoothly while the hyperparameters are learned.
+Thesis, section 2.2.2; Rahimi and Recht (2008).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pathgp.features.expansion import Atom
+from pathgp.kernels.stationary import Stationary
+
+
+class Frequencies:
+    """``paths`` x ``num`` frequency vectors of one stationary kernel.
+
+    Drawn in float64 on the CPU from ``seed`` when the number of columns is first known, so that they are the
+    same on every device and in every dtype.
+    """
+
+    def __init__(self, atom: Atom, paths: int, num: int, seed: int) -> None:
+        if not isinstance(atom.kernel, Stationary):
+            raise TypeError(f"frequencies belong to stationary kernels, got {type(atom.kernel).__name__}")
+        self.kernel = atom.kernel
+        self.columns = atom.columns
+        self.shape = (paths, num)
+        self.seed = seed
+        self.normal: Tensor | None = None
+        self.uniform: Tensor | None = None
+
+    def __call__(self, dim: int, device: torch.device) -> Tensor:
+        """The current frequencies in the space of all ``dim`` columns of X: (paths, dim, num), float64."""
+        columns = range(dim) if self.columns is None else self.columns
+        normal = self._draws(len(columns), device)
+        lengthscale = self.kernel.lengthscales(len(columns), device)
+        omega = normal / (lengthscale.unsqueeze(-1) if lengthscale.ndim == 1 else lengthscale)
+        if self.uniform is not None:
+            omega = omega * self.kernel.mixing(self.uniform).to(device).unsqueeze(1)
+        if self.columns is None:
+            return omega
+        full = omega.new_zeros(omega.shape[0], dim, omega.shape[2])
+        return full.index_add(1, torch.tensor(self.columns, device=device), omega)
+
+    def _draws(self, dim: int, device: torch.device) -> Tensor:
+        if self.normal is None:
+            generator = torch.Generator().manual_seed(self.seed)
+            paths, num = self.shape
+            uniform = torch.rand(paths, num, generator=generator, dtype=torch.float64).clamp_min_(2.0**-54)
+            normal = torch.randn(paths, dim, num, generator=generator, dtype=torch.float64)
+            if self.kernel.shape_parameters():
+                self.uniform = uniform
+            else:
+                with torch.no_grad():
+                    normal *= self.kernel.mixing(uniform).unsqueeze(1)
+            self.normal = normal
+        if self.normal.shape[1] != dim:
+            raise ValueError(
+                f"these features were drawn for {self.normal.shape[1]} columns, but X has {dim} "
+                f"for {type(self.kernel).__name__}"
+            )
+        if self.normal.device != device:
+            self.normal = self.normal.to(device)
+        return self.normal

@@ -1,0 +1,142 @@
+"""The Fourier series of periodic kernels.
+
+With q_k = I_k(1/l^2) exp(-1/l^2), in one dimension exp(-2 sin^2(pi t / p) / l^2) = sum_k q_k cos(2 pi k t / p)
+over all integers k, and a product over dimensions is the same sum over integer vectors. The series converges
+faster than geometrically; which vectors are kept is decided once, the weights follow the hyperparameters.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import ive
+from torch import Tensor
+
+from pathgp.features.expansion import Atom
+from pathgp.kernels.periodic import Periodic
+
+_NEGLIGIBLE = 1e-12  # what a series may lose of the variance when it is set up
+_TOLERABLE = 1e-6  # what it may lose before it is refused
+_MARGIN = 4.0  # the series still converges when the length scales shrink by this factor
+
+
+class Harmonics:
+    """The kept part of the series of a product of periodic kernels.
+
+    ``table`` (H, D) holds integer vectors over the columns of all the kernels, row 0 the zero vector, and of
+    k and -k only one, which then counts twice.
+    """
+
+    def __init__(self, atoms: list[Atom], dim: int | None, limit: int) -> None:
+        self.kernels = [atom.kernel for atom in atoms if isinstance(atom.kernel, Periodic)]
+        self.columns = [_columns(atom, dim) for atom in atoms]
+        with torch.no_grad():
+            precision = self._precision().cpu().numpy()
+        self.table = _largest(precision * _MARGIN**2, limit, _NEGLIGIBLE)
+        if self.lost() > _TOLERABLE:
+            needed = len(_largest(precision, 65536, 0.5 * _TOLERABLE))
+            raise ValueError(
+                f"a periodic kernel of length scale {precision.max() ** -0.5:.3g} in {len(precision)} dimension(s) "
+                f"needs {needed} harmonics, but the number of features leaves room for {limit}: ask for more features"
+            )
+
+    @property
+    def num(self) -> int:
+        """The number H of harmonics."""
+        return self.table.shape[0]
+
+    def weights(self, device: torch.device) -> Tensor:
+        """The current weight of each harmonic: (H,), float64; they sum to one less what is lost."""
+        series: Tensor = _ScaledBessel.apply(self._precision(), self.table.abs())
+        double = torch.where(self.table.any(1), 2.0, 1.0).to(series)
+        weights = double * series.prod(1)
+        if float(1.0 - weights.detach().sum()) > _TOLERABLE:
+            raise ValueError(
+                f"the length scale of a periodic kernel fell to {float(self._precision().max()) ** -0.5:.3g}, where "
+                f"these {self.num} harmonics no longer suffice: build the features again with the kernel as it is"
+            )
+        # The square root of a weight that underflowed has no derivative.
+        return weights.clamp_min(1e-290).to(device)
+
+    def lost(self) -> float:
+        """The part of the variance that the kept harmonics do not carry."""
+        with torch.no_grad():
+            double = torch.where(self.table.any(1), 2.0, 1.0).double()
+            series = torch.from_numpy(ive(self.table.abs().numpy(), self._precision().cpu().numpy()))
+            return float(1.0 - (double * series.prod(1)).sum())
+
+    def turns(self, dim: int, device: torch.device) -> Tensor:
+        """Frequencies of the harmonics in turns per unit, in the space of all columns: (dim, H), float64."""
+        result = torch.zeros(dim, self.num, dtype=torch.float64, device=device)
+        start = 0
+        for kernel, columns in zip(self.kernels, self.columns, strict=True):
+            orders = self.table[:, start : start + len(columns)].to(device, torch.float64)
+            index = torch.tensor(columns, device=device)
+            result = result.index_add(0, index, (orders / kernel.period.to(device)).T)
+            start += len(columns)
+        return result
+
+    def _precision(self) -> Tensor:
+        """1 / lengthscale^2 over the columns of all the kernels: (D,), float64."""
+        scales = [
+            kernel.lengthscale.expand(len(columns))
+            for kernel, columns in zip(self.kernels, self.columns, strict=True)
+        ]
+        return torch.cat(scales).pow(-2)
+
+
+def _columns(atom: Atom, dim: int | None) -> tuple[int, ...]:
+    if atom.columns is not None:
+        return atom.columns
+    assert isinstance(atom.kernel, Periodic)
+    for parameter in (atom.kernel.period, atom.kernel.lengthscale):
+        if parameter.ndim == 1:
+            dim = parameter.shape[0]
+    if dim is None:
+        raise ValueError(
+            "the number of features of Periodic depends on the number of columns of X: give dim to features(), "
+            "or active_dims to the kernel"
+        )
+    return tuple(range(dim))
+
+
+def _largest(precision: NDArray[np.float64], limit: int, lost: float) -> Tensor:
+    """At most ``limit`` integer vectors of largest weight, as few as lose no more than ``lost``.
+
+    Built dimension by dimension: the head of one of the largest vectors is itself among the largest heads.
+    """
+    vectors = np.zeros((1, 0), dtype=np.int64)
+    weights = np.ones(1)
+    for z in precision:
+        top = int(math.ceil(8.0 * math.sqrt(z))) + 16
+        orders = np.arange(-top, top + 1)
+        heads = np.repeat(vectors, len(orders), axis=0)
+        tails = np.tile(orders, len(vectors))
+        products = np.repeat(weights, len(orders)) * np.tile(ive(np.abs(orders), z), len(vectors))
+        half = heads.any(axis=1) | (tails >= 0)
+        best = np.flatnonzero(half)[np.argsort(-products[half], kind="stable")[:limit]]
+        vectors, weights = np.column_stack([heads, tails])[best], products[best]
+    carried = np.cumsum(np.where(vectors.any(axis=1), 2.0, 1.0) * weights)
+    kept = int(np.searchsorted(carried, 1.0 - lost)) + 1
+    return torch.from_numpy(vectors[:kept])
+
+
+class _ScaledBessel(torch.autograd.Function):
+    """I_k(z) exp(-z), with derivative (I_{k-1}(z) + I_{k+1}(z)) exp(-z) / 2 - I_k(z) exp(-z)."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, orders: Tensor) -> Tensor:
+        ctx.save_for_backward(z, orders)
+        return torch.from_numpy(ive(orders.numpy(), z.detach().cpu().numpy())).to(z)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        z, orders = ctx.saved_tensors
+        k, x = orders.numpy(), z.cpu().numpy()
+        slope = 0.5 * (ive(abs(k - 1), x) + ive(k + 1, x)) - ive(k, x)
+        return (grads[0] * torch.from_numpy(slope).to(z)).sum(0), None
