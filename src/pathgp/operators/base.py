@@ -11,8 +11,8 @@ from torch import Tensor
 class Operator(ABC):
     """A symmetric positive-definite matrix H = K + Sigma of shape (n, n), known through its products.
 
-    ``noise`` is the diagonal of Sigma: a 0-d tensor, or one variance per row. Costs are counted in epochs:
-    one epoch is the cost of one full product H @ V.
+    ``noise`` is the diagonal of Sigma: a 0-d tensor, or one variance per row. ``memory`` is a budget in bytes
+    for whatever is derived from H. Costs are counted in epochs: one epoch is the cost of one full product.
     """
 
     shape: tuple[int, int]
@@ -20,6 +20,7 @@ class Operator(ABC):
     device: torch.device
     backend: str
     noise: Tensor
+    memory: int
 
     @abstractmethod
     def __matmul__(self, V: Tensor) -> Tensor:

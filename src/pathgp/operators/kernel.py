@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -141,7 +142,8 @@ class KernelOperator(Operator):
             raise ValueError(f"{name} must have shape ({rows}, s), got {tuple(V.shape)}")
         if V.dtype != self.dtype or V.device != self.device:
             raise TypeError(
-                f"{name} is {V.dtype} on {V.device}, the operator is {self.dtype} on {self.device}: convert {name}"
+                f"{name} is {V.dtype} on {V.device}, the operator is {self.dtype} on {self.device}: "
+                f"convert {name}"
             )
 
     def _weighted_noise(self, V: Tensor, index: Tensor | None = None) -> Tensor:
@@ -150,10 +152,10 @@ class KernelOperator(Operator):
             noise = (noise if index is None else noise[index]).unsqueeze(1)
         return noise * V
 
-    def _tiled(self, compute: Any) -> Tensor:
+    def _tiled(self, compute: Callable[[int], Tensor]) -> Tensor:
         with torch.no_grad():
             result, self._edge = halve_on_failure(compute, self._edge)
-        return result  # type: ignore[no-any-return]
+        return result
 
     def _evaluate(self) -> Tensor:
         n = self.shape[0]
@@ -219,8 +221,8 @@ class _Bilinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, operator: KernelOperator, L: Tensor, R: Tensor, *parameters: Tensor) -> Tensor:
-        learned = [q for p, q in zip(operator.kernel.parameters(), operator._snapshot.parameters(), strict=True)
-                   if p.requires_grad]
+        pairs = zip(operator.kernel.parameters(), operator._snapshot.parameters(), strict=True)
+        learned = [snapshot for parameter, snapshot in pairs if parameter.requires_grad]
 
         def accumulate(edge: int) -> tuple[Tensor, list[Tensor]]:
             value = torch.zeros((), dtype=torch.float64, device=operator.device)
@@ -263,7 +265,9 @@ def _gather(K: Tensor) -> int:
 def _checked_noise(noise: float | Tensor, n: int, device: torch.device) -> Tensor:
     deviation = torch.as_tensor(noise, dtype=torch.float64, device=device)
     if deviation.ndim > 1 or (deviation.ndim == 1 and deviation.shape[0] != n):
-        raise ValueError(f"noise must be one number or one per row ({n},), got shape {tuple(deviation.shape)}")
+        raise ValueError(
+            f"noise must be one number or one per row ({n},), got shape {tuple(deviation.shape)}"
+        )
     if not bool(torch.isfinite(deviation).all()) or bool((deviation < 0).any()):
         raise ValueError("noise is a standard deviation: it must be finite and not negative")
     return deviation

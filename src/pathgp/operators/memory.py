@@ -16,7 +16,7 @@ _SHARE_OF_FREE = 0.5
 # out of them and smaller ones are dominated by the overhead of each call.
 _CPU_TILE_ENTRIES = 768 * 768
 _GPU_TILE_ENTRIES = 8192 * 8192
-# Bytes per tile entry while a kernel is evaluated: the float64 distances, their rounded copy, two temporaries.
+# Bytes per tile entry while a kernel is evaluated: float64 distances, their rounded copy, two temporaries.
 _BYTES_PER_ENTRY = {torch.float32: 24, torch.float64: 40}
 # A tile takes at most this share of the budget, so that the outputs fit as well.
 _TILE_SHARE = 0.25

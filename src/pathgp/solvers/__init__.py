@@ -1,6 +1,8 @@
 """Solvers of H x = B: one interface, one settings record per method."""
 
 from pathgp.solvers.ap import AP as AP
+from pathgp.solvers.auto import Auto as Auto
+from pathgp.solvers.auto import as_solver as as_solver
 from pathgp.solvers.base import Record as Record
 from pathgp.solvers.base import Solution as Solution
 from pathgp.solvers.base import Solver as Solver
@@ -9,3 +11,4 @@ from pathgp.solvers.cg import CG as CG
 from pathgp.solvers.cholesky import Cholesky as Cholesky
 from pathgp.solvers.preconditioners import PivotedCholesky as PivotedCholesky
 from pathgp.solvers.preconditioners import RandomlyPivotedCholesky as RandomlyPivotedCholesky
+from pathgp.solvers.sdd import SDD as SDD

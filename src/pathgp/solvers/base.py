@@ -158,7 +158,9 @@ class Run:
             return bool((residual <= self.tol).all())
         return bool(residual[0] <= self.tol) and bool(residual[1:].mean() <= self.tol)
 
-    def finish(self, x: Tensor, status: Status, solver: str, note: str, residual: Tensor | None = None) -> Solution:
+    def finish(
+        self, x: Tensor, status: Status, solver: str, note: str, residual: Tensor | None = None
+    ) -> Solution:
         """Unscale, recompute the residual unless a fresh one is given, and judge convergence by it."""
         if residual is None:
             residual = self.record(column_norms(self.residual(x)), exact=True)
@@ -244,7 +246,9 @@ def _check_system(
         if value.ndim != 2 or value.shape[0] != H.shape[0] or value.shape[1] == 0:
             raise ValueError(f"{name} must have shape ({H.shape[0]}, s), got {tuple(value.shape)}")
         if value.shape != B.shape:
-            raise ValueError(f"{name} has shape {tuple(value.shape)}, B has {tuple(B.shape)}: they must agree")
+            raise ValueError(
+                f"{name} has shape {tuple(value.shape)}, B has {tuple(B.shape)}: they must agree"
+            )
         if value.dtype != H.dtype or value.device != H.device:
             raise TypeError(f"{name} is {value.dtype} on {value.device}, H is {H.dtype} on {H.device}")
         if not bool(torch.isfinite(value).all()):

@@ -31,8 +31,8 @@ class CG(Solver):
     def __post_init__(self) -> None:
         if not (self.preconditioner in ("auto", None) or isinstance(self.preconditioner, Preconditioner)):
             raise ValueError(
-                "preconditioner must be 'auto', None, PivotedCholesky(rank) or RandomlyPivotedCholesky(rank), "
-                f"got {self.preconditioner!r}"
+                "preconditioner must be 'auto', None, PivotedCholesky(rank) or "
+                f"RandomlyPivotedCholesky(rank), got {self.preconditioner!r}"
             )
 
     def _solve(self, run: Run, residual: Tensor) -> Solution:
@@ -47,7 +47,7 @@ class CG(Solver):
         while run.affords(1.0):
             q = run.product(d)
             dq = _dots(d, q)
-            # A non-positive curvature means that rounding has eaten the matrix: such a column waits for a restart.
+            # Non-positive curvature: rounding has eaten the matrix, and the column waits for a restart.
             sound = (dq > 0) & (rz > 0)
             step = torch.where(sound, rz / dq, 0.0).to(r.dtype)
             part += step * d

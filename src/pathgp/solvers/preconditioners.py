@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from pathgp.operators import Operator
 from pathgp.solvers.base import Run
 
 _MAX_RANK = {"cpu": 1000, "cuda": 2000}
@@ -42,7 +43,7 @@ class Preconditioner(ABC):
     """Settings of a preconditioner; ``rank=None`` chooses the rank.
 
     The automatic rank grows until what is left of K is on average below the noise (more would not help),
-    or until building the factor would cost more than it saves: n / 8, at most 1000 on a CPU, 2000 on a GPU.
+    or to `automatic_rank`.
     """
 
     rank: int | None = None
@@ -53,7 +54,7 @@ class Preconditioner(ABC):
             raise ValueError(f"rank must be at least 1, got {self.rank}")
 
     def build(self, run: Run) -> tuple[LowRankInverse, str]:
-        """The preconditioner of ``run.H`` and a note on what was built; columns of K are counted as epochs."""
+        """The preconditioner of ``run.H`` and a note on it; columns of K are counted as epochs."""
         noise = run.H.noise
         variances = run.H.diagonal().to(torch.float64) - noise
         factor, left = self._factorise(run, variances)
@@ -61,12 +62,12 @@ class Preconditioner(ABC):
         floor = torch.clamp(left.mean(), min=1e-12 * float(variances.max()))
         inverse = LowRankInverse(factor, torch.where(noise > 0, noise, floor))
         name = type(self).__name__
-        return inverse, f"{name} of rank {factor.shape[1]}, {float(left.sum() / variances.sum()):.1e} of the trace left"
+        share = float(left.sum() / variances.sum())
+        return inverse, f"{name} of rank {factor.shape[1]}, {share:.1e} of the trace left"
 
     def _factorise(self, run: Run, variances: Tensor) -> tuple[Tensor, Tensor]:
         n = run.H.shape[0]
-        largest = self.rank if self.rank is not None else min(max(n // 8, 16), _MAX_RANK.get(run.H.device.type, 1000))
-        largest = min(largest, n)
+        largest = min(n, self.rank if self.rank is not None else automatic_rank(run.H))
         factor = torch.zeros(n, largest, dtype=torch.float64, device=run.H.device)
         left = variances.clone()
         enough = 0.0 if self.rank is not None else float(run.H.noise.mean())
@@ -114,6 +115,17 @@ class RandomlyPivotedCholesky(Preconditioner):
         possible = int((left > 0).sum())
         weights = left.to(run.generator.device)
         return torch.multinomial(weights, min(num, possible), generator=run.generator).to(left.device)
+
+
+def automatic_rank(H: Operator) -> int:
+    """The largest rank chosen without being asked: n / 8, at most 1000 on a CPU and 2000 on a GPU.
+
+    Beyond it building the factor costs more than it saves. The factor, a copy while it is cut to size and
+    its scaled form must fit into half of the operator's memory budget.
+    """
+    n = H.shape[0]
+    fits = H.memory // (2 * 3 * 8 * n)
+    return max(1, min(max(n // 8, 16), _MAX_RANK.get(H.device.type, 1000), fits, n))
 
 
 def _kernel_columns(run: Run, pivots: Tensor) -> Tensor:

@@ -1,0 +1,147 @@
+"""The choice of a solver from a prediction of what each would cost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from pathgp.operators import Operator
+from pathgp.solvers.ap import AP, automatic_block_size
+from pathgp.solvers.base import Run, Solution, Solver, column_norms
+from pathgp.solvers.cg import CG
+from pathgp.solvers.cholesky import Cholesky
+from pathgp.solvers.preconditioners import automatic_rank
+from pathgp.solvers.sdd import SDD
+
+# Epochs from a residual of 1 to one of 0.01, as measured on regression data with learned hyperparameters: AP
+# took 6 to 40, CG with a randomly pivoted Cholesky preconditioner 6 to 80.
+_EPOCHS_AP, _EPOCHS_CG = 20.0, 50.0
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a device does per second, good to a factor of two or so.
+
+    multiply, multiply64: operations of a matrix product, in the dtype of the system and in float64.
+    factorise: operations of a Cholesky factorisation in float64.  read: bytes.
+    evaluate: entries of a kernel matrix.  latency: seconds that even a small factorisation takes.
+    """
+
+    multiply: float
+    multiply64: float
+    factorise: float
+    read: float
+    evaluate: float
+    latency: float
+
+
+def rates(device: torch.device, dtype: torch.dtype) -> Rates:
+    """The row for a device: a CPU by its threads, a GPU by whether float64 runs at full rate."""
+    single = dtype == torch.float32
+    if device.type == "cpu":
+        t = torch.get_num_threads()
+        return Rates((60e9 if single else 30e9) * t, 30e9 * t, 30e9 * t, 8e9 * t, 0.125e9 * t, 1e-5)
+    full = device.type == "cuda" and torch.cuda.get_device_capability(device) in ((8, 0), (9, 0), (10, 0))
+    if full:
+        return Rates(40e12, 40e12, 25e12, 3e12, 0.04e12, 2e-3)
+    return Rates(20e12 if single else 0.5e12, 0.5e12, 0.4e12, 0.5e12, 0.004e12, 2e-3)
+
+
+@dataclass(frozen=True)
+class Auto(Solver):
+    """The cheapest of Cholesky, AP with shuffled blocks and CG, by predicted seconds.
+
+    The prediction uses the sizes, the dtype, the device, the backend and how far the start is from ``tol``;
+    nothing is timed, so that the choice is the same in every run. Options that exceed the operator's memory
+    budget or ``max_epochs`` are left out. ``Solution.solver`` names the choice, ``Solution.note`` the reason.
+    """
+
+    def _solve(self, run: Run, residual: Tensor) -> Solution:
+        needed = digits(run, residual)
+        seconds: dict[Solver, float] = {
+            AP(): predict_ap(run.H, run.b.shape[1], _EPOCHS_AP * needed),
+            CG(): predict_cg(run.H, run.b.shape[1], _EPOCHS_CG * needed),
+        }
+        excluded = cholesky_excluded(run)
+        if not excluded:
+            seconds[Cholesky()] = predict_cholesky(run.H, run.b.shape[1])
+        choice, *others = sorted(seconds, key=lambda solver: seconds[solver])
+        reasons = [f"{_name(choice)}: about {seconds[choice]:.2g} s predicted"]
+        reasons += [f"{_name(other)} {seconds[other]:.2g} s" for other in others]
+        reasons += [f"Cholesky {excluded}"] if excluded else []
+        solution = choice._solve(run, residual)
+        return replace(solution, note="; ".join([*reasons, solution.note] if solution.note else reasons))
+
+
+def digits(run: Run, residual: Tensor) -> float:
+    """How far the start is from tol, in units of a factor of 100: a warm start has less to do."""
+    target = max(run.tol, torch.finfo(run.H.dtype).eps)
+    return max(0.1, math.log(max(float(column_norms(residual).max()) / target, 1.0)) / math.log(100.0))
+
+
+def cholesky_excluded(run: Run) -> str:
+    """Why Cholesky cannot be taken, or nothing."""
+    n, s = run.b.shape
+    if 16.0 * n**2 > run.H.memory:
+        return f"needs {16e-9 * n**2:.2g} GB"
+    return "" if run.affords(1.0 + n / (6.0 * s)) else "exceeds max_epochs"
+
+
+def predict_cholesky(H: Operator, s: int) -> float:
+    """Evaluate H, n^3 / 3 operations, two substitutions."""
+    n, r = H.shape[0], rates(H.device, H.dtype)
+    evaluate = 0.0 if H.backend == "dense" else n**2 / r.evaluate
+    return evaluate + n**3 / 3 / r.factorise + 2 * n**2 * s / r.multiply64 + product(H, s)
+
+
+def predict_ap(H: Operator, s: int, epochs: float) -> float:
+    """Each epoch: all rows of H, and n / b factorisations of size b."""
+    n, r = H.shape[0], rates(H.device, H.dtype)
+    b = min(n, automatic_block_size(H, s))
+    blocks = math.ceil(n / b)
+    evaluate = 0.0 if H.backend == "dense" else (n**2 / 2 + n * b) / r.evaluate
+    factorise = b**3 / 3 / r.factorise + 2 * b**2 * s / r.multiply64 + r.latency
+    return epochs * (H.cost(b) * blocks * product(H, s) + evaluate + blocks * factorise)
+
+
+def predict_cg(H: Operator, s: int, epochs: float) -> float:
+    """A factor of rank k, once; each epoch a product with H and two with the factor."""
+    n, r = H.shape[0], rates(H.device, H.dtype)
+    k = automatic_rank(H)
+    evaluate = 0.0 if H.backend == "dense" else n * k / r.evaluate
+    build = evaluate + 4 * n * k**2 / r.multiply64
+    return build + epochs * (product(H, s) + 4 * n * k * s / r.multiply64)
+
+
+def product(H: Operator, s: int) -> float:
+    """H V: bound by reading K or by multiplying; the streamed one evaluates half of K and uses it twice."""
+    n, r = H.shape[0], rates(H.device, H.dtype)
+    multiply = 2 * n**2 * s / r.multiply
+    if H.backend == "dense":
+        return max(multiply, n**2 * (4 if H.dtype == torch.float32 else 8) / r.read)
+    return multiply + n**2 / 2 / r.evaluate
+
+
+def as_solver(solver: str | Solver) -> Solver:
+    """A solver by name, or the solver itself."""
+    named: dict[str, type[Solver]] = {
+        "auto": Auto,
+        "cholesky": Cholesky,
+        "cg": CG,
+        "ap": AP,
+        "sdd": SDD,
+    }
+    if isinstance(solver, Solver):
+        return solver
+    if isinstance(solver, str) and solver.lower() in named:
+        return named[solver.lower()]()
+    raise ValueError(
+        f"solver must be one of {', '.join(map(repr, named))}, or a solver such as AP(), got {solver!r}"
+    )
+
+
+def _name(solver: Solver) -> str:
+    return type(solver).__name__

@@ -1,0 +1,154 @@
+"""Stochastic dual descent: gradient steps on random coordinates, with momentum."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pathgp.randomness import normal, permutation
+from pathgp.solvers.base import Run, Solution, Solver, Status, column_norms
+
+# Blocks looked at for the automatic step, and products with each: kernel matrices have a dominant
+# eigenvalue, which few products find.
+_BLOCKS, _POWER_STEPS = 4, 10
+# An epoch whose residuals exceed the best ones by this factor has diverged. Sound steps let them fluctuate
+# far less than this, an unsound one multiplies them by far more in one epoch.
+_GROWTH = 4.0
+_MAX_HALVINGS = 25
+# Epochs without any column improving by a percent after which a run counts as stalled.
+_PATIENCE = 30
+
+
+@dataclass(frozen=True)
+class SDD(Solver):
+    """Stochastic dual descent on 1/2 a^T H a - a^T b (thesis, chapter 4; Lin et al. 2024).
+
+        for each batch I of coordinates:
+            g = H[I, :] (a + rho v) - b[I]
+            v = rho v;  v[I] -= step g
+            a = a + v
+
+    Batches are consecutive parts of random permutations, so that an epoch visits every coordinate once, and
+    the residuals g of an epoch estimate those of all rows for free; a product confirms them before
+    convergence is claimed. With ``tol=0``, a run of fixed length T, the geometric average of the iterates
+    with weight 100 / T is returned.
+
+    Parameters
+    ----------
+    batch_size: coordinates per step.
+    step_size: the product beta n of the thesis, applied to a sampled coordinate as beta n / batch_size; or
+        "auto": 1 / the largest eigenvalue of H[I, I] over a few random batches I.
+    momentum: rho, in [0, 1).
+
+    Residuals that grow restore the last good iterate with half the step. Time per epoch: one product with H.
+    Memory O(n s).
+    """
+
+    batch_size: int = 512
+    step_size: float | str = "auto"
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+        if isinstance(self.step_size, str):
+            if self.step_size != "auto":
+                raise ValueError(f"step_size must be 'auto' or a positive number, got {self.step_size!r}")
+        elif not 0 < self.step_size < math.inf:
+            raise ValueError(f"step_size must be 'auto' or a positive number, got {self.step_size}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
+
+    def _solve(self, run: Run, residual: Tensor) -> Solution:
+        n, s = run.b.shape
+        batches = math.ceil(n / self.batch_size)
+        batch = math.ceil(n / batches)
+        if self.step_size != "auto":
+            step = float(self.step_size) / batch
+        elif run.affords(_step_cost(n, s, batch)):
+            step = automatic_step(run, batch)
+        else:
+            excuse = "the budget does not cover the choice of a step size"
+            return run.finish(run.start, Status.BUDGET_EXHAUSTED, repr(self), excuse)
+
+        planned = max(1.0, (run.max_epochs - run.epochs - run.H.cost()) / run.H.cost(batch))
+        averaging = min(1.0, 100.0 / planned) if run.tol == 0 else None
+        a, v = run.start.clone(), torch.zeros_like(run.start)
+        average = a if averaging is None else a.clone()
+        good = (a.clone(), average.clone())
+        # The truth at the end of an epoch, relative to what the epoch saw: learned from the checks.
+        optimism = 1.0
+        best, waited, halvings = column_norms(residual), 0, 0
+        floor = max(run.tol, torch.finfo(a.dtype).eps)
+
+        def note() -> str:
+            how = "automatic" if self.step_size == "auto" else "given"
+            text = f"{batches} batches of {batch}, {how} step size {step * batch:.3g}"
+            return text if halvings == 0 else f"{text} after {halvings} halvings"
+
+        while True:
+            seen, visited = torch.zeros_like(best), 0
+            for index in permutation(n, run.generator, a.device).tensor_split(batches):
+                if not run.affords(run.H.cost(len(index))):
+                    break
+                g = run.rows(index, a + self.momentum * v) - run.b[index]
+                v *= self.momentum
+                v.index_add_(0, index, g, alpha=-step)
+                a += v
+                if averaging is not None:
+                    average.lerp_(a, averaging)
+                seen += column_norms(g).square()
+                visited += len(index)
+                run.iterations += 1
+
+            if visited == 0:
+                return run.finish(average, Status.BUDGET_EXHAUSTED, repr(self), note())
+            norms = run.record((seen * n / visited).sqrt(), exact=False)
+            growth = float((norms / best.clamp_min(floor)).nan_to_num(math.inf).max())
+            if growth > _GROWTH:
+                halvings += 1
+                if halvings > _MAX_HALVINGS:
+                    return run.finish(good[1], Status.DIVERGED, repr(self), note())
+                a.copy_(good[0])
+                average.copy_(good[1])
+                v.zero_()
+                step /= 2
+                continue
+            if visited < n:
+                return run.finish(average, Status.BUDGET_EXHAUSTED, repr(self), note())
+            if growth < _GROWTH / 2:
+                good = (a.clone(), average.clone())
+            if run.satisfied(optimism * norms):
+                exact = run.record(column_norms(run.residual(a)), exact=True)
+                if run.satisfied(exact):
+                    return run.finish(a, Status.CONVERGED, repr(self), note(), exact)
+                optimism = max(float((exact / norms.clamp_min(1e-300)).max()), 0.5 * optimism)
+            waited = 0 if bool((norms < 0.99 * best).any()) else waited + 1
+            best = torch.minimum(best, norms)
+            if waited == _PATIENCE and averaging is None:
+                return run.finish(a, Status.STALLED, repr(self), note())
+
+
+def automatic_step(run: Run, batch: int) -> float:
+    """1 / lambda_max(H[I, I]), the largest over a few random batches I, by power iteration in float64.
+
+    The limit of stability is about 1.4 times this step, since a batch moves all its coordinates at once.
+    """
+    n, s = run.b.shape
+    largest = torch.zeros((), dtype=torch.float64, device=run.H.device)
+    for _ in range(_BLOCKS if batch < n else 1):
+        block = run.H.block(permutation(n, run.generator, run.H.device)[:batch]).to(torch.float64)
+        u = normal((batch, 1), run.generator, torch.float64, run.H.device)
+        for _ in range(_POWER_STEPS):
+            u = block @ (u / torch.linalg.vector_norm(u))
+        largest = torch.maximum(largest, torch.linalg.vector_norm(u))
+    run.epochs += _step_cost(n, s, batch)
+    return 1.0 / float(largest)
+
+
+def _step_cost(n: int, s: int, batch: int) -> float:
+    """Epochs: a block is a (batch / n)^2 part of H, met once and multiplied with one column a few times."""
+    return (_BLOCKS if batch < n else 1) * (batch / n) ** 2 * (1 + _POWER_STEPS / s)
