@@ -1,0 +1,10 @@
+"""Gaussian processes at any scale: exact inference by iterative solvers, posterior samples that are functions."""
+
+from pathgp import kernels as kernels
+from pathgp import operators as operators
+from pathgp import solvers as solvers
+from pathgp._version import __version__ as __version__
+from pathgp.models import GP as GP
+from pathgp.posterior import Posterior as Posterior
+from pathgp.report import ConditionReport as ConditionReport
+from pathgp.report import ConvergenceWarning as ConvergenceWarning

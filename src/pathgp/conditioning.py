@@ -1,0 +1,125 @@
+"""One batch of linear systems for the posterior mean and all posterior samples.
+
+    H [v, alpha_1, ..., alpha_s] = [y, f_1(X) + eps_1, ..., f_s(X) + eps_s],   H = K + Sigma,  eps_j = Sigma^1/2 w_j
+
+The noise is handed to the solver as delta = Sigma^-1/2 w, so that eps = Sigma delta: primal SGD moves it into its
+regulariser (thesis, section 3.1.2), every other solver adds it to the right-hand side.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from pathgp.kernels import Kernel
+from pathgp.operators import KernelOperator
+from pathgp.pathwise import PriorPaths
+from pathgp.report import ConditionReport, ConvergenceWarning
+from pathgp.solvers import Solver
+from pathgp.solvers.base import Callback
+
+
+@dataclass(frozen=True)
+class System:
+    """The right-hand sides in the model's units.
+
+    X: (n, d).  targets: (n, 1 + s), y and the prior draws f_j(X).  noise_draws: (n, s) standard normal.
+    deviation: standard deviation of the noise, a scalar or (n,), float64.
+    """
+
+    X: Tensor
+    targets: Tensor
+    noise_draws: Tensor
+    deviation: Tensor
+
+    def extended(self, other: System) -> System:
+        """The rows of both systems."""
+        deviations = (self.deviation.expand(len(self.X)), other.deviation.expand(len(other.X)))
+        one_number = self.deviation.ndim == 0 and other.deviation.ndim == 0
+        return System(
+            torch.cat([self.X, other.X]),
+            torch.cat([self.targets, other.targets]),
+            torch.cat([self.noise_draws, other.noise_draws]),
+            self.deviation if one_number else torch.cat(deviations),
+        )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to solve: kept with the posterior, so that an update repeats it."""
+
+    solver: Solver
+    tol: float
+    max_epochs: float | None
+    backend: str
+    memory: int | None
+
+
+def solve_system(
+    kernel: Kernel,
+    system: System,
+    settings: Settings,
+    generator: torch.Generator,
+    x0: Tensor | None = None,
+    callback: Callback | None = None,
+    began: float | None = None,
+) -> tuple[Tensor, ConditionReport]:
+    """The representer weights (n, 1 + s) and the report; warns when the solver stopped short.
+
+    ``began``: when the caller's clock started, so that the report's seconds include its preparations.
+    """
+    began = time.perf_counter() if began is None else began
+    X, deviation = system.X, system.deviation
+    H = KernelOperator(kernel, X, deviation, backend=settings.backend, memory=settings.memory)
+    delta = None
+    if system.noise_draws.shape[1]:
+        scale = deviation.unsqueeze(1) if deviation.ndim else deviation
+        scaled = system.noise_draws / scale.to(X.dtype)
+        delta = torch.cat([torch.zeros_like(scaled[:, :1]), scaled], 1)
+    solution = settings.solver.solve(
+        H,
+        system.targets,
+        x0=x0,
+        delta=delta,
+        tol=settings.tol,
+        max_epochs=settings.max_epochs,
+        generator=generator,
+        callback=callback,
+    )
+    largest = math.sqrt(float(H.diagonal().max() - H.noise.min()))
+    residual = float(solution.residual[0]) * float(torch.linalg.vector_norm(system.targets[:, 0]))
+    report = ConditionReport(
+        rows=X.shape[0],
+        columns=X.shape[1],
+        samples=system.noise_draws.shape[1],
+        features=0,
+        backend=H.backend,
+        precision=str(X.dtype).removeprefix("torch."),
+        device=str(X.device),
+        tol=settings.tol,
+        solution=replace(solution, x=solution.x[:0]),
+        error_bound=largest * residual / (2.0 * float(deviation.min())),
+        seconds=time.perf_counter() - began,
+        seed=generator.initial_seed(),
+    )
+    if not solution.converged:
+        warnings.warn(
+            f"{solution.solver} ended {solution.status.name} with a worst residual of {report.worst_residual:.1e} "
+            f"(tol {settings.tol:.0e}): {solution.status.value}",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    return solution.x, report
+
+
+def extend_prior(prior: PriorPaths | None, X: Tensor, y: Tensor) -> Tensor:
+    """The targets (n, 1 + s): y and the prior draws at X."""
+    if prior is None:
+        return y.unsqueeze(1)
+    with torch.no_grad():
+        return torch.cat([y.unsqueeze(1), prior(X).T], 1)

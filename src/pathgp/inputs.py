@@ -1,0 +1,98 @@
+"""Reading what users pass in: arrays or tensors, checked once at the public entry points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Array = Any  # a NumPy array or a torch tensor, whichever the caller works with
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Inputs X as a floating tensor (n, d), and whether the caller works in NumPy."""
+
+    X: Tensor
+    is_numpy: bool
+
+    def give(self, result: Tensor) -> Array:
+        """A result in the caller's own kind of array."""
+        return result.detach().cpu().numpy() if self.is_numpy else result
+
+
+def read_matrix(X: Array, name: str = "X", columns: int | None = None, like: Tensor | None = None) -> Matrix:
+    """Check inputs (n, d): numeric, two-dimensional, finite, of the width and the kind that is expected.
+
+    Integers become float64. With ``like`` the result is brought to that tensor's dtype; its device must agree
+    already (NumPy arrays are moved).
+    """
+    tensor, is_numpy = _tensor(X, name)
+    if tensor.ndim != 2:
+        hint = f"; one column of inputs is {name}[:, None]" if tensor.ndim == 1 else ""
+        raise ValueError(
+            f"{name} must have two dimensions (rows, columns), got shape {tuple(tensor.shape)}{hint}"
+        )
+    if tensor.shape[1] == 0:
+        raise ValueError(f"{name} has no columns")
+    if columns is not None and tensor.shape[1] != columns:
+        raise ValueError(f"{name} has {tensor.shape[1]} columns, the model was given {columns}")
+    _require_finite(tensor, name)
+    if like is not None:
+        tensor = _match(tensor, like, name, is_numpy)
+    return Matrix(tensor, is_numpy)
+
+
+def read_vector(y: Array, n: int, name: str, like: Tensor) -> Tensor:
+    """Check targets or noise (n,), brought to the dtype of ``like``."""
+    tensor, is_numpy = _tensor(y, name)
+    if tensor.ndim != 1 or tensor.shape[0] != n:
+        hint = f"; use {name}[:, 0]" if tensor.ndim == 2 and tensor.shape[1] == 1 else ""
+        raise ValueError(
+            f"{name} must have shape ({n},), one value per row of X, got {tuple(tensor.shape)}{hint}"
+        )
+    _require_finite(tensor, name)
+    return _match(tensor, like, name, is_numpy)
+
+
+def _tensor(value: Array, name: str) -> tuple[Tensor, bool]:
+    is_numpy = not isinstance(value, Tensor)
+    if is_numpy:
+        array = np.asarray(value)
+        if array.dtype.kind not in "fiub":
+            raise TypeError(f"{name} must be numeric, got an array of dtype {array.dtype}")
+        if array.dtype.kind != "f" or array.dtype.itemsize > 8:
+            array = array.astype(np.float64)
+        # A private copy: torch cannot wrap arrays with negative strides or foreign byte order.
+        value = torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
+    if value.is_complex():
+        raise TypeError(f"{name} must be real, got {value.dtype}")
+    if not value.is_floating_point():
+        value = value.to(torch.float64)
+    if value.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"{name} is {value.dtype}: use float32 or float64")
+    return value, is_numpy
+
+
+def _match(tensor: Tensor, like: Tensor, name: str, is_numpy: bool) -> Tensor:
+    if not is_numpy and tensor.device != like.device:
+        raise TypeError(
+            f"{name} is on {tensor.device}, the training inputs are on {like.device}: move one of them"
+        )
+    return tensor.to(like)
+
+
+def _require_finite(tensor: Tensor, name: str) -> None:
+    bad = ~torch.isfinite(tensor.detach())
+    if not bool(bad.any()):
+        return
+    first = torch.nonzero(bad)[0].tolist()
+    place = f"row {first[0]}" + (f", column {first[1]}" if len(first) == 2 else "")
+    value = float(tensor.detach()[tuple(first)])
+    raise ValueError(
+        f"{name} contains {value} at {place} ({int(bad.sum())} such values in all): remove or fill them, "
+        "a Gaussian process on rows has no place for missing values"
+    )

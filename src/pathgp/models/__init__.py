@@ -1,0 +1,3 @@
+"""Models: the Gaussian process."""
+
+from pathgp.models.gp import GP as GP

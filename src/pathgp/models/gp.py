@@ -1,0 +1,165 @@
+"""The Gaussian process: kernel, noise and mean, wired to operators, solvers and pathwise conditioning."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from pathgp.conditioning import Settings, System, extend_prior, solve_system
+from pathgp.inputs import Array, read_matrix, read_vector
+from pathgp.kernels import Kernel
+from pathgp.kernels.parameters import Positive
+from pathgp.models.standardise import Standardisation
+from pathgp.pathwise import PriorPaths
+from pathgp.posterior import Posterior
+from pathgp.randomness import as_generator, normal
+from pathgp.solvers import Solver, as_solver
+from pathgp.solvers.base import Callback
+
+Mean = float | Callable[[Tensor], Tensor]
+
+
+class GP(nn.Module):
+    """A Gaussian process prior with Gaussian noise: y = f(x) + eps, f ~ GP(mean, kernel), eps ~ N(0, noise^2).
+
+    Parameters
+    ----------
+    kernel: the covariance function; the model keeps a deep copy.
+    noise: standard deviation of the noise.
+    mean: a number, or a function from inputs (n, d) to values (n,), in the units of y.
+    standardise: shift and scale inputs and targets to mean zero and standard deviation one inside the model. Kernel
+        and noise then refer to these units; predictions come back in the units of the data.
+    """
+
+    def __init__(
+        self, kernel: Kernel, noise: float = 0.1, mean: Mean = 0.0, standardise: bool = False
+    ) -> None:
+        super().__init__()
+        if not isinstance(kernel, Kernel):
+            raise TypeError(f"kernel must be a pathgp kernel, got {type(kernel).__name__}")
+        self.kernel = copy.deepcopy(kernel)
+        self._noise = Positive(noise, "noise")
+        if self._noise.raw.ndim:
+            raise ValueError("noise must be one number; give known per-point noise to condition(noise=...)")
+        self.mean: Mean = mean if callable(mean) else float(mean)
+        self.standardise = bool(standardise)
+
+    @property
+    def noise(self) -> Tensor:
+        """Standard deviation of the noise: a scalar, float64."""
+        return self._noise.value
+
+    @noise.setter
+    def noise(self, value: float | Tensor) -> None:
+        self._noise.assign(value)
+
+    def prior(
+        self, samples: int, features: int = 512, generator: torch.Generator | None = None
+    ) -> Callable[[Array], Array]:
+        """``samples`` functions from the prior: call the result with inputs (m, d) to get values (samples, m).
+
+        Standardisation is learned from data, so a model with ``standardise=True`` has no prior in the data's units.
+        """
+        if self.standardise:
+            raise ValueError(
+                "standardise=True: the prior is known in the units of the data only after condition()"
+            )
+        generator = as_generator(generator)
+        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+        model = copy.deepcopy(self).requires_grad_(False)
+        drawn: dict[int, PriorPaths] = {}
+
+        def evaluate(X: Array) -> Array:
+            inputs = read_matrix(X)
+            columns = inputs.X.shape[1]
+            if columns not in drawn:
+                source = torch.Generator().manual_seed(seed)
+                drawn[columns] = PriorPaths.draw(model.kernel, samples, features, columns, source)
+            return inputs.give(drawn[columns](inputs.X) + model.mean_at(inputs.X))
+
+        return evaluate
+
+    def condition(
+        self,
+        X: Array,
+        y: Array,
+        noise: Array | None = None,
+        solver: str | Solver = "auto",
+        samples: int = 64,
+        features: int = 512,
+        tol: float = 1e-2,
+        max_epochs: float | None = None,
+        generator: torch.Generator | None = None,
+        backend: str = "auto",
+        memory: int | None = None,
+        callback: Callback | None = None,
+    ) -> Posterior:
+        """The posterior given observations y (n,) at X (n, d), hyperparameters fixed.
+
+        Solves the mean system and ``samples`` sample systems as one batch.
+
+        Parameters
+        ----------
+        noise: known standard deviations (n,); the total variance of row i is gp.noise^2 + noise_i^2.
+        solver: "auto", "cholesky", "cg", "ap", "sdd", "sgd", or a solver with settings.
+        samples: number of posterior paths; 0 for none (variances then come from solves).
+        features: random features of each path's prior.
+        tol, max_epochs: relative residual to reach in every system, and the budget in products with K.
+        backend, memory: how K is held, see `KernelOperator`.
+        callback: called with a `Record` whenever residuals are known.
+        """
+        began = time.perf_counter()
+        data = read_matrix(X)
+        y = read_vector(y, data.X.shape[0], "y", like=data.X)
+        if data.X.shape[0] == 0:
+            raise ValueError("X has no rows: at least one observation is needed")
+        if samples < 0:
+            raise ValueError(f"samples must not be negative, got {samples}")
+        settings = Settings(as_solver(solver), tol, max_epochs, backend, memory)
+        generator = as_generator(generator)
+
+        model = copy.deepcopy(self).requires_grad_(False).to(data.X.device)
+        centred = y - model.mean_at(data.X)
+        scaling = (
+            Standardisation.of(data.X, centred) if self.standardise else Standardisation.identity(data.X)
+        )
+        inputs = scaling.inputs(data.X)
+        deviation = model.deviation(noise, inputs, scaling)
+        prior = None
+        if samples:
+            prior = PriorPaths.draw(model.kernel, samples, features, inputs.shape[1], generator)
+        draws = normal((len(y), samples), generator, torch.float64, inputs.device).to(inputs.dtype)
+        system = System(inputs, extend_prior(prior, inputs, scaling.targets(centred)), draws, deviation)
+        weights, report = solve_system(
+            model.kernel, system, settings, generator, callback=callback, began=began
+        )
+        report = replace(
+            report,
+            features=0 if prior is None else prior.features.num,
+            error_bound=report.error_bound * float(scaling.target_scale),
+        )
+        return Posterior(model, scaling, system, prior, weights, settings, report)
+
+    def mean_at(self, X: Tensor) -> Tensor:
+        """The prior mean at X (m, d): (m,), or a scalar when it is constant."""
+        if not callable(self.mean):
+            return torch.as_tensor(self.mean, dtype=X.dtype, device=X.device)
+        values = self.mean(X)
+        if not isinstance(values, Tensor) or values.shape != X.shape[:1]:
+            raise ValueError(f"the mean function must return a tensor of shape ({X.shape[0]},)")
+        return values.to(X)
+
+    def deviation(self, noise: Array | None, X: Tensor, scaling: Standardisation) -> Tensor:
+        """Total standard deviation of the noise in the model's units: a scalar, or one per row."""
+        own = self.noise.detach().to(X.device)
+        if noise is None:
+            return own
+        known = read_vector(noise, X.shape[0], "noise", like=X).to(torch.float64)
+        if bool((known < 0).any()):
+            raise ValueError("noise contains negative values: it holds standard deviations")
+        return (own.square() + (known / scaling.target_scale).square()).sqrt()

@@ -1,0 +1,51 @@
+"""Shift and scale of inputs and targets, kept with the model so that predictions come back in the user's units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Standardisation:
+    """x -> (x - shift) / scale per column, y -> (y - target_shift) / target_scale, all float64."""
+
+    shift: Tensor
+    scale: Tensor
+    target_shift: Tensor
+    target_scale: Tensor
+
+    @classmethod
+    def identity(cls, X: Tensor) -> Standardisation:
+        zero = torch.zeros(X.shape[1], dtype=torch.float64, device=X.device)
+        return cls(zero, zero + 1.0, zero.new_zeros(()), zero.new_ones(()))
+
+    @classmethod
+    def of(cls, X: Tensor, y: Tensor) -> Standardisation:
+        """Mean zero and standard deviation one on these rows; what is constant is only shifted."""
+        X64, y64 = X.detach().to(torch.float64), y.detach().to(torch.float64)
+        return cls(X64.mean(0), _deviation(X64), y64.mean(), _deviation(y64))
+
+    def inputs(self, X: Tensor) -> Tensor:
+        if bool((self.shift == 0).all()) and bool((self.scale == 1).all()):
+            return X
+        return ((X.to(torch.float64) - self.shift) / self.scale).to(X.dtype)
+
+    def targets(self, y: Tensor) -> Tensor:
+        return ((y.to(torch.float64) - self.target_shift) / self.target_scale).to(y.dtype)
+
+    def restore(self, values: Tensor) -> Tensor:
+        """Function values back in the units of y."""
+        return values * self.target_scale.to(values) + self.target_shift.to(values)
+
+    def restore_variance(self, values: Tensor) -> Tensor:
+        return values * self.target_scale.square().to(values)
+
+
+def _deviation(values: Tensor) -> Tensor:
+    deviation = values.std(0, correction=0)
+    # A column that is constant up to rounding would otherwise be blown up to unit variance.
+    negligible = deviation <= 1e-12 * values.abs().amax(0).clamp_min(1e-300)
+    return torch.where(negligible, torch.ones_like(deviation), deviation)

@@ -1,0 +1,65 @@
+"""Pathwise conditioning: a posterior path is a prior path plus an update path.
+
+    f|y(.) = f(.) + K(., X) (v - alpha),   v = H^-1 (y - mu),   alpha = H^-1 (f(X) + eps),   eps ~ N(0, Sigma)
+
+f is a draw from the prior that can be evaluated anywhere, made of random features with frequencies and weights
+of its own. The weights v and alpha are solved for once; evaluating a path never needs another solve.
+Thesis, section 2.1.2; Wilson et al. (2020, 2021).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pathgp.features import FeatureMap
+from pathgp.kernels import Kernel
+from pathgp.operators import cross_product
+from pathgp.randomness import normal
+
+
+@dataclass(frozen=True)
+class PriorPaths:
+    """s functions f_j(.) = sum_i w_ji phi_ji(.) from the zero-mean prior; w standard normal."""
+
+    features: FeatureMap
+    weights: Tensor
+
+    @classmethod
+    def draw(
+        cls, kernel: Kernel, samples: int, features: int, columns: int, generator: torch.Generator
+    ) -> PriorPaths:
+        """Each path gets ``features`` random features of its own, at inputs with ``columns`` columns."""
+        phi = FeatureMap(kernel, features, generator=generator, paths=samples, dim=columns)
+        return cls(phi, normal((samples, phi.num), generator, torch.float64, torch.device("cpu")))
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Values (s, m) at X (m, d); differentiable in X. Time O(s m features)."""
+        return self.features.weighted(X, self.weights.to(X))
+
+
+@dataclass(frozen=True)
+class UpdatePaths:
+    """Functions K(., X) W, one per column of the representer weights W (n, s)."""
+
+    kernel: Kernel
+    X: Tensor
+    weights: Tensor
+    memory: int | None = None
+
+    def __call__(self, Xs: Tensor) -> Tensor:
+        """Values (s, m) at Xs (m, d); differentiable in Xs. Time O(s m n), memory one tile and the output."""
+        return cross_product(self.kernel, Xs, self.X, self.weights, self.memory).T
+
+
+@dataclass(frozen=True)
+class PosteriorPaths:
+    """Prior paths plus update paths: draws from the posterior that are functions."""
+
+    prior: PriorPaths
+    update: UpdatePaths
+
+    def __call__(self, Xs: Tensor) -> Tensor:
+        return self.prior(Xs) + self.update(Xs)

@@ -1,0 +1,84 @@
+"""What a user is told about a result: how it was obtained and how far it can be trusted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pathgp.solvers import Solution, Status
+
+
+class ConvergenceWarning(UserWarning):
+    """A solve ended above its tolerance; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class ConditionReport:
+    """The facts of one `GP.condition`.
+
+    ``error_bound`` is the certificate |mean(x) - exact mean(x)| <= error_bound for every x, in the units of y:
+    sqrt(max k(x, x)) |r| / (2 sigma) with r the residual vector of the mean system, recomputed from the weights.
+    For kernels whose variance is not constant it holds for x with k(x, x) up to the largest at the data.
+    """
+
+    rows: int
+    columns: int
+    samples: int
+    features: int
+    backend: str
+    precision: str
+    device: str
+    tol: float
+    solution: Solution
+    error_bound: float
+    seconds: float
+    seed: int
+
+    @property
+    def status(self) -> Status:
+        return self.solution.status
+
+    @property
+    def mean_residual(self) -> float:
+        """Relative residual of the mean system."""
+        return float(self.solution.residual[0])
+
+    @property
+    def worst_residual(self) -> float:
+        """The largest relative residual of all systems, mean and samples."""
+        return float(self.solution.residual.max())
+
+    @property
+    def std_error(self) -> float:
+        """Relative standard error of a standard deviation estimated from the samples."""
+        return 1.0 / math.sqrt(2 * self.samples) if self.samples else math.inf
+
+    def rows_of_table(self) -> list[tuple[str, str]]:
+        """The report as (name, value) pairs, in the order in which it is printed."""
+        sampled = (
+            f"{self.samples} paths, {self.features} features each; std to {100 * self.std_error:.0f} %"
+            if self.samples
+            else "none: variances come from solves"
+        )
+        solution = self.solution
+        return [
+            ("data", f"{self.rows} rows, {self.columns} columns, {self.precision}, {self.device}"),
+            ("kernel matrix", self.backend),
+            ("solver", solution.solver),
+            ("why", solution.note or "as asked"),
+            ("status", solution.status.name),
+            ("epochs", f"{solution.epochs:.1f} in {solution.iterations} iterations"),
+            (
+                "residual",
+                f"mean {self.mean_residual:.1e}, worst {self.worst_residual:.1e}, tol {self.tol:.0e}",
+            ),
+            ("error bound", f"{self.error_bound:.2g} on the mean, everywhere"),
+            ("samples", sampled),
+            ("seconds", f"{self.seconds:.1f}"),
+            ("seed", str(self.seed)),
+        ]
+
+    def __repr__(self) -> str:
+        pairs = self.rows_of_table()
+        width = max(len(name) for name, _ in pairs)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
