@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import secrets
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pathgp.features.exact import ExactMap
 from pathgp.features.expansion import Term, expand
+from pathgp.features.fourier import Frequencies
 from pathgp.features.stochastic import RandomMap
 from pathgp.features.tiles import tiled
 from pathgp.kernels.base import Kernel, as_inputs
@@ -20,8 +22,8 @@ class FeatureMap:
     """Features of a kernel: ``phi(X)`` is (n, phi.num), or (s, n, phi.num) with ``paths=s`` independent draws.
 
     The map refers to its kernel and holds frozen draws: it follows the hyperparameters, smoothly.
-    ``copy.deepcopy(phi)`` is a snapshot, its kernel included. The draws are made in float64 on the CPU and are
-    the same on every device and in every dtype. Build it with ``kernel.features(num)``.
+    ``copy.deepcopy(phi)`` is a snapshot, its kernel included. The draws are made in float64 on the CPU and
+    are the same on every device and in every dtype. Build it with ``kernel.features(num)``.
 
     Attributes:
         kernel: the kernel it belongs to, by reference.
@@ -37,17 +39,44 @@ class FeatureMap:
         generator: torch.Generator | None = None,
         paths: int | None = None,
         dim: int | None = None,
+        *,
+        seed: int | None = None,
     ) -> None:
         if num < 1 or (paths is not None and paths < 1):
             raise ValueError(f"num and paths must be at least 1, got {num} and {paths}")
         self.kernel = kernel
         self.paths = paths
-        self.seed = secrets.randbits(63) if generator is None else _drawn_seed(generator)
-        source = torch.Generator().manual_seed(self.seed)
+        self.seed = _drawn_seed(generator) if seed is None else seed
+        self._asked = {"num": num, "seed": self.seed, "paths": paths, "dim": dim}
+        self._origin = {name: value.clone() for name, value in kernel.state_dict().items()}
         terms = expand(kernel)
         self._columns = max((max(a.columns) + 1 for t in terms for a in t.atoms if a.columns), default=1)
+        source = torch.Generator().manual_seed(self.seed)
         self.terms = _built(terms, num, dim, 1 if paths is None else paths, source)
         self.num = sum(term.num for term in self.terms)
+
+    def state(self) -> dict[str, Any]:
+        """What the map consists of beside its kernel, in numbers and tensors, for ``from_state``.
+
+        The draws themselves are in it, so that it does not depend on how a version of torch draws, except for
+        those of Tanimoto kernels, which are made anew from seeds.
+        """
+        draws = [(f.normal, f.uniform) for f in self._frequencies()]
+        return {**self._asked, "origin": self._origin, "draws": draws}
+
+    @classmethod
+    def from_state(cls, kernel: Kernel, state: dict[str, Any]) -> FeatureMap:
+        """The map with this ``state()``, for a kernel of the same structure."""
+        current = {name: value.clone() for name, value in kernel.state_dict().items()}
+        # Which harmonics a periodic kernel keeps was decided for the hyperparameters of that time.
+        kernel.load_state_dict(state["origin"])
+        try:
+            phi = cls(kernel, state["num"], paths=state["paths"], dim=state["dim"], seed=state["seed"])
+        finally:
+            kernel.load_state_dict(current)
+        for frequencies, (normal, uniform) in zip(phi._frequencies(), state["draws"], strict=True):
+            frequencies.normal, frequencies.uniform = normal, uniform
+        return phi
 
     def __call__(self, X: Tensor) -> Tensor:
         """The features at X: (n, num), or (s, n, num) for a map with paths. Differentiable in X."""
@@ -68,20 +97,21 @@ class FeatureMap:
         parts = zip(self.terms, W.to(X).split([term.num for term in self.terms], 1), strict=True)
         return reduce(torch.add, (self._weighted(term, X, weights) for term, weights in parts))
 
+    def _frequencies(self) -> list[Frequencies]:
+        return [f for term in self.terms if isinstance(term, RandomMap) for f in term.frequencies]
+
     def _inputs(self, X: Tensor) -> Tensor:
         X = as_inputs(X, "X")
         if X.shape[1] < self._columns:
-            raise ValueError(
-                f"the kernel acts on column {self._columns - 1}, but X has only {X.shape[1]} columns"
-            )
+            raise ValueError(f"the kernel acts on column {self._columns - 1}, but X has only {X.shape[1]} columns")
         return X
 
     def _weighted(self, term: ExactMap | RandomMap, X: Tensor, W: Tensor) -> Tensor:
         if self.paths is None or isinstance(term, ExactMap):
-            return tiled(lambda part: W @ term(part)[0].T, X, term.num, self.kernel)
+            return tiled(lambda part: W @ term(part)[0].T, [X], term.num)
         if W.requires_grad:
             # Amplitude and phase, behind the faster way below, have no derivative at weights of zero.
-            return tiled(lambda part: torch.einsum("snf,sf->sn", term(part), W), X, W.numel(), self.kernel)
+            return tiled(lambda part: torch.einsum("snf,sf->sn", term(part), W), [X], W.numel())
         return term.weighted(X, W)
 
 
@@ -93,14 +123,13 @@ def _built(
     order = sorted(terms, key=lambda term: (term.is_random, bool(term.of(Periodic))))
     for i, term in enumerate(order):
         share = num - sum(part.num for part in maps)
-        if term.is_random:
+        if term.is_random or term.of(Periodic):
             share //= len(order) - i
-            maps.append(RandomMap(term, share, dim, paths, source))
-        else:
-            share = share // (len(order) - i) if term.of(Periodic) else share
-            maps.append(ExactMap(term, share, dim))
+        maps.append(RandomMap(term, share, dim, paths, source) if term.is_random else ExactMap(term, share, dim))
     return maps
 
 
-def _drawn_seed(generator: torch.Generator) -> int:
+def _drawn_seed(generator: torch.Generator | None) -> int:
+    if generator is None:
+        return secrets.randbits(63)
     return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))

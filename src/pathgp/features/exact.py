@@ -21,8 +21,8 @@ def finite_columns(term: Term, dim: int | None) -> int:
         columns = atom.kernel.num_exact_features(dim if atom.columns is None else len(atom.columns))
         if columns is None:
             raise ValueError(
-                f"the number of features of {type(atom.kernel).__name__} depends on the number of columns of X: "
-                "give dim to features(), or active_dims to the kernel"
+                f"the number of features of {type(atom.kernel).__name__} depends on the number of columns "
+                "of X: give dim to features(), or active_dims to the kernel"
             )
         total *= columns
     return total
@@ -32,9 +32,7 @@ def check_share(term: Term, needed: int, share: int) -> None:
     """Refuse a term that needs more features than there are."""
     if needed > share:
         names = " * ".join(type(atom.kernel).__name__ for atom in term.atoms)
-        raise ValueError(
-            f"{names} needs {needed} features, but only {share} are left for it: ask for more features"
-        )
+        raise ValueError(f"{names} needs {needed} features, but only {share} are left for it: ask for more features")
 
 
 def finite_features(term: Term, X: Tensor) -> Tensor:

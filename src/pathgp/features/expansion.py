@@ -1,7 +1,7 @@
 """A kernel as a sum of products of elementary kernels.
 
-Sums inside products are multiplied out, k_1 (k_2 + k_3) = k_1 k_2 + k_1 k_3, so that a feature map has to know
-only two things: how to concatenate (sums) and how to combine elementary kernels (products).
+Sums inside products are multiplied out, k_1 (k_2 + k_3) = k_1 k_2 + k_1 k_3, so that a feature map has to
+know only two things: how to concatenate (sums) and how to combine elementary kernels (products).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def expand(kernel: Kernel, columns: tuple[int, ...] | None = None) -> list[Term]
     known = isinstance(kernel, Finite | Periodic | Tanimoto)
     if not known and not (isinstance(kernel, Stationary) and type(kernel).mixing is not Stationary.mixing):
         raise NotImplementedError(
-            f"{type(kernel).__name__} has no random features, because neither its spectral measure nor a finite "
-            "feature map is known; means and variances by solves and joint draws by post.sample work without them"
+            f"{type(kernel).__name__} has no random features, because neither its spectral measure nor a "
+            "finite feature map is known; means, variances by solves and joint draws (post.sample) need none"
         )
     return [Term([], [Atom(kernel, columns)])]

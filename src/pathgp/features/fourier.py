@@ -33,14 +33,14 @@ class Frequencies:
         self.normal: Tensor | None = None
         self.uniform: Tensor | None = None
 
-    def __call__(self, dim: int, device: torch.device) -> Tensor:
-        """The current frequencies in the space of all ``dim`` columns of X: (paths, dim, num), float64."""
+    def __call__(self, dim: int, device: torch.device, paths: slice) -> Tensor:
+        """Current frequencies of some paths in the space of all ``dim`` columns: (paths, dim, num), float64."""
         columns = range(dim) if self.columns is None else self.columns
-        normal = self._draws(len(columns), device)
+        normal = self._draws(len(columns), device)[paths]
         lengthscale = self.kernel.lengthscales(len(columns), device)
         omega = normal / (lengthscale.unsqueeze(-1) if lengthscale.ndim == 1 else lengthscale)
         if self.uniform is not None:
-            omega = omega * self.kernel.mixing(self.uniform).to(device).unsqueeze(1)
+            omega = omega * self.kernel.mixing(self.uniform[paths]).to(device).unsqueeze(1)
         if self.columns is None:
             return omega
         full = omega.new_zeros(omega.shape[0], dim, omega.shape[2])

@@ -1,7 +1,7 @@
 """The Fourier series of periodic kernels.
 
-With q_k = I_k(1/l^2) exp(-1/l^2), in one dimension exp(-2 sin^2(pi t / p) / l^2) = sum_k q_k cos(2 pi k t / p)
-over all integers k, and a product over dimensions is the same sum over integer vectors. The series converges
+In one dimension exp(-2 sin^2(pi t / p) / l^2) = sum_k q_k cos(2 pi k t / p) over all integers k, with
+q_k = I_k(1/l^2) exp(-1/l^2), and a product over dimensions is the same sum over integer vectors. It converges
 faster than geometrically; which vectors are kept is decided once, the weights follow the hyperparameters.
 """
 
@@ -40,8 +40,9 @@ class Harmonics:
         if self.lost() > _TOLERABLE:
             needed = len(_largest(precision, 65536, 0.5 * _TOLERABLE))
             raise ValueError(
-                f"a periodic kernel of length scale {precision.max() ** -0.5:.3g} in {len(precision)} dimension(s) "
-                f"needs {needed} harmonics, but the number of features leaves room for {limit}: ask for more features"
+                f"a periodic kernel of length scale {precision.max() ** -0.5:.3g} in {len(precision)} "
+                f"dimension(s) needs {needed} harmonics, but the number of features leaves room for {limit}: "
+                "ask for more features"
             )
 
     @property
@@ -56,8 +57,8 @@ class Harmonics:
         weights = double * series.prod(1)
         if float(1.0 - weights.detach().sum()) > _TOLERABLE:
             raise ValueError(
-                f"the length scale of a periodic kernel fell to {float(self._precision().max()) ** -0.5:.3g}, where "
-                f"these {self.num} harmonics no longer suffice: build the features again with the kernel as it is"
+                f"the length scale of a periodic kernel fell to {float(self._precision().max()) ** -0.5:.3g}, "
+                f"where its {self.num} harmonics no longer suffice: build the features anew"
             )
         # The square root of a weight that underflowed has no derivative.
         return weights.clamp_min(1e-290).to(device)
@@ -83,8 +84,7 @@ class Harmonics:
     def _precision(self) -> Tensor:
         """1 / lengthscale^2 over the columns of all the kernels: (D,), float64."""
         scales = [
-            kernel.lengthscale.expand(len(columns))
-            for kernel, columns in zip(self.kernels, self.columns, strict=True)
+            kernel.lengthscale.expand(len(columns)) for kernel, columns in zip(self.kernels, self.columns, strict=True)
         ]
         return torch.cat(scales).pow(-2)
 
@@ -98,8 +98,8 @@ def _columns(atom: Atom, dim: int | None) -> tuple[int, ...]:
             dim = parameter.shape[0]
     if dim is None:
         raise ValueError(
-            "the number of features of Periodic depends on the number of columns of X: give dim to features(), "
-            "or active_dims to the kernel"
+            "the number of features of Periodic depends on the number of columns of X: "
+            "give dim to features(), or active_dims to the kernel"
         )
     return tuple(range(dim))
 
@@ -112,7 +112,7 @@ def _largest(precision: NDArray[np.float64], limit: int, lost: float) -> Tensor:
     vectors = np.zeros((1, 0), dtype=np.int64)
     weights = np.ones(1)
     for z in precision:
-        top = int(math.ceil(8.0 * math.sqrt(z))) + 16
+        top = math.ceil(8.0 * math.sqrt(z)) + 16
         orders = np.arange(-top, top + 1)
         heads = np.repeat(vectors, len(orders), axis=0)
         tails = np.tile(orders, len(vectors))

@@ -1,8 +1,8 @@
 """Random signs for the Tanimoto kernel: consistent weighted sampling, hashed to -1 or 1.
 
-For one hash, per dimension r, c ~ Gamma(2, 1) and beta ~ U(0, 1); with t = floor(log x / r + beta), the hash of x is
-the pair (k, t_k) of the non-zero dimension k that minimises log c - r (t - beta) - r. Two inputs agree with
-probability T(x, z), their Tanimoto similarity. A pair is mapped to an independent random sign, hence
+For one hash, per dimension r, c ~ Gamma(2, 1) and beta ~ U(0, 1); with t = floor(log x / r + beta), the hash of
+x is the pair (k, t_k) of the non-zero dimension k that minimises log c - r (t - beta) - r. Two inputs agree
+with probability T(x, z), their Tanimoto similarity. A pair is mapped to an independent random sign, hence
 E[sign(x) sign(z)] = T(x, z). Ioffe (2010); Tripp et al. (2023); thesis, section 4.3.
 """
 
@@ -75,7 +75,7 @@ def _parameters(num: int, dim: int, seed: int) -> tuple[Tensor, Tensor, Tensor, 
 
 
 def _signs(dims: Tensor, logs: Tensor, r: Tensor, log_c: Tensor, beta: Tensor, salt: Tensor) -> Tensor:
-    """The signs of n rows, given by their entries ``dims`` and their logarithms ``logs`` (-inf: padding): (n, num)."""
+    """The signs of n rows, given by the dimensions and logarithms of entries (-inf: padding): (n, num)."""
     rows = max(1, _TILE // (r.shape[0] * dims.shape[1]))
     result = []
     for index, log_x in zip(dims.split(rows), logs.split(rows), strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 # Entries of a temporary. On a CPU it has to stay in the cache, which decides the speed; on a GPU it has to be
@@ -18,16 +18,14 @@ def tile_entries(device: torch.device) -> int:
     return _ENTRIES.get(device.type, _ENTRIES["cpu"])
 
 
-def tiled(function: Callable[[Tensor], Tensor], X: Tensor, width: int, parameters: nn.Module) -> Tensor:
-    """``function``, (r, d) -> (s, r), at all rows of X, in tiles whose temporaries have ``width`` entries a row.
+def tiled(function: Callable[..., Tensor], rows: list[Tensor], width: int, recompute: bool = True) -> Tensor:
+    """``function`` of some tensors of n rows, with values (s, n), in tiles of ``width`` numbers per row.
 
-    Where X or the parameters need gradients, a tile is computed again on the way back instead of being stored.
+    Where gradients are on, a tile is computed again on the way back instead of being stored, unless the
+    function itself stores nothing large (``recompute=False``).
     """
-    rows = max(1, tile_entries(X.device) // width)
-    learns = X.requires_grad or any(p.requires_grad for p in parameters.parameters())
-    if not (learns and torch.is_grad_enabled()):
-        return torch.cat([function(part) for part in X.split(rows)], 1)
-    return torch.cat(
-        [checkpoint(function, part, use_reentrant=False, preserve_rng_state=False) for part in X.split(rows)],
-        1,
-    )
+    count = max(1, tile_entries(rows[0].device) // width)
+    tiles = zip(*(tensor.split(count) for tensor in rows), strict=True)
+    if not (recompute and torch.is_grad_enabled()):
+        return torch.cat([function(*tile) for tile in tiles], 1)
+    return torch.cat([checkpoint(function, *tile, use_reentrant=False, preserve_rng_state=False) for tile in tiles], 1)

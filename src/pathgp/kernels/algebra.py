@@ -14,9 +14,7 @@ from pathgp.kernels.parameters import Positive, short
 class Scale(Kernel):
     """signal^2 k(x, z); ``signal`` is a standard deviation."""
 
-    def __init__(
-        self, kernel: Kernel, signal: float | Tensor = 1.0, active_dims: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, kernel: Kernel, signal: float | Tensor = 1.0, active_dims: Sequence[int] | None = None) -> None:
         super().__init__(active_dims)
         self.kernel = kernel
         self._signal = Positive(signal, "signal")

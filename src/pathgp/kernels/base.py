@@ -36,9 +36,7 @@ class Kernel(nn.Module):
         if X.shape[1] != Z.shape[1]:
             raise ValueError(f"X has {X.shape[1]} columns and Z has {Z.shape[1]}: they must agree")
         if X.dtype != Z.dtype or X.device != Z.device:
-            raise TypeError(
-                f"X is {X.dtype} on {X.device} and Z is {Z.dtype} on {Z.device}: convert one of them"
-            )
+            raise TypeError(f"X is {X.dtype} on {X.device} and Z is {Z.dtype} on {Z.device}: convert one of them")
         return self._matrix(X, Z)
 
     def diag(self, X: Tensor) -> Tensor:
@@ -66,7 +64,7 @@ class Kernel(nn.Module):
         """
         from pathgp.features import FeatureMap
 
-        return FeatureMap(self, num, generator=generator, paths=paths, dim=dim)
+        return FeatureMap(self, num, generator, paths, dim)
 
     def __add__(self, other: Kernel) -> Sum:
         from pathgp.kernels.algebra import Sum

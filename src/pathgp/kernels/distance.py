@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import threshold_
 
 _EPS = torch.finfo(torch.float64).eps
 
@@ -34,7 +33,7 @@ class _SquaredDistance(torch.autograd.Function):
         # What lies below the rounding error of the expansion is zero: duplicates then have distance exactly
         # zero, where Matern-1/2 would turn an error of 1e-16 in the square into one of 1e-8 in the kernel.
         floor = 8.0 * _EPS * float(norms_X.max() + norms_Z.max()) if X.numel() and Z.numel() else 0.0
-        return threshold_((left @ right.T).to(dtype), floor, 0.0)
+        return torch.threshold_((left @ right.T).to(dtype), floor, 0.0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:

@@ -51,9 +51,7 @@ class Linear(Finite):
     @bias.setter
     def bias(self, value: float | Tensor) -> None:
         if self._bias is None:
-            raise ValueError(
-                "this Linear kernel was built without an intercept: give bias to its constructor"
-            )
+            raise ValueError("this Linear kernel was built without an intercept: give bias to its constructor")
         self._bias.assign(value)
 
     def exact_features(self, X: Tensor) -> Tensor:

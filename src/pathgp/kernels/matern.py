@@ -52,7 +52,7 @@ class Matern(Stationary):
     def slope(self, sq: Tensor, *shape: Tensor) -> Tensor:
         if self.nu not in (0.5, 1.5, 2.5):
             return -self.nu * scaled_bessel(2.0 * self.nu * sq, self.nu - 1.0, self._log_factor)
-        # The square root has no derivative at zero: the slope of nu = 1/2 stops there, and second derivatives.
+        # The square root has no derivative at zero, where the slope of nu = 1/2 and second derivatives stop.
         zero = sq == 0
         a = (2.0 * self.nu * sq.masked_fill(zero, 1.0)).sqrt()
         if self.nu == 0.5:

@@ -31,18 +31,14 @@ class Positive(nn.Module):
     def matching(self, columns: int, device: torch.device) -> Tensor:
         """The value on a device, after a check that a vector has one entry per column."""
         if self.raw.ndim == 1 and self.raw.shape[0] != columns:
-            raise ValueError(
-                f"{self.name} has {self.raw.shape[0]} entries, but the inputs have {columns} columns"
-            )
+            raise ValueError(f"{self.name} has {self.raw.shape[0]} entries, but the inputs have {columns} columns")
         return self.value.to(device)
 
     def assign(self, value: float | Tensor) -> None:
         """Overwrite the value in place; the shape stays."""
         new = self._checked(value)
         if new.shape != self.raw.shape and new.ndim != 0:
-            raise ValueError(
-                f"{self.name} has shape {tuple(self.raw.shape)}, got a value of shape {tuple(new.shape)}"
-            )
+            raise ValueError(f"{self.name} has shape {tuple(self.raw.shape)}, got a value of shape {tuple(new.shape)}")
         with torch.no_grad():
             self.raw.copy_(inverse_softplus(new).expand_as(self.raw))
 

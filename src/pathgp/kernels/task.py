@@ -40,9 +40,7 @@ class Task(Finite):
         if num_tasks < 1 or rank < 1:
             raise ValueError(f"num_tasks and rank must be at least 1, got {num_tasks} and {rank}")
         if self.active_dims is not None and len(self.active_dims) != 1:
-            raise ValueError(
-                f"Task reads one column of task numbers, got active_dims={list(self.active_dims)}"
-            )
+            raise ValueError(f"Task reads one column of task numbers, got active_dims={list(self.active_dims)}")
         start = _default_factor(num_tasks, rank) if factor is None else torch.as_tensor(factor)
         if start.shape != (num_tasks, rank):
             raise ValueError(f"factor must have shape {(num_tasks, rank)}, got {tuple(start.shape)}")
@@ -51,9 +49,7 @@ class Task(Finite):
         scale = torch.as_tensor(scale, dtype=torch.float64)
         self._scale = Positive(scale.expand(num_tasks) if scale.ndim == 0 else scale, "scale")
         if self._scale.raw.shape != (num_tasks,):
-            raise ValueError(
-                f"scale must be one number or one per task ({num_tasks}), got {tuple(scale.shape)}"
-            )
+            raise ValueError(f"scale must be one number or one per task ({num_tasks}), got {tuple(scale.shape)}")
 
     @property
     def scale(self) -> Tensor:
@@ -93,8 +89,7 @@ class Task(Finite):
         if not bool(known.all()):
             row = int(torch.nonzero(~known)[0])
             raise ValueError(
-                f"task numbers are 0..{self.num_tasks - 1}, but {name} has "
-                f"{float(values[row]):g} in row {row}"
+                f"task numbers are 0..{self.num_tasks - 1}, but {name} has {float(values[row]):g} in row {row}"
             )
         return values.to(torch.int64)
 

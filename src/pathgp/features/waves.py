@@ -1,0 +1,49 @@
+"""Sums of many sines: the inner loop of prior paths."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def angles(X: Tensor, turns: Tensor, dtype: torch.dtype) -> Tensor:
+    """2 pi times the fractional part of X @ turns, (n, d) and (s, d, pairs) in float64, rounded to ``dtype``.
+
+    Frequencies with heavy tails (Matern-1/2) make phases of many turns, of which float32 would keep no digit.
+    """
+    return torch.matmul(X, turns).frac_().to(dtype).mul_(2.0 * math.pi)
+
+
+class _SineSum(torch.autograd.Function):
+    """f_j(x_i) = sum_k weight_jk sin(2 pi x_i . turns_jk); gradients compute the angles again."""
+
+    @staticmethod
+    def forward(ctx: Any, X: Tensor, turns: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(X, turns, weight)
+        return torch.matmul(angles(X, turns, weight.dtype).sin_(), weight.unsqueeze(2)).squeeze(2)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        X, turns, weight = ctx.saved_tensors
+        grad = grads[0]
+        angle = angles(X, turns, weight.dtype)
+        grad_X = grad_turns = grad_weight = None
+        if ctx.needs_input_grad[2]:
+            grad_weight = torch.matmul(grad.unsqueeze(1), angle.sin()).squeeze(1)
+        if ctx.needs_input_grad[0]:
+            slope = (2.0 * math.pi * weight).unsqueeze(2) * turns.to(weight.dtype).transpose(1, 2)
+            directions = torch.matmul(angle.cos(), slope)
+            grad_X = torch.einsum("sn,snd->nd", grad, directions).to(X.dtype)
+        if ctx.needs_input_grad[1]:
+            pulled = angle.cos() * (2.0 * math.pi * weight).unsqueeze(1) * grad.unsqueeze(2)
+            grad_turns = torch.matmul(X.T, pulled.to(X.dtype))
+        return grad_X, grad_turns, grad_weight
+
+
+def sine_sum(X: Tensor, turns: Tensor, weight: Tensor) -> Tensor:
+    """sum_k weight[j, k] sin(2 pi x_i . turns[j, :, k]): (s, n) for (n, d), (s, d, pairs) and (s, pairs)."""
+    result: Tensor = _SineSum.apply(X, turns, weight)
+    return result
