@@ -75,6 +75,9 @@ def solve_system(
     """
     began = time.perf_counter() if began is None else began
     X, deviation = system.X, system.deviation
+    size = float(torch.linalg.vector_norm(system.targets[:, 0]))
+    if not math.isfinite(size):
+        raise ValueError(f"the sum of squares of y is beyond the range of {X.dtype}: rescale y")
     H = KernelOperator(kernel, X, deviation, backend=settings.backend, memory=settings.memory)
     delta = None
     if system.noise_draws.shape[1]:
@@ -91,8 +94,8 @@ def solve_system(
         generator=generator,
         callback=callback,
     )
-    largest = math.sqrt(float(H.diagonal().max() - H.noise.min()))
-    residual = float(solution.residual[0]) * float(torch.linalg.vector_norm(system.targets[:, 0]))
+    largest = math.sqrt(float(kernel.diag(X).max()))
+    residual = float(solution.residual[0]) * size
     report = ConditionReport(
         rows=X.shape[0],
         columns=X.shape[1],
@@ -105,7 +108,7 @@ def solve_system(
         solution=replace(solution, x=solution.x[:0]),
         error_bound=largest * residual / (2.0 * float(deviation.min())),
         seconds=time.perf_counter() - began,
-        seed=generator.initial_seed(),
+        seed=None,
     )
     if not solution.converged:
         warnings.warn(

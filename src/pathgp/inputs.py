@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,9 +35,7 @@ def read_matrix(X: Array, name: str = "X", columns: int | None = None, like: Ten
     tensor, is_numpy = _tensor(X, name)
     if tensor.ndim != 2:
         hint = f"; one column of inputs is {name}[:, None]" if tensor.ndim == 1 else ""
-        raise ValueError(
-            f"{name} must have two dimensions (rows, columns), got shape {tuple(tensor.shape)}{hint}"
-        )
+        raise ValueError(f"{name} must have two dimensions (rows, columns), got shape {tuple(tensor.shape)}{hint}")
     if tensor.shape[1] == 0:
         raise ValueError(f"{name} has no columns")
     if columns is not None and tensor.shape[1] != columns:
@@ -47,27 +47,54 @@ def read_matrix(X: Array, name: str = "X", columns: int | None = None, like: Ten
 
 
 def read_vector(y: Array, n: int, name: str, like: Tensor) -> Tensor:
-    """Check targets or noise (n,), brought to the dtype of ``like``."""
+    """Check targets or noise (n,), as float64 on the device of ``like``.
+
+    float64, because a large offset must be subtracted before the values are rounded to float32.
+    """
     tensor, is_numpy = _tensor(y, name)
     if tensor.ndim != 1 or tensor.shape[0] != n:
-        hint = f"; use {name}[:, 0]" if tensor.ndim == 2 and tensor.shape[1] == 1 else ""
-        raise ValueError(
-            f"{name} must have shape ({n},), one value per row of X, got {tuple(tensor.shape)}{hint}"
-        )
+        hint = ""
+        if tensor.ndim == 0:
+            hint = "; one number for all rows belongs into the model" if name == "noise" else ""
+        elif tensor.ndim == 2 and tensor.shape[1] == 1:
+            hint = f"; use {name}[:, 0]"
+        raise ValueError(f"{name} must have shape ({n},), one value per row of X, got {tuple(tensor.shape)}{hint}")
     _require_finite(tensor, name)
-    return _match(tensor, like, name, is_numpy)
+    return _match(tensor, like.new_empty(0, dtype=torch.float64), name, is_numpy)
+
+
+def whole_number(value: Any, name: str, least: int) -> int:
+    """A count, at least ``least``."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, got {value!r}") from None
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {number}")
+    return number
+
+
+def real_number(value: Any, name: str) -> float:
+    """A finite number."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, got {value!r}") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be finite, got {number}")
+    return number
 
 
 def _tensor(value: Array, name: str) -> tuple[Tensor, bool]:
     is_numpy = not isinstance(value, Tensor)
     if is_numpy:
-        array = np.asarray(value)
-        if array.dtype.kind not in "fiub":
-            raise TypeError(f"{name} must be numeric, got an array of dtype {array.dtype}")
+        array = _array(value, name)
         if array.dtype.kind != "f" or array.dtype.itemsize > 8:
             array = array.astype(np.float64)
         # A private copy: torch cannot wrap arrays with negative strides or foreign byte order.
         value = torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
+    if value.layout != torch.strided or value.device.type == "meta":
+        raise TypeError(f"{name} must be a dense tensor with values, got {value.layout} on {value.device}")
     if value.is_complex():
         raise TypeError(f"{name} must be real, got {value.dtype}")
     if not value.is_floating_point():
@@ -77,12 +104,32 @@ def _tensor(value: Array, name: str) -> tuple[Tensor, bool]:
     return value, is_numpy
 
 
+def _array(value: Any, name: str) -> np.ndarray[Any, Any]:
+    """What NumPy makes of a foreign object, if these are numbers and all of them are there."""
+    if np.ma.is_masked(value):
+        raise ValueError(f"{name} has masked values: remove or fill them, the mask would be lost")
+    if hasattr(value, "toarray"):
+        raise TypeError(f"{name} is sparse ({type(value).__name__}): use {name}.toarray()")
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} cannot be read as an array of numbers: {error}") from error
+    if array.dtype.kind == "c":
+        raise TypeError(f"{name} must be real, got an array of dtype {array.dtype}")
+    if array.dtype.kind not in "fiub":
+        hint = f"; if these are numbers, use {name}.astype(float)" if array.dtype.kind in "OUS" else ""
+        raise TypeError(f"{name} must be numeric, got an array of dtype {array.dtype}{hint}")
+    return array
+
+
 def _match(tensor: Tensor, like: Tensor, name: str, is_numpy: bool) -> Tensor:
     if not is_numpy and tensor.device != like.device:
-        raise TypeError(
-            f"{name} is on {tensor.device}, the training inputs are on {like.device}: move one of them"
-        )
-    return tensor.to(like)
+        raise TypeError(f"{name} is on {tensor.device}, the training inputs are on {like.device}: move one of them")
+    matched = tensor.to(like)
+    if matched.dtype != tensor.dtype and not bool(torch.isfinite(matched.detach()).all()):
+        kind = str(like.dtype).removeprefix("torch.")
+        raise ValueError(f"{name} has values beyond the range of {kind}: rescale it, or use float64 inputs")
+    return matched
 
 
 def _require_finite(tensor: Tensor, name: str) -> None:

@@ -28,11 +28,9 @@ class PriorPaths:
     weights: Tensor
 
     @classmethod
-    def draw(
-        cls, kernel: Kernel, samples: int, features: int, columns: int, generator: torch.Generator
-    ) -> PriorPaths:
+    def draw(cls, kernel: Kernel, samples: int, features: int, columns: int, generator: torch.Generator) -> PriorPaths:
         """Each path gets ``features`` random features of its own, at inputs with ``columns`` columns."""
-        phi = FeatureMap(kernel, features, generator=generator, paths=samples, dim=columns)
+        phi = kernel.features(features, generator=generator, paths=samples, dim=columns)
         return cls(phi, normal((samples, phi.num), generator, torch.float64, torch.device("cpu")))
 
     def __call__(self, X: Tensor) -> Tensor:

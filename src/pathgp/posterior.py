@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from pathgp.conditioning import Settings, System, extend_prior, solve_system
-from pathgp.inputs import Array, Matrix, read_matrix, read_vector
-from pathgp.operators import KernelOperator
+from pathgp.inputs import Array, Matrix, read_matrix, read_vector, whole_number
+from pathgp.operators import KernelOperator, cross_product
 from pathgp.operators.memory import memory_budget, spans
 from pathgp.pathwise import PosteriorPaths, PriorPaths, UpdatePaths
-from pathgp.randomness import as_generator, normal
-from pathgp.report import ConditionReport
+from pathgp.randomness import as_generator, normal, repeating_seed
+from pathgp.report import ConditionReport, ConvergenceWarning
 from pathgp.solvers.base import Callback
 from pathgp.solvers.cholesky import factorise
 
@@ -24,21 +26,23 @@ if TYPE_CHECKING:
     from pathgp.models.gp import GP
     from pathgp.models.standardise import Standardisation
 
-# Test rows whose paths are held at once while their squares are averaged.
+# Test rows whose paths are worked on at once: their parts and temporaries stay small beside the result.
 _ROWS_AT_ONCE = 8192
-# Columns of K(X, Xs) that are solved for at once where n is too large for a factorisation.
+# Columns of K(X, Xs) that are solved for at once when only the variances are asked for.
 _COLUMNS_AT_ONCE = 256
 # Rows up to which exact variances use a Cholesky factor of H, 8 n^2 bytes, kept after its first use.
 _FACTOR_ROWS = 10_000
 _SOLVE_TOL = {torch.float32: 1e-4, torch.float64: 1e-7}
+# float64 numbers per row and column while systems with K(X, Xs) are solved: right-hand sides, iterates, residuals.
+_NUMBERS_PER_SOLVE = 8
 
 
 class Posterior:
     """A Gaussian process given data.
 
     Obtained from `GP.condition`. ``mean``, ``variance``, ``covariance`` and ``sample`` describe the posterior at
-    chosen inputs, ``paths`` are posterior draws that are functions, ``update`` adds observations, ``report`` says how it
-    all was obtained. Inputs are NumPy arrays or tensors (m, d), results come back in kind.
+    chosen inputs, ``paths`` are posterior draws that are functions, ``update`` adds observations, ``report`` says
+    how it all was obtained. Inputs are NumPy arrays or tensors (m, d), results come back in kind.
     """
 
     def __init__(
@@ -76,8 +80,12 @@ class Posterior:
         """
         prior = self._require_paths()
         inputs, scaled = self._read(Xs)
-        weights = self._weights[:, :1] - self._weights[:, 1:]
-        return inputs.give(self._mean_from(PosteriorPaths(prior, self._update(weights))(scaled), inputs.X))
+        paths = PosteriorPaths(prior, self._update(self._weights[:, :1] - self._weights[:, 1:]))
+
+        def values(rows: slice) -> Tensor:
+            return self._mean_from(paths(scaled[rows]), inputs.X[rows])
+
+        return inputs.give(_in_parts(values, scaled, self.num_samples))
 
     def variance(self, Xs: Array, noise: bool = False, method: str | None = None) -> Array:
         """Posterior variance (m,) of f, or with ``noise=True`` of a new observation (plus gp.noise^2).
@@ -109,8 +117,7 @@ class Posterior:
 
         Unlike `paths` these are values, not functions: another call gives other draws.
         """
-        if num < 1:
-            raise ValueError(f"num must be at least 1, got {num}")
+        num = whole_number(num, "num", 1)
         inputs, scaled = self._read(Xs)
         covariance = self._exact_covariance(scaled)
         # An eigendecomposition: the covariance of smooth kernels is singular up to rounding, Cholesky would fail.
@@ -137,24 +144,29 @@ class Posterior:
         new = read_matrix(X_new, "X_new", columns=X.shape[1], like=X)
         y = read_vector(y_new, new.X.shape[0], "y_new", like=X)
         generator = as_generator(generator)
-        scaled = self._scaling.inputs(new.X)
-        targets = self._scaling.targets(y - self.model.mean_at(new.X))
+        seed = repeating_seed(generator)
+        scaled = self._scaling.inputs(new.X).detach()
+        targets = self._scaling.targets(y - self.model.mean_at(new.X, exact=True)).to(X.dtype)
         deviation = self.model.deviation(noise, scaled, self._scaling)
         draws = normal((len(y), self.num_samples), generator, torch.float64, X.device).to(X.dtype)
         grown = system.extended(System(scaled, extend_prior(self._prior, scaled, targets), draws, deviation))
         x0 = torch.cat([self._weights, self._weights.new_zeros(len(y), self._weights.shape[1])])
-        weights, report = solve_system(
-            self.model.kernel, grown, self._settings, generator, x0, callback, began
+        weights, report = solve_system(self.model.kernel, grown, self._settings, generator, x0, callback, began)
+        report = replace(
+            report,
+            features=self.report.features,
+            no_paths=self.report.no_paths,
+            seed=seed,
+            error_bound=report.error_bound * float(self._scaling.target_scale),
         )
-        report = replace(report, features=self.report.features, error_bound=report.error_bound * self._unit)
         return Posterior(self.model, self._scaling, grown, self._prior, weights, self._settings, report)
 
     def __repr__(self) -> str:
         return f"Posterior\n{self.report!r}"
 
-    @property
-    def _unit(self) -> float:
-        return float(self._scaling.target_scale)
+    def __getstate__(self) -> dict[str, Any]:
+        """What cannot be had again from the rest: factor and operator are rebuilt where they are needed."""
+        return {name: value for name, value in vars(self).items() if name not in ("_factor", "_operator")}
 
     def _read(self, Xs: Array) -> tuple[Matrix, Tensor]:
         X = self._system.X
@@ -168,6 +180,8 @@ class Posterior:
         return self._scaling.restore(values) + self.model.mean_at(Xs)
 
     def _require_paths(self) -> PriorPaths:
+        if self._prior is None and self.report.no_paths:
+            raise NotImplementedError(self.report.no_paths)
         if self._prior is None:
             raise ValueError(
                 "this posterior has no paths: it was conditioned with samples=0. "
@@ -182,7 +196,8 @@ class Posterior:
 
     def _exact_variance(self, Xs: Tensor) -> Tensor:
         prior = self.model.kernel.diag(Xs.to(torch.float64))
-        parts = [self._explained(Xs[rows]).diagonal() for rows in spans(len(Xs), _COLUMNS_AT_ONCE)]
+        step = min(_COLUMNS_AT_ONCE, self._columns_at_once())
+        parts = [self._explained_at_once(Xs[rows]).diagonal() for rows in spans(len(Xs), step)]
         explained = torch.cat(parts) if parts else prior
         return (prior - explained).clamp_min(0.0).to(Xs.dtype)
 
@@ -191,17 +206,64 @@ class Posterior:
         return 0.5 * (covariance + covariance.T)
 
     def _explained(self, Xs: Tensor) -> Tensor:
-        """K(Xs, X) H^-1 K(X, Xs): (m, m), float64."""
+        """K(Xs, X) H^-1 K(X, Xs): (m, m), float64. Beside it, as many columns of K(X, Xs) exist as the budget holds."""
+        step = self._columns_at_once()
+        if step >= len(Xs):
+            return self._explained_at_once(Xs)
+        kernel, memory = self.model.kernel, self._settings.memory
+        X = self._system.X.to(torch.float64) if self._factorises else self._system.X
+        points = Xs.to(X.dtype)
+        parts = []
+        for rows in spans(len(Xs), step):
+            with torch.no_grad():
+                weights = self._solve_for(kernel(X, points[rows]))
+            parts.append(cross_product(kernel, points, X, weights, memory))
+        half = torch.cat(parts, 1).to(torch.float64)
+        # Both factors K depend on Xs and the weights are constants here: twice the gradient, once the value.
+        both = half + half.T
+        return both - 0.5 * both.detach()
+
+    def _explained_at_once(self, Xs: Tensor) -> Tensor:
         X = self._system.X
-        if len(X) <= _FACTOR_ROWS:
+        if self._factorises:
             cross = self.model.kernel(X.to(torch.float64), Xs.to(torch.float64))
             half = torch.linalg.solve_triangular(self._factor, cross, upper=False)
             return half.T @ half
         cross = self.model.kernel(X, Xs)
-        solution = self._settings.solver.solve(self._operator, cross, tol=_SOLVE_TOL[X.dtype])
+        solution = self._solve_for(cross.detach())
         # With r = K - H x the value x^T K + x^T r is wrong only by r^T H^-1 r, second order in the residual.
-        residual = cross - self._operator @ solution.x
-        return (solution.x.T @ (cross + residual)).to(torch.float64)
+        residual = cross - self._operator @ solution
+        return (solution.T @ (cross + residual)).to(torch.float64)
+
+    def _solve_for(self, cross: Tensor) -> Tensor:
+        """H^-1 cross for columns cross (n, m) of K(X, Xs); no gradient."""
+        if self._factorises:
+            return torch.cholesky_solve(cross, self._factor)
+        # A generator of its own: the same question gets the same answer.
+        solution = self._settings.solver.solve(
+            self._operator, cross, tol=_SOLVE_TOL[cross.dtype], generator=torch.Generator().manual_seed(0)
+        )
+        if not solution.converged:
+            warnings.warn(
+                f"exact variances: {solution.solver} ended {solution.status.name} with a worst residual of "
+                f"{float(solution.residual.max()):.1e} (tol {_SOLVE_TOL[cross.dtype]:.0e}): {solution.status.value}",
+                ConvergenceWarning,
+                stacklevel=6,
+            )
+        return solution.x
+
+    @property
+    def _budget(self) -> int:
+        return memory_budget(self._settings.memory, self._system.X.device)
+
+    @cached_property
+    def _factorises(self) -> bool:
+        """Whether exact variances come from a Cholesky factor of H, 16 n^2 bytes while it is made."""
+        n = len(self._system.X)
+        return n <= _FACTOR_ROWS and 16 * n**2 <= self._budget
+
+    def _columns_at_once(self) -> int:
+        return max(1, self._budget // (4 * 8 * _NUMBERS_PER_SOLVE * len(self._system.X)))
 
     @cached_property
     def _factor(self) -> Tensor:
@@ -217,5 +279,16 @@ class Posterior:
             self._system.X,
             self._system.deviation,
             backend=self._settings.backend,
-            memory=memory_budget(self._settings.memory, self._system.X.device),
+            memory=self._settings.memory,
         )
+
+
+def _in_parts(values: Callable[[slice], Tensor], Xs: Tensor, count: int) -> Tensor:
+    """values(rows) (count, rows) for all rows of Xs, some at a time: only the result exists in full size."""
+    parts = spans(len(Xs), _ROWS_AT_ONCE)
+    if len(Xs) and Xs.requires_grad and torch.is_grad_enabled():
+        return torch.cat([values(rows) for rows in parts], 1)
+    result = Xs.new_empty(count, len(Xs))
+    for rows in parts:
+        result[:, rows] = values(rows)
+    return result

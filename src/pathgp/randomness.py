@@ -16,9 +16,14 @@ def as_generator(generator: torch.Generator | None) -> torch.Generator:
     return generator
 
 
-def normal(
-    shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype, device: torch.device
-) -> Tensor:
+def repeating_seed(generator: torch.Generator) -> int | None:
+    """The seed that repeats what ``generator`` will draw; None once it has drawn something else before."""
+    seed = generator.initial_seed()
+    fresh = torch.Generator(generator.device).manual_seed(seed)
+    return seed if torch.equal(fresh.get_state(), generator.get_state()) else None
+
+
+def normal(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Standard normal draws on ``device``, made where the generator lives (a CPU generator serves all)."""
     return torch.randn(shape, generator=generator, dtype=dtype, device=generator.device).to(device)
 

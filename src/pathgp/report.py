@@ -19,6 +19,9 @@ class ConditionReport:
     ``error_bound`` is the certificate |mean(x) - exact mean(x)| <= error_bound for every x, in the units of y:
     sqrt(max k(x, x)) |r| / (2 sigma) with r the residual vector of the mean system, recomputed from the weights.
     For kernels whose variance is not constant it holds for x with k(x, x) up to the largest at the data.
+
+    ``seed`` repeats the run: give ``torch.Generator().manual_seed(report.seed)``. It is None when the caller's
+    generator had been used before. ``no_paths`` says why the kernel has no paths, where that is so.
     """
 
     rows: int
@@ -32,7 +35,8 @@ class ConditionReport:
     solution: Solution
     error_bound: float
     seconds: float
-    seed: int
+    seed: int | None
+    no_paths: str = ""
 
     @property
     def status(self) -> Status:
@@ -55,11 +59,10 @@ class ConditionReport:
 
     def rows_of_table(self) -> list[tuple[str, str]]:
         """The report as (name, value) pairs, in the order in which it is printed."""
-        sampled = (
-            f"{self.samples} paths, {self.features} features each; std to {100 * self.std_error:.0f} %"
-            if self.samples
-            else "none: variances come from solves"
-        )
+        if self.samples:
+            sampled = f"{self.samples} paths, {self.features} features each; std to {100 * self.std_error:.0f} %"
+        else:
+            sampled = f"no paths: {self.no_paths}" if self.no_paths else "none: variances come from solves"
         solution = self.solution
         return [
             ("data", f"{self.rows} rows, {self.columns} columns, {self.precision}, {self.device}"),
@@ -74,8 +77,8 @@ class ConditionReport:
             ),
             ("error bound", f"{self.error_bound:.2g} on the mean, everywhere"),
             ("samples", sampled),
-            ("seconds", f"{self.seconds:.1f}"),
-            ("seed", str(self.seed)),
+            ("seconds", f"{self.seconds:.1f}" if self.seconds >= 10 else f"{self.seconds:.2g}"),
+            ("seed", "of a generator used before" if self.seed is None else str(self.seed)),
         ]
 
     def __repr__(self) -> str:
