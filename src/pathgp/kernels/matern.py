@@ -40,7 +40,8 @@ class Matern(Stationary):
 
     def profile(self, sq: Tensor, *shape: Tensor) -> Tensor:
         if self.nu not in (0.5, 1.5, 2.5):
-            return scaled_bessel(sq.mul_(2.0 * self.nu), self.nu, self._log_factor)
+            value = scaled_bessel(sq.mul_(2.0 * self.nu), self.nu, self._log_factor)
+            return value.masked_fill_(sq == 0, 1.0)
         a = sq.mul_(2.0 * self.nu).sqrt_()
         decay = a.neg().exp_()
         if self.nu == 0.5:

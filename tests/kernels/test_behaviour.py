@@ -1,0 +1,144 @@
+"""Parameters, reprs, composition, errors."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from pathgp import kernels
+
+
+def test_parameters_are_float64_and_can_be_set() -> None:
+    k = kernels.Scale(kernels.RationalQuadratic(2.0, torch.ones(2)), 1.5)
+    inner = k.kernel
+    assert isinstance(inner, kernels.RationalQuadratic)
+    assert all(p.dtype == torch.float64 for p in k.parameters())
+    k.signal = 0.3
+    inner.alpha = 5.0
+    inner.lengthscale = torch.tensor([1e-6, 1e6])
+    assert k.signal.item() == pytest.approx(0.3, rel=1e-14)
+    assert inner.alpha.item() == pytest.approx(5.0, rel=1e-14)
+    torch.testing.assert_close(inner.lengthscale.detach(), torch.tensor([1e-6, 1e6]).double(), rtol=1e-9, atol=0)
+    inner.lengthscale = 2.0
+    assert inner.lengthscale.tolist() == pytest.approx([2.0, 2.0])
+    periodic = kernels.Periodic()
+    periodic.period, periodic.lengthscale = 3.0, 0.5
+    assert [periodic.period.item(), periodic.lengthscale.item()] == pytest.approx([3.0, 0.5])
+    linear = kernels.Linear(bias=1.0)
+    linear.scale, linear.bias = 2.0, 0.1
+    assert [linear.scale.item(), linear.bias.item()] == pytest.approx([2.0, 0.1])
+    task = kernels.Task(2)
+    task.scale = 3.0
+    assert task.scale.tolist() == pytest.approx([3.0, 3.0])
+
+
+def test_large_values_survive_the_softplus() -> None:
+    for value in (1e-12, 1e-3, 1.0, 30.0, 1e6):
+        assert kernels.Matern(lengthscale=value).lengthscale.item() == pytest.approx(value, rel=1e-12)
+
+
+def test_reprs() -> None:
+    matern = kernels.Matern(nu=1.5, lengthscale=torch.tensor([0.5, 1.0, 2.0]))
+    assert repr(kernels.Scale(matern, 1.3)) == "1.3^2 * Matern(nu=1.5, lengthscale=[0.5, 1, 2])"
+    se = kernels.SquaredExponential(0.25, active_dims=[0, 2])
+    assert repr((matern + se) * kernels.Tanimoto()) == (
+        "(Matern(nu=1.5, lengthscale=[0.5, 1, 2]) + SquaredExponential(lengthscale=0.25, active_dims=[0, 2]))"
+        " * Tanimoto()"
+    )
+    assert repr(kernels.Sum(se, active_dims=[0, 1, 2])).endswith("[active_dims=[0, 1, 2]]")
+    assert repr(kernels.Linear(torch.ones(9))) == "Linear(scale=[1, 1, 1, ..., 1, 1])"
+    assert repr(kernels.Periodic(2.0, 0.5)) == "Periodic(period=2, lengthscale=0.5)"
+    assert repr(kernels.RationalQuadratic(3.0)) == "RationalQuadratic(alpha=3, lengthscale=1)"
+    assert repr(kernels.Task(2, active_dims=[4])) == "Task(2, rank=1, scale=[0.7071, 0.7071], active_dims=[4])"
+
+
+def test_sums_and_products_are_flat() -> None:
+    a, b, c = kernels.SquaredExponential(), kernels.Matern(), kernels.Linear()
+    assert (a + b + c).parts == [a, b, c]
+    assert (a * b * c).parts == [a, b, c]
+    assert (a + (b + c)).parts == [a, b, c]
+    assert len((kernels.Sum(a, b, active_dims=[0]) + c).parts) == 2
+
+
+def test_active_dims_nest() -> None:
+    X = torch.randn(5, 4, dtype=torch.float64)
+    inner = kernels.SquaredExponential(torch.tensor([1.0, 2.0]), active_dims=[2, 0])
+    outer = kernels.Scale(inner, active_dims=[3, 1, 0])
+    expected = kernels.SquaredExponential(torch.tensor([1.0, 2.0]))(X[:, [0, 3]])
+    torch.testing.assert_close(outer(X), expected)
+
+
+def test_state_dict_round_trip() -> None:
+    k = kernels.Scale(kernels.Matern(2.5, torch.tensor([0.3, 2.0])), 1.7) + kernels.Task(3, active_dims=[0])
+    other = kernels.Scale(kernels.Matern(2.5, torch.ones(2)), 1.0) + kernels.Task(3, active_dims=[0])
+    other.load_state_dict(copy.deepcopy(k.state_dict()))
+    assert repr(other) == repr(k)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: kernels.Matern(nu=0.0), "nu must lie in"),
+        (lambda: kernels.Matern(nu=100.0), "SquaredExponential is the limit"),
+        (lambda: kernels.Matern(nu=float("nan")), "nu must lie in"),
+        (lambda: kernels.SquaredExponential(-1.0), "lengthscale must be positive"),
+        (lambda: kernels.SquaredExponential(float("inf")), "lengthscale must be positive and finite"),
+        (lambda: kernels.SquaredExponential(torch.ones(2, 2)), "one-dimensional"),
+        (lambda: kernels.SquaredExponential(active_dims=[0, 0]), "active_dims must be distinct"),
+        (lambda: kernels.SquaredExponential(active_dims=[-1]), "active_dims must be distinct"),
+        (lambda: kernels.RationalQuadratic(torch.ones(2)), "alpha must be one number"),
+        (lambda: kernels.Scale(kernels.Matern(), torch.ones(2)), "signal must be one number"),
+        (lambda: kernels.Linear(bias=torch.ones(2)), "bias must be one number"),
+        (lambda: kernels.Task(3, factor=torch.ones(2, 1)), "factor must have shape"),
+        (lambda: kernels.Task(3, scale=torch.ones(2)), "scale must be one number or one per task"),
+        (lambda: kernels.Task(0), "num_tasks and rank"),
+        (lambda: kernels.Task(2, active_dims=[0, 1]), "one column of task numbers"),
+        (lambda: kernels.Sum(), "at least one kernel"),
+    ],
+)
+def test_bad_settings(build, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "X", "message"),
+    [
+        (kernels.Matern(), torch.ones(3), "two dimensions"),
+        (kernels.Matern(active_dims=[3]), torch.ones(3, 2), "acts on column 3"),
+        (kernels.Matern(lengthscale=torch.ones(3)), torch.ones(3, 2), "lengthscale has 3 entries"),
+        (kernels.Periodic(torch.ones(3)), torch.ones(3, 2), "period has 3 entries"),
+        (kernels.Linear(torch.ones(3)), torch.ones(3, 2), "scale has 3 entries"),
+        (kernels.Tanimoto(), torch.tensor([[1.0, 2.0], [0.0, -3.0]]), "X is -3 in row 1, column 1"),
+        (kernels.Tanimoto(), torch.tensor([[1.0, torch.nan]]), "X is nan in row 0, column 1"),
+        (kernels.Task(3), torch.tensor([[0.0], [3.0]]), "task numbers are 0..2, but X has 3 in row 1"),
+        (kernels.Task(3), torch.tensor([[0.0], [0.5]]), "X has 0.5 in row 1"),
+        (kernels.Task(3), torch.tensor([[torch.nan]]), "X has nan in row 0"),
+        (kernels.Task(3), torch.tensor([[-1]]), "X has -1 in row 0"),
+        (kernels.Task(3), torch.zeros(2, 2), "name it in active_dims"),
+    ],
+)
+def test_bad_inputs(kernel: kernels.Kernel, X: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        kernel(X)
+    with pytest.raises(ValueError, match=message):
+        (kernel + kernel)(X)
+
+
+def test_bad_types() -> None:
+    X = torch.ones(2, 2)
+    with pytest.raises(TypeError, match="must be a torch"):
+        kernels.Matern()([[1.0]])
+    with pytest.raises(TypeError, match="convert one of them"):
+        kernels.Matern()(X, X.double())
+    with pytest.raises(ValueError, match="they must agree"):
+        kernels.Matern()(X, X[:, :1])
+    with pytest.raises(TypeError, match="combines kernels"):
+        kernels.Sum(kernels.Matern(), 3.0)
+    with pytest.raises(TypeError):
+        kernels.Matern() + 3.0
+    with pytest.raises(ValueError, match="built without an intercept"):
+        kernels.Linear().bias = 1.0
