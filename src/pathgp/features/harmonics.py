@@ -37,7 +37,7 @@ class Harmonics:
         with torch.no_grad():
             precision = self._precision().cpu().numpy()
         self.table = _largest(precision * _MARGIN**2, limit, _NEGLIGIBLE)
-        if self.lost() > _TOLERABLE:
+        if _lost(self._weights()) > _TOLERABLE:
             needed = len(_largest(precision, 65536, 0.5 * _TOLERABLE))
             raise ValueError(
                 f"a periodic kernel of length scale {precision.max() ** -0.5:.3g} in {len(precision)} "
@@ -52,23 +52,15 @@ class Harmonics:
 
     def weights(self, device: torch.device) -> Tensor:
         """The current weight of each harmonic: (H,), float64; they sum to one less what is lost."""
-        series: Tensor = _ScaledBessel.apply(self._precision(), self.table.abs())
-        double = torch.where(self.table.any(1), 2.0, 1.0).to(series)
-        weights = double * series.prod(1)
-        if float(1.0 - weights.detach().sum()) > _TOLERABLE:
+        weights = self._weights()
+        if _lost(weights) > _TOLERABLE:
+            smallest = float(self._precision().detach().max()) ** -0.5
             raise ValueError(
-                f"the length scale of a periodic kernel fell to {float(self._precision().max()) ** -0.5:.3g}, "
-                f"where its {self.num} harmonics no longer suffice: build the features anew"
+                f"the length scale of a periodic kernel fell to {smallest:.3g}, where its {self.num} harmonics "
+                "no longer suffice: build the features anew"
             )
         # The square root of a weight that underflowed has no derivative.
         return weights.clamp_min(1e-290).to(device)
-
-    def lost(self) -> float:
-        """The part of the variance that the kept harmonics do not carry."""
-        with torch.no_grad():
-            double = torch.where(self.table.any(1), 2.0, 1.0).double()
-            series = torch.from_numpy(ive(self.table.abs().numpy(), self._precision().cpu().numpy()))
-            return float(1.0 - (double * series.prod(1)).sum())
 
     def turns(self, dim: int, device: torch.device) -> Tensor:
         """Frequencies of the harmonics in turns per unit, in the space of all columns: (dim, H), float64."""
@@ -81,12 +73,21 @@ class Harmonics:
             start += len(columns)
         return result
 
+    def _weights(self) -> Tensor:
+        series: Tensor = _ScaledBessel.apply(self._precision(), self.table.abs())
+        return torch.where(self.table.any(1), 2.0, 1.0).to(series) * series.prod(1)
+
     def _precision(self) -> Tensor:
         """1 / lengthscale^2 over the columns of all the kernels: (D,), float64."""
         scales = [
             kernel.lengthscale.expand(len(columns)) for kernel, columns in zip(self.kernels, self.columns, strict=True)
         ]
         return torch.cat(scales).pow(-2)
+
+
+def _lost(weights: Tensor) -> float:
+    """The part of the variance that the harmonics do not carry."""
+    return float(1.0 - weights.detach().sum())
 
 
 def _columns(atom: Atom, dim: int | None) -> tuple[int, ...]:
