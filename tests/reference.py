@@ -21,7 +21,8 @@ Covariance = Callable[[Tensor, Tensor], Tensor]
 
 
 def as_float64(value: object) -> Tensor:
-    return torch.as_tensor(value).to(torch.float64)
+    # In one step: a Python number would otherwise be rounded to float32 on the way.
+    return torch.as_tensor(value, dtype=torch.float64)
 
 
 def squared_distance(X: Tensor, Z: Tensor, lengthscale: float | Tensor = 1.0) -> Tensor:
