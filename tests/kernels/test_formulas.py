@@ -205,6 +205,16 @@ def test_tanimoto_is_exact_for_counts_in_float32() -> None:
     torch.testing.assert_close(kernels.Tanimoto()(X).double(), reference.tanimoto(X, X), rtol=2**-23, atol=0.0)
 
 
+@pytest.mark.parametrize("largest", [1, 64, 65, 1000])
+@pytest.mark.parametrize("unit", [1.0, 0.3])
+def test_tanimoto_of_any_non_negative_numbers(largest: int, unit: float) -> None:
+    """Counts up to 64 take another way than large ones and fractions."""
+    X = unit * torch.randint(0, largest + 1, (12, 9), generator=torch.Generator().manual_seed(0)).double()
+    X[3] = 0.0
+    torch.testing.assert_close(kernels.Tanimoto()(X, X[2:5]), reference.tanimoto(X, X[2:5]))
+    torch.testing.assert_close(kernels.Tanimoto()(X.clone().requires_grad_()), reference.tanimoto(X, X))
+
+
 def test_task_starts_with_unit_variances_and_no_two_columns_alike() -> None:
     kernel = kernels.Task(5, 3)
     torch.testing.assert_close(kernel.covariance.diagonal(), torch.ones(5, dtype=torch.float64))

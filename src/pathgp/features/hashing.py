@@ -8,7 +8,7 @@ E[sign(x) sign(z)] = T(x, z). Ioffe (2010); Tripp et al. (2023); thesis, section
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from pathgp.features.expansion import Atom
 from pathgp.kernels.tanimoto import check_non_negative
 
-_TILE = 2**22  # entries of a temporary
+_ENTRIES = 2**22  # of a temporary
 
 # The finaliser of SplitMix64 (Steele et al. 2014); products wrap around in int64.
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
@@ -24,10 +24,23 @@ _FIRST = 0xBF58476D1CE4E5B9 - 2**64
 _SECOND = 0x94D049BB133111EB - 2**64
 
 
-class Hashes:
-    """``paths`` x ``num`` random hashes for one Tanimoto kernel, made again from seeds when they are used.
+@dataclass
+class Tokens:
+    """Inputs as bags of tokens: a token is a dimension with a value, and occurs in many rows of counts.
 
-    Their parameters, three numbers per hash and dimension, would be the largest thing in memory.
+    What a hash makes of a token is computed once per token, not once per row.
+    """
+
+    dims: Tensor  # (tokens,), -1 for the token of nothing, which comes first
+    logs: Tensor  # (tokens,), logarithms of the values
+    rows: Tensor  # (n, longest row), numbers of tokens, padded with that of nothing
+
+
+class Hashes:
+    """``paths`` x ``num`` random hashes for one Tanimoto kernel.
+
+    Their parameters, three numbers per hash and dimension, would be the largest thing in memory: they are made
+    anew from one seed per path when they are used.
     """
 
     def __init__(self, atom: Atom, paths: int, num: int, seed: int) -> None:
@@ -36,60 +49,54 @@ class Hashes:
         generator = torch.Generator().manual_seed(seed)
         self.seeds = torch.randint(2**63 - 1, (paths,), generator=generator).tolist()
 
-    def signs(self, dim: int, paths: Iterable[int]) -> Signs:
-        """The hashes of some paths for inputs with ``dim`` columns."""
-        active = dim if self.atom.columns is None else len(self.atom.columns)
-        return Signs(self.atom, [_parameters(self.num, active, self.seeds[j]) for j in paths])
-
-
-class Signs:
-    """The hashes of some paths with their parameters; ``signs(X)`` is (paths, n, num), of -1 and 1."""
-
-    def __init__(self, atom: Atom, parameters: list[tuple[Tensor, Tensor, Tensor, Tensor]]) -> None:
-        self.atom = atom
-        self.parameters = parameters
-
     @torch.no_grad()
-    def __call__(self, X: Tensor) -> Tensor:
+    def tokens(self, X: Tensor) -> Tokens:
+        """The active columns of X as bags of tokens."""
         points = self.atom.select(X).to(torch.float64)
         check_non_negative(points, "X")
-        # Only the non-zero entries of a row compete: gather them, padded to the longest row.
-        active = points > 0
-        width = int(active.sum(1).max()) if active.any() else 1
-        dims = active.to(torch.uint8).topk(width, dim=1).indices
-        logs = points.gather(1, dims).log()
-        return torch.stack([_signs(dims, logs, *self._on(p, X.device)) for p in self.parameters]).to(X.dtype)
+        row, dim = points.nonzero(as_tuple=True)
+        value = points[row, dim]
+        levels, level = value.unique(return_inverse=True)
+        key, token = (dim * len(levels) + level).unique(return_inverse=True)
+        dims = torch.cat([key.new_tensor([-1]), key // max(1, len(levels))])
+        logs = torch.cat([value.new_zeros(1), levels.log()[key % max(1, len(levels))]])
+        count = torch.bincount(row, minlength=len(points))
+        position = torch.arange(len(row), device=X.device) - (count.cumsum(0) - count)[row]
+        rows = row.new_zeros(len(points), max([1, *count.tolist()]))
+        rows[row, position] = token + 1
+        return Tokens(dims, logs, rows)
 
-    def _on(self, parameters: tuple[Tensor, ...], device: torch.device) -> list[Tensor]:
-        return [p.to(device) for p in parameters]
+    @torch.no_grad()
+    def signs(self, tokens: Tokens, dim: int, paths: range) -> Tensor:
+        """The signs of some paths, for inputs of ``dim`` columns: (n, paths, num), int8."""
+        active = dim if self.atom.columns is None else len(self.atom.columns)
+        return torch.stack([self._signs(tokens, active, self.seeds[j]) for j in paths], 1)
+
+    def _signs(self, tokens: Tokens, dim: int, seed: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        uniform = torch.rand(5, self.num, dim, generator=generator, dtype=torch.float64).clamp_min_(2.0**-54)
+        salts = torch.randint(-(2**63), 2**63 - 1, (self.num,), generator=generator)
+        result = []
+        step = max(1, _ENTRIES // len(tokens.dims))
+        for parameters, salt in zip(uniform.split(step, 1), salts.split(step), strict=True):
+            rank, sign = _table(tokens, parameters.to(tokens.dims.device), salt.to(tokens.dims.device))
+            # The bag of a row, reduced by the largest rank, says which token won.
+            starts = torch.arange(len(tokens.rows), device=rank.device) * tokens.rows.shape[1]
+            winner = torch.embedding_bag(rank, tokens.rows.flatten(), starts, mode=2)[3]
+            result.append(sign.gather(0, winner))
+        return torch.cat(result, 1)
 
 
-def _parameters(num: int, dim: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """r, log c and beta, (num, dim) each, and one salt per hash."""
-    generator = torch.Generator().manual_seed(seed)
-    uniform = torch.rand(5, num, dim, generator=generator, dtype=torch.float64).clamp_min_(2.0**-54)
-    r = -(uniform[0] * uniform[1]).log()
-    log_c = (-(uniform[2] * uniform[3]).log()).log()
-    salt = torch.randint(-(2**63), 2**63 - 1, (num,), generator=generator)
-    return r, log_c, uniform[4], salt
-
-
-def _signs(dims: Tensor, logs: Tensor, r: Tensor, log_c: Tensor, beta: Tensor, salt: Tensor) -> Tensor:
-    """The signs of n rows, given by the dimensions and logarithms of entries (-inf: padding): (n, num)."""
-    rows = max(1, _TILE // (r.shape[0] * dims.shape[1]))
-    result = []
-    for index, log_x in zip(dims.split(rows), logs.split(rows), strict=True):
-        r_k, beta_k = r[:, index], beta[:, index]
-        t = (log_x / r_k + beta_k).floor()
-        rank = log_c[:, index] - r_k * (t - beta_k) - r_k
-        best = rank.masked_fill(log_x == -torch.inf, torch.inf).min(2, keepdim=True).indices
-        empty = (log_x == -torch.inf).all(1)
-        # All rows of zeros share one hash, of a dimension that does not exist.
-        dim = index.expand(r.shape[0], -1, -1).gather(2, best).squeeze(2).masked_fill(empty, -1)
-        level = t.gather(2, best).squeeze(2).masked_fill(empty, 0.0).long()
-        bits = _mixed(_mixed(_mixed(dim + salt.unsqueeze(1)) + level) + salt.unsqueeze(1))
-        result.append((1 - 2 * (bits & 1)).T)
-    return torch.cat(result)
+def _table(tokens: Tokens, uniform: Tensor, salt: Tensor) -> tuple[Tensor, Tensor]:
+    """For every token and hash, the rank by which tokens compete and the sign: (tokens, hashes) each."""
+    u1, u2, u3, u4, beta = uniform[:, :, tokens.dims].transpose(1, 2)
+    r = -(u1 * u2).log()
+    t = (tokens.logs.unsqueeze(1) / r + beta).floor()
+    rank = r * (t - beta) + r - (-(u3 * u4).log()).log()
+    rank[0] = -1e300  # nothing wins only where there is nothing else: all rows of zeros share their hash
+    t[0] = 0.0
+    bits = _mixed(_mixed(_mixed(tokens.dims.unsqueeze(1) + salt) + t.long()) + salt)
+    return rank, (1 - 2 * (bits & 1)).to(torch.int8)
 
 
 def _mixed(x: Tensor) -> Tensor:

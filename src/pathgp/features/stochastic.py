@@ -33,6 +33,8 @@ from pathgp.kernels.periodic import Periodic
 from pathgp.kernels.stationary import Stationary
 from pathgp.kernels.tanimoto import Tanimoto
 
+_SIGNS = 2**25  # entries of the signs held at once, int8
+
 
 class RandomMap:
     """``paths`` independent draws of at most ``share`` features of one term."""
@@ -59,7 +61,8 @@ class RandomMap:
         if self.has_columns:
             result = result * finite_features(self.term, X).repeat_interleave(self.each, 1)
         for hashes in self.hashes:
-            result = result * hashes.signs(X.shape[1], range(self.paths))(X)
+            signs = hashes.signs(hashes.tokens(X), X.shape[1], range(self.paths))
+            result = result * signs.transpose(0, 1)
         if not self.has_waves:
             return result
         angle = angles(X.to(torch.float64), self._turns(X, slice(None)), X.dtype)
@@ -71,38 +74,46 @@ class RandomMap:
         Since a sin + b cos is one sine with a phase, every pair costs one sine. Time O(n paths pairs d), memory
         O(n paths + n columns) beside a tile.
         """
+        # Signs are kept for a block of rows and one group of paths at a time.
+        block = max(1, _SIGNS // self.pairs) if self.hashes else max(1, X.shape[0])
+        return torch.cat([self._weighted(part, W.to(torch.float64)) for part in X.split(block)], 1)
+
+    def _weighted(self, X: Tensor, W: Tensor) -> Tensor:
         amplitude = self._amplitude(X.device)
+        tokens = [hashes.tokens(X) for hashes in self.hashes]
         columns = finite_features(self.term, X)
         augmented = torch.cat([X.to(torch.float64), X.new_ones(X.shape[0], 1, dtype=torch.float64)], 1)
         group = max(1, tile_entries(X.device) // (self.pairs * max(1, X.shape[0])))
-        groups = [slice(j, min(j + group, self.paths)) for j in range(0, self.paths, group)]
         modulated = self.has_columns or bool(self.hashes)
         result = []
-        for paths in groups:
-            contract = self._contraction(X, W[paths].to(torch.float64), amplitude, paths)
-            result.append(tiled(contract, [X, augmented, columns], group * self.pairs, recompute=modulated))
+        for start in range(0, self.paths, group):
+            paths = slice(start, min(start + group, self.paths))
+            contract = self._contraction(X, W[paths], amplitude, paths)
+            signs = [
+                hashes.signs(bags, X.shape[1], range(paths.start, paths.stop))
+                for hashes, bags in zip(self.hashes, tokens, strict=True)
+            ]
+            rows = [augmented, columns, *signs]
+            result.append(tiled(contract, rows, group * self.pairs, recompute=modulated))
         return torch.cat(result)
 
-    def _contraction(
-        self, X: Tensor, W: Tensor, amplitude: Tensor, paths: slice
-    ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    def _contraction(self, X: Tensor, W: Tensor, amplitude: Tensor, paths: slice) -> Callable[..., Tensor]:
         """The function of a tile of rows behind ``weighted``, for some paths: (paths, rows)."""
-        signs = [hashes.signs(X.shape[1], range(paths.start, paths.stop)) for hashes in self.hashes]
         if self.has_waves:
             a, b = W.split(self.pairs, 1)
             # a sin(t) + b cos(t) = |(a, b)| sin(t + atan2(b, a)); the phase is one more row of the product.
             phase = torch.atan2(b, a) / (2.0 * math.pi)
-            turns = torch.cat([self._turns(X, paths), phase.unsqueeze(1)], 1)
+            turns = torch.cat([self._turns(X, paths).expand(len(W), -1, -1), phase.unsqueeze(1)], 1)
             weight = (torch.hypot(a, b) * amplitude).to(X.dtype)
         else:
             weight = (W * amplitude).to(X.dtype)
 
-        def contract(part: Tensor, augmented: Tensor, columns: Tensor) -> Tensor:
+        def contract(augmented: Tensor, columns: Tensor, *signs: Tensor) -> Tensor:
             if self.has_waves and not self.has_columns and not signs:
                 return sine_sum(augmented, turns, weight)
-            factors = [sign(part) for sign in signs]
+            factors = [sign.transpose(0, 1) for sign in signs]
             if self.has_waves:
-                factors.append(angles(augmented, turns, part.dtype).sin_())
+                factors.append(angles(augmented, turns, weight.dtype).sin_())
             values = reduce(torch.mul, factors) * weight.unsqueeze(1)
             # Sum the pairs of each column first: one multiplication by the column instead of one per pair.
             return torch.einsum("snc,nc->sn", values.unflatten(2, (-1, self.each)).sum(3), columns)

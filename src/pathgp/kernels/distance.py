@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 _EPS = torch.finfo(torch.float64).eps
+_STRIP = 256
 
 
 class _SquaredDistance(torch.autograd.Function):
@@ -33,7 +34,7 @@ class _SquaredDistance(torch.autograd.Function):
         # What lies below the rounding error of the expansion is zero: duplicates then have distance exactly
         # zero, where Matern-1/2 would turn an error of 1e-16 in the square into one of 1e-8 in the kernel.
         floor = 8.0 * _EPS * float(norms_X.max() + norms_Z.max()) if X.numel() and Z.numel() else 0.0
-        return torch.threshold_((left @ right.T).to(dtype), floor, 0.0)
+        return torch.threshold_(_rounded_product(left, right.T, dtype), floor, 0.0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -45,6 +46,18 @@ class _SquaredDistance(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             grad_Z = 2.0 * (A.sum(0).unsqueeze(1) * Z - A.T @ X)
         return grad_X, grad_Z, None
+
+
+def _rounded_product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    """left @ right, float64, rounded to ``dtype``: on a CPU in strips, so that the float64 part stays in the cache."""
+    if dtype == left.dtype or left.device.type != "cpu":
+        return (left @ right).to(dtype)
+    result = torch.empty(left.shape[0], right.shape[1], dtype=dtype)
+    strip = torch.empty(min(_STRIP, left.shape[0]), right.shape[1], dtype=left.dtype)
+    for start in range(0, left.shape[0], _STRIP):
+        rows = left[start : start + _STRIP]
+        result[start : start + _STRIP] = torch.mm(rows, right, out=strip[: len(rows)])
+    return result
 
 
 def squared_distance(X: Tensor, Z: Tensor, dtype: torch.dtype) -> Tensor:
