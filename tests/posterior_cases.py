@@ -27,8 +27,8 @@ def uniform(n: int, generator: torch.Generator) -> Tensor:
 
 
 def counts(n: int, generator: torch.Generator) -> Tensor:
-    """Sparse counts in twelve columns, as in molecular fingerprints; one row is empty."""
-    X = torch.poisson(0.8 * torch.ones(n, 12, dtype=torch.float64), generator=generator)
+    """Sparse counts in six columns, as in molecular fingerprints; one row is empty."""
+    X = torch.poisson(torch.ones(n, 6, dtype=torch.float64), generator=generator)
     X[n // 2] = 0.0
     return X
 
