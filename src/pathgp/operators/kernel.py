@@ -93,7 +93,7 @@ class KernelOperator(Operator):
 
     def block(self, index: Tensor) -> Tensor:
         if self._K is not None:
-            result = self._K[index][:, index]
+            result = self._K[index.unsqueeze(1), index]
         else:
             with torch.no_grad():
                 result = self._snapshot(self.X[index])

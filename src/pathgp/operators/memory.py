@@ -14,7 +14,7 @@ T = TypeVar("T")
 _SHARE_OF_FREE = 0.5
 # Entries of one tile on the CPU. Its handful of temporaries then stay in the outer caches; larger tiles fall
 # out of them and smaller ones are dominated by the overhead of each call.
-_CPU_TILE_ENTRIES = 768 * 768
+_CPU_TILE_ENTRIES = 512 * 512
 _GPU_TILE_ENTRIES = 8192 * 8192
 # Bytes per tile entry while a kernel is evaluated: float64 distances, their rounded copy, two temporaries.
 _BYTES_PER_ENTRY = {torch.float32: 24, torch.float64: 40}

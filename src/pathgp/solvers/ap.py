@@ -54,9 +54,10 @@ class AP(Solver):
     def _shuffled(self, run: Run, blocks: int, note: str) -> Solution:
         n, s = run.b.shape
         x = run.start.clone()
-        # The truth at the end of a sweep, relative to what the sweep saw: learned from the checks.
-        optimism = 1.0
-        best, waited = torch.full((s,), math.inf, dtype=torch.float64, device=x.device), 0
+        # The truth at the end of a sweep relative to its estimate, learned from the checks.
+        correction = 1.0
+        before = best = torch.full((s,), math.inf, dtype=torch.float64, device=x.device)
+        waited = 0
         while True:
             seen = torch.zeros(s, dtype=torch.float64, device=x.device)
             for index in permutation(n, run.generator, x.device).tensor_split(blocks):
@@ -69,13 +70,17 @@ class AP(Solver):
             norms = run.record(seen.sqrt(), exact=False)
             if not bool(torch.isfinite(norms).all()) or float(norms.max()) > 1e6:
                 return run.finish(run.start, Status.DIVERGED, repr(self), note)
-            if run.satisfied(optimism * norms):
+            # Rows were seen half a sweep ago on average, and the residual has gone on falling since.
+            estimate = run.measure(norms * (norms / before).clamp(max=1.0).sqrt())
+            if 0.0 < correction * estimate <= run.tol:
+                if not run.affords(run.H.cost()):
+                    return run.finish(x, Status.BUDGET_EXHAUSTED, repr(self), note)
                 exact = run.record(column_norms(run.residual(x)), exact=True)
                 if run.satisfied(exact):
                     return run.finish(x, Status.CONVERGED, repr(self), note, exact)
-                optimism = max(float((exact / norms.clamp_min(1e-300)).max()), 0.5 * optimism)
+                correction = run.measure(exact) / estimate
             improved = bool((norms < 0.99 * best).any())
-            best = torch.minimum(best, norms)
+            before, best = norms, torch.minimum(best, norms)
             waited = 0 if improved else waited + 1
             if waited == _PATIENCE:
                 return run.finish(x, Status.STALLED, repr(self), note)
@@ -106,6 +111,8 @@ class AP(Solver):
             if not bool(torch.isfinite(norms).all()) or float(norms.max()) > 1e6:
                 return run.finish(run.start, Status.DIVERGED, repr(self), note)
             if run.satisfied(norms):
+                if not run.affords(run.H.cost()):
+                    break
                 r = run.residual(x)
                 norms = run.record(column_norms(r), exact=True)
                 claims += 1

@@ -107,6 +107,7 @@ class Run:
         start = torch.zeros_like(self.b) if x0 is None else (x0 / self.scale).masked_fill(self.zero, 0.0)
         self.start = start
         self.starts_at_zero = x0 is None
+        self.initial: Tensor | None = None
         self.iterations = 0
         self.epochs = 0.0
         self.history: list[Record] = []
@@ -150,18 +151,20 @@ class Run:
             self.callback(entry)
         return residual
 
-    def satisfied(self, residual: Tensor) -> bool:
-        """The stopping rule: every column, or the first column and the average of the others."""
-        if self.tol <= 0:
-            return False
+    def measure(self, residual: Tensor) -> float:
+        """What the stopping rule looks at: the worst column, or the first and the average of the others."""
         if self.rule == "every" or len(residual) == 1:
-            return bool((residual <= self.tol).all())
-        return bool(residual[0] <= self.tol) and bool(residual[1:].mean() <= self.tol)
+            return float(residual.max())
+        return max(float(residual[0]), float(residual[1:].mean()))
 
-    def finish(
-        self, x: Tensor, status: Status, solver: str, note: str, residual: Tensor | None = None
-    ) -> Solution:
+    def satisfied(self, residual: Tensor) -> bool:
+        """Whether the stopping rule is met; never for tol = 0, which runs until the budget is spent."""
+        return self.tol > 0 and self.measure(residual) <= self.tol
+
+    def finish(self, x: Tensor, status: Status, solver: str, note: str, residual: Tensor | None = None) -> Solution:
         """Unscale, recompute the residual unless a fresh one is given, and judge convergence by it."""
+        if residual is None and x is self.start:
+            residual = self.initial
         if residual is None:
             residual = self.record(column_norms(self.residual(x)), exact=True)
         if self.satisfied(residual):
@@ -212,7 +215,7 @@ class Solver(ABC):
         with torch.no_grad():
             run = Run(H, B, x0, delta, tol, max_epochs, generator, callback, rule)
             residual = run.initial_residual()
-            norms = run.record(column_norms(residual), exact=True)
+            norms = run.initial = run.record(column_norms(residual), exact=True)
             if run.satisfied(norms):
                 return run.finish(run.start, Status.CONVERGED, repr(self), "the start was good enough", norms)
             return self._solve(run, residual)
@@ -246,16 +249,14 @@ def _check_system(
         if value.ndim != 2 or value.shape[0] != H.shape[0] or value.shape[1] == 0:
             raise ValueError(f"{name} must have shape ({H.shape[0]}, s), got {tuple(value.shape)}")
         if value.shape != B.shape:
-            raise ValueError(
-                f"{name} has shape {tuple(value.shape)}, B has {tuple(B.shape)}: they must agree"
-            )
+            raise ValueError(f"{name} has shape {tuple(value.shape)}, B has {tuple(B.shape)}: they must agree")
         if value.dtype != H.dtype or value.device != H.device:
             raise TypeError(f"{name} is {value.dtype} on {value.device}, H is {H.dtype} on {H.device}")
         if not bool(torch.isfinite(value).all()):
             raise ValueError(f"{name} contains NaN or infinite values")
     if not tol >= 0:
         raise ValueError(f"tol must not be negative, got {tol}")
-    if max_epochs is not None and not max_epochs > 0:
-        raise ValueError(f"max_epochs must be positive, got {max_epochs}")
+    if max_epochs is not None and not max_epochs >= 1:
+        raise ValueError(f"max_epochs must be at least 1, for the product that checks the result, got {max_epochs}")
     if rule not in ("every", "average"):
         raise ValueError(f"rule must be 'every' or 'average', got {rule!r}")

@@ -1,0 +1,85 @@
+"""Products K V on the CPU: streamed and dense against GPyTorch's evaluation and against a plain matrix product.
+
+    python benchmarks/matvec.py [--rows 15000] [--runs 5]
+
+Matern-3/2, d = 18, 65 columns, float32. All ways are timed in the same run, interleaved, medians reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+
+import gpytorch
+import torch
+from recording import seconds, table, write
+
+from pathgp import kernels
+from pathgp.operators import KernelOperator
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=15_000)
+    parser.add_argument("--runs", type=int, default=5)
+    arguments = parser.parse_args()
+    n, d, s = arguments.rows, 18, 65
+    generator = torch.Generator().manual_seed(0)
+    X, V = torch.randn(n, d, generator=generator), torch.randn(n, s, generator=generator)
+
+    kernel = kernels.Scale(kernels.Matern(1.5, torch.ones(d)), 1.0)
+    streamed = KernelOperator(kernel, X, 0.1, backend="streamed")
+    dense = KernelOperator(kernel, X, 0.1, backend="dense")
+    plain = torch.randn(n, n, generator=generator)
+    peer = gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=1.5, ard_num_dims=d))
+    peer.outputscale = 1.0
+    peer.base_kernel.lengthscale = torch.ones(d)
+
+    def gpytorch_product() -> torch.Tensor:
+        with torch.no_grad():
+            return peer(X).evaluate_kernel().to_dense() @ V + 0.01 * V
+
+    exact = KernelOperator(kernel, X.double(), 0.1, backend="streamed") @ V.double()
+    L = torch.randn(n, s, generator=generator)
+
+    def gradient() -> None:
+        streamed.bilinear(L, V).backward()
+
+    ways = {
+        "streamed": lambda: streamed @ V,
+        "dense": lambda: dense @ V,
+        "plain matrix product": lambda: plain @ V,
+        "GPyTorch evaluation and product": gpytorch_product,
+        "bilinear with gradient": gradient,
+    }
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for action in ways.values():
+        action()
+    for _ in range(arguments.runs):
+        for name, action in ways.items():
+            times[name].append(seconds(action))
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    rows = [
+        {
+            "way": name,
+            "seconds": medians[name],
+            "G entries/s": n * n / medians[name] / 1e9,
+            "error": float((action() - exact).norm() / exact.norm())
+            if name in ("streamed", "dense", "GPyTorch evaluation and product")
+            else None,
+        }
+        for name, action in ways.items()
+    ]
+    ratios = {
+        "streamed over GPyTorch": medians["GPyTorch evaluation and product"] / medians["streamed"],
+        "dense over plain product": medians["dense"] / medians["plain matrix product"],
+        "gradient over streamed product": medians["bilinear with gradient"] / medians["streamed"],
+    }
+    print(table(rows))
+    for name, value in ratios.items():
+        print(f"{name}: {value:.2f}")
+    print("written to", write("matvec", rows, n=n, d=d, s=s, ratios=ratios))
+
+
+if __name__ == "__main__":
+    main()
