@@ -3,7 +3,7 @@
 For one hash, per dimension r, c ~ Gamma(2, 1) and beta ~ U(0, 1); with t = floor(log x / r + beta), the hash of
 x is the pair (k, t_k) of the non-zero dimension k that minimises log c - r (t - beta) - r. Two inputs agree
 with probability T(x, z), their Tanimoto similarity. A pair is mapped to an independent random sign, hence
-E[sign(x) sign(z)] = T(x, z). Ioffe (2010); Tripp et al. (2023); thesis, section 4.3.
+E[sign(x) sign(z)] = T(x, z). Ioffe (2010); Tripp et al. (2023); thesis, section 4.3.3.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ class Tanimoto(Kernel):
 
     The similarity of molecular fingerprints, binary or counts (also known as Jaccard, MinMax or Ruzicka).
     Exact for counts. Time O(n m d) and memory O(n m); for counts in matrix products, one for every count that
-    occurs, over the columns where it does. Thesis, section 4.3; Ralaivola et al. (2005).
+    occurs, over the columns where it does. Thesis, section 4.3.3; Ralaivola et al. (2005).
     """
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ class Task(Finite):
     """k(i, j) = (B B^T + diag(scale^2))_ij for task numbers i, j in 0..num_tasks-1.
 
     The intrinsic coregionalisation model is its product with a kernel on the other columns:
-    ``Matern(active_dims=[0, 1]) * Task(3, active_dims=[2])``. Bonilla et al. (2007); thesis, section 6.4.
+    ``Matern(active_dims=[0, 1]) * Task(3, active_dims=[2])``. Bonilla et al. (2007); thesis, section 6.3.1.
 
     By default every task has variance one, half of it shared through ``B``.
 
