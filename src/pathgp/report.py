@@ -43,6 +43,11 @@ class ConditionReport:
         return self.solution.status
 
     @property
+    def epochs(self) -> float:
+        """Cost of the solve in products with H, checks included."""
+        return self.solution.epochs
+
+    @property
     def mean_residual(self) -> float:
         """Relative residual of the mean system."""
         return float(self.solution.residual[0])
