@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -166,14 +167,17 @@ class GP(nn.Module):
 
     def deviation(self, noise: Array | None, X: Tensor, scaling: Standardisation) -> Tensor:
         """Total standard deviation of the noise in the model's units: a scalar, or one per row."""
-        own = self.noise.detach().to(X.device)
-        if noise is None:
-            return own
-        known = read_vector(noise, X.shape[0], "noise", like=X)
-        if bool((known < 0).any()):
-            row = int(torch.nonzero(known < 0)[0])
-            raise ValueError(f"noise is {float(known[row])} at row {row}: it holds standard deviations")
-        return (own.square() + (known / scaling.target_scale).square()).sqrt()
+        total = self.noise.detach().to(X.device)
+        if noise is not None:
+            known = read_vector(noise, X.shape[0], "noise", like=X)
+            if bool((known < 0).any()):
+                row = int(torch.nonzero(known < 0)[0])
+                raise ValueError(f"noise is {float(known[row])} at row {row}: it holds standard deviations")
+            total = (total.square() + (known / scaling.target_scale).square()).sqrt()
+        variance = total.square().to(X.dtype)
+        if not bool(((variance > 0) & (variance < math.inf)).all()):
+            raise ValueError(f"the square of the noise is beyond the range of {X.dtype}: use another unit for y")
+        return total
 
     def __repr__(self) -> str:
         mean = "a function" if callable(self.mean) else f"{self.mean:g}"
