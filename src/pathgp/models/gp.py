@@ -28,13 +28,12 @@ Mean = float | Callable[[Tensor], Tensor]
 class GP(nn.Module):
     """A Gaussian process prior with Gaussian noise: y = f(x) + eps, f ~ GP(mean, kernel), eps ~ N(0, noise^2).
 
-    Parameters
-    ----------
-    kernel: the covariance function; the model keeps a deep copy.
-    noise: standard deviation of the noise.
-    mean: a number, or a function from inputs (n, d) to values (n,), in the units of y.
-    standardise: shift and scale inputs and targets to mean zero and standard deviation one inside the model. Kernel
-        and noise then refer to these units; predictions come back in the units of the data.
+    Args:
+        kernel: the covariance function; the model keeps a deep copy.
+        noise: standard deviation of the noise.
+        mean: a number, or a function from inputs (n, d) to values (n,), in the units of y.
+        standardise: shift and scale inputs and targets to mean zero and standard deviation one inside the model. Kernel
+            and noise then refer to these units; predictions come back in the units of the data.
     """
 
     def __init__(self, kernel: Kernel, noise: float = 0.1, mean: Mean = 0.0, standardise: bool = False) -> None:
@@ -106,15 +105,19 @@ class GP(nn.Module):
         Solves the mean system and ``samples`` sample systems as one batch. A kernel without random features has no
         paths: the posterior then comes without them, and its report says why.
 
-        Parameters
-        ----------
-        noise: known standard deviations (n,); the total variance of row i is gp.noise^2 + noise_i^2.
-        solver: "auto", "cholesky", "cg", "ap", "sdd", "sgd", or a solver with settings.
-        samples: number of posterior paths; 0 for none (variances then come from solves).
-        features: random features of each path's prior.
-        tol, max_epochs: relative residual to reach in every system, and the budget in products with K.
-        backend, memory: how K is held, see `KernelOperator`.
-        callback: called with a `Record` whenever residuals are known.
+        Args:
+            X: inputs (n, d).
+            y: observations (n,).
+            noise: known standard deviations (n,); the total variance of row i is gp.noise^2 + noise_i^2.
+            solver: "auto", "cholesky", "cg", "ap", "sdd", "sgd", or a solver with settings.
+            samples: number of posterior paths; 0 for none (variances then come from solves).
+            features: random features of each path's prior.
+            tol: relative residual to reach in every system.
+            max_epochs: budget in products with K; 1000 by default.
+            generator: source of all draws; None draws a fresh seed, which the report records.
+            backend: how K is held: "auto", "dense" or "streamed", see `KernelOperator`.
+            memory: budget in bytes for K or its tiles; by default half of what is free.
+            callback: called with a `Record` whenever residuals are known.
         """
         began = time.perf_counter()
         data = read_matrix(X)

@@ -20,18 +20,19 @@ class KernelOperator(Operator):
     A snapshot: products use the hyperparameters at construction. Only ``bilinear`` reaches back to the
     kernel and to the noise tensor, with gradients.
 
-    Backends
-    --------
-    dense: K is evaluated once and kept, n^2 numbers.
-    streamed: K is evaluated in square tiles at every product and never kept. The symmetric half is used
-    twice, so a product evaluates n^2 / 2 entries.
-    auto: dense when K fits into the memory budget.
+    Backends:
 
-    Parameters
-    ----------
-    kernel, X: covariance function and inputs (n, d).
-    noise: standard deviation of the noise, a number or one per row.
-    memory: budget in bytes for K or its tiles; by default half of what is free.
+    - dense: K is evaluated once and kept, n^2 numbers.
+    - streamed: K is evaluated in square tiles at every product and never kept. The symmetric half is used
+      twice, so a product evaluates n^2 / 2 entries.
+    - auto: dense when K fits into the memory budget.
+
+    Args:
+        kernel: covariance function.
+        X: inputs (n, d).
+        noise: standard deviation of the noise, a number or one per row.
+        backend: one of the above.
+        memory: budget in bytes for K or its tiles; by default half of what is free.
     """
 
     def __init__(

@@ -202,15 +202,17 @@ class Solver(ABC):
     ) -> Solution:
         """Solve H x = B + Sigma delta for all columns of B (n, s) at once.
 
-        Parameters
-        ----------
-        x0: initial guess (n, s), for instance the solution of a similar system.
-        delta: noise in the regulariser's coordinates (n, s); SGD uses it for its low-variance objective.
-        tol: relative residual |b - H x| / |b| to reach; 0 runs until the budget is spent.
-        max_epochs: budget in products with H, checks included; 1000 by default.
-        callback: called with a `Record` whenever residuals are known.
-        rule: "every" column below tol, or "average": the first column and the mean of the others (the rule
-            of chapter 5 of the thesis).
+        Args:
+            H: the system matrix.
+            B: right-hand sides (n, s).
+            x0: initial guess (n, s), for instance the solution of a similar system.
+            delta: noise in the regulariser's coordinates (n, s); SGD uses it for its low-variance objective.
+            tol: relative residual |b - H x| / |b| to reach; 0 runs until the budget is spent.
+            max_epochs: budget in products with H, checks included; 1000 by default.
+            generator: source of the solver's random choices; None draws a fresh seed.
+            callback: called with a `Record` whenever residuals are known.
+            rule: "every" column below tol, or "average": the first column and the mean of the others (the rule
+                of chapter 5 of the thesis).
         """
         with torch.no_grad():
             run = Run(H, B, x0, delta, tol, max_epochs, generator, callback, rule)
