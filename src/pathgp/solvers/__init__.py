@@ -12,3 +12,4 @@ from pathgp.solvers.cholesky import Cholesky as Cholesky
 from pathgp.solvers.preconditioners import PivotedCholesky as PivotedCholesky
 from pathgp.solvers.preconditioners import RandomlyPivotedCholesky as RandomlyPivotedCholesky
 from pathgp.solvers.sdd import SDD as SDD
+from pathgp.solvers.sgd import SGD as SGD

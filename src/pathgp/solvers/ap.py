@@ -13,6 +13,9 @@ from pathgp.randomness import permutation
 from pathgp.solvers.base import Run, Solution, Solver, Status, column_norms
 from pathgp.solvers.cholesky import factorise
 
+# Strength of the acceleration: 1 is none, and smaller values trust the problem to be harder. Measured by
+# benchmarks/acceleration.py: 0.3 takes a fifth fewer sweeps than none on pol, bike and protein and is never worse.
+_STRENGTH = 0.3
 # Sweeps without any column improving by a percent after which a run counts as stalled.
 _PATIENCE = 30
 
@@ -21,9 +24,17 @@ _PATIENCE = 30
 class AP(Solver):
     """Block Gauss-Seidel on H x = b: for a block I of rows, x_I += H[I, I]^-1 (b_I - H[I, :] x).
 
-    selection="shuffled": every epoch a new random partition into blocks, each visited once. There is no step
-    size and the error decreases monotonically in the norm of H. A sweep sees every row's residual once, for
-    free but not at the same time; a product confirms it before convergence is claimed.
+    selection="shuffled": every epoch a new random partition into p blocks, each visited once, accelerated as
+    by Nesterov (Tu et al. 2017). There is no step size to choose.
+
+        for each block I:                                       tau = sqrt(c) / p,  mu = c / p,  c = 0.3
+            u = (x + tau z) / (1 + tau)
+            d = H[I, I]^-1 (b_I - H[I, :] u)
+            z = (1 - tau) z + tau u;  z_I += (tau / mu) d
+            x = u;  x_I += d
+
+    A sweep sees every row's residual once, for free but not at the same time; a product confirms it before
+    convergence is claimed.
 
     selection="greedy": a fixed partition, always the block with the largest residual, which is carried along
     by r -= H[:, I] d (thesis, algorithm 5.1, chapter 5).
@@ -53,7 +64,8 @@ class AP(Solver):
 
     def _shuffled(self, run: Run, blocks: int, note: str) -> Solution:
         n, s = run.b.shape
-        x = run.start.clone()
+        x, z = run.start.clone(), run.start.clone()
+        mu, tau = _STRENGTH / blocks, math.sqrt(_STRENGTH) / blocks
         # The truth at the end of a sweep relative to its estimate, learned from the checks.
         correction = 1.0
         before = best = torch.full((s,), math.inf, dtype=torch.float64, device=x.device)
@@ -63,15 +75,18 @@ class AP(Solver):
             for index in permutation(n, run.generator, x.device).tensor_split(blocks):
                 if not run.affords(run.H.cost(len(index))):
                     return run.finish(x, Status.BUDGET_EXHAUSTED, repr(self), note)
-                r = run.b[index] - run.rows(index, x)
-                x.index_add_(0, index, _block_solve(run.H, index, r))
+                ahead = torch.lerp(x, z, tau / (1.0 + tau))
+                r = run.b[index] - run.rows(index, ahead)
+                d = _block_solve(run.H, index, r)
+                z.lerp_(ahead, tau).index_add_(0, index, d, alpha=tau / mu)
+                x = ahead.index_add_(0, index, d)
                 seen += column_norms(r).square()
                 run.iterations += 1
             norms = run.record(seen.sqrt(), exact=False)
             if not bool(torch.isfinite(norms).all()) or float(norms.max()) > 1e6:
                 return run.finish(run.start, Status.DIVERGED, repr(self), note)
             # Rows were seen half a sweep ago on average, and the residual has gone on falling since.
-            estimate = run.measure(norms * (norms / before).clamp(max=1.0).sqrt())
+            estimate = run.measure(norms * (norms / before).nan_to_num(1.0).clamp(max=1.0).sqrt())
             if 0.0 < correction * estimate <= run.tol:
                 if not run.affords(run.H.cost()):
                     return run.finish(x, Status.BUDGET_EXHAUSTED, repr(self), note)

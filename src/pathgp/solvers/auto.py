@@ -15,6 +15,7 @@ from pathgp.solvers.cg import CG
 from pathgp.solvers.cholesky import Cholesky
 from pathgp.solvers.preconditioners import automatic_rank
 from pathgp.solvers.sdd import SDD
+from pathgp.solvers.sgd import SGD
 
 # Epochs from a residual of 1 to one of 0.01, as measured on regression data with learned hyperparameters: AP
 # took 6 to 40, CG with a randomly pivoted Cholesky preconditioner 6 to 80.
@@ -133,14 +134,13 @@ def as_solver(solver: str | Solver) -> Solver:
         "cg": CG,
         "ap": AP,
         "sdd": SDD,
+        "sgd": SGD,
     }
     if isinstance(solver, Solver):
         return solver
     if isinstance(solver, str) and solver.lower() in named:
         return named[solver.lower()]()
-    raise ValueError(
-        f"solver must be one of {', '.join(map(repr, named))}, or a solver such as AP(), got {solver!r}"
-    )
+    raise ValueError(f"solver must be one of {', '.join(map(repr, named))}, or a solver such as AP(), got {solver!r}")
 
 
 def _name(solver: Solver) -> str:

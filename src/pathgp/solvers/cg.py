@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -36,7 +35,10 @@ class CG(Solver):
             )
 
     def _solve(self, run: Run, residual: Tensor) -> Solution:
-        apply, note = self._build(run)
+        choice = RandomlyPivotedCholesky() if isinstance(self.preconditioner, str) else self.preconditioner
+        if not run.affords(1.0 if choice is None else 1.0 + choice.cost(run.H)):
+            return run.finish(run.start, Status.BUDGET_EXHAUSTED, repr(self), "the budget is below one iteration")
+        apply, note = ((lambda r: r), "no preconditioner") if choice is None else choice.build(run)
         x, norms = run.start.clone(), column_norms(residual)
         active = _unfinished(run, norms)
         part, r = x[:, active], residual[:, active]
@@ -90,12 +92,6 @@ class CG(Solver):
 
         x[:, active] = part
         return run.finish(x, Status.BUDGET_EXHAUSTED, repr(self), note)
-
-    def _build(self, run: Run) -> tuple[Callable[[Tensor], Tensor], str]:
-        if self.preconditioner is None:
-            return (lambda r: r), "no preconditioner"
-        choice = self.preconditioner
-        return (choice if isinstance(choice, Preconditioner) else RandomlyPivotedCholesky()).build(run)
 
 
 def _dots(a: Tensor, b: Tensor) -> Tensor:

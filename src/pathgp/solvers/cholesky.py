@@ -20,10 +20,13 @@ class Cholesky(Solver):
 
     def _solve(self, run: Run, residual: Tensor) -> Solution:
         n, s = run.b.shape
-        if not run.affords(1.0 + n / (6.0 * s)):
-            return run.finish(
-                run.start, Status.BUDGET_EXHAUSTED, repr(self), "the factorisation exceeds the budget"
+        if 16 * n**2 > run.H.memory:
+            raise ValueError(
+                f"Cholesky needs {16e-9 * n**2:.2g} GB, the operator's budget is {run.H.memory / 1e9:.2g} GB: "
+                "use AP or CG, or raise memory="
             )
+        if not run.affords(1.0 + n / (6.0 * s)):
+            return run.finish(run.start, Status.BUDGET_EXHAUSTED, repr(self), "the factorisation exceeds the budget")
         H = run.H.block(torch.arange(n, device=run.H.device)).to(torch.float64)
         run.epochs += 1.0 + n / (6.0 * s)
         factor, jitter = factorise(H)
@@ -46,9 +49,7 @@ def factorise(A: Tensor) -> tuple[Tensor, float]:
         added = 1e-8 * scale if jitter == 0.0 else 9.0 * jitter
         jitter += added
         if not jitter <= scale:
-            raise RuntimeError(
-                "the matrix is not positive definite, not even with jitter: check for NaN in the inputs"
-            )
+            raise RuntimeError("the matrix is not positive definite, not even with jitter: check for NaN in the inputs")
         A.diagonal().add_(added)
         factor, info = torch.linalg.cholesky_ex(A)
     return factor, jitter

@@ -53,6 +53,13 @@ class Preconditioner(ABC):
         if self.rank is not None and self.rank < 1:
             raise ValueError(f"rank must be at least 1, got {self.rank}")
 
+    def largest_rank(self, H: Operator) -> int:
+        return min(H.shape[0], automatic_rank(H) if self.rank is None else self.rank)
+
+    def cost(self, H: Operator) -> float:
+        """The most epochs that ``build`` can take."""
+        return H.cost(self.largest_rank(H))
+
     def build(self, run: Run) -> tuple[LowRankInverse, str]:
         """The preconditioner of ``run.H`` and a note on it; columns of K are counted as epochs."""
         noise = run.H.noise
@@ -67,7 +74,7 @@ class Preconditioner(ABC):
 
     def _factorise(self, run: Run, variances: Tensor) -> tuple[Tensor, Tensor]:
         n = run.H.shape[0]
-        largest = min(n, self.rank if self.rank is not None else automatic_rank(run.H))
+        largest = self.largest_rank(run.H)
         factor = torch.zeros(n, largest, dtype=torch.float64, device=run.H.device)
         left = variances.clone()
         enough = 0.0 if self.rank is not None else float(run.H.noise.mean())

@@ -79,10 +79,10 @@ class SDD(Solver):
         a, v = run.start.clone(), torch.zeros_like(run.start)
         average = a if averaging is None else a.clone()
         good = (a.clone(), average.clone())
-        # The truth at the end of an epoch, relative to what the epoch saw: learned from the checks.
-        optimism = 1.0
+        # The truth at the end of an epoch relative to its estimate, learned from the checks.
+        correction = 1.0
         best, waited, halvings = column_norms(residual), 0, 0
-        floor = max(run.tol, torch.finfo(a.dtype).eps)
+        before, floor = best, max(run.tol, torch.finfo(a.dtype).eps)
 
         def note() -> str:
             how = "automatic" if self.step_size == "auto" else "given"
@@ -121,13 +121,17 @@ class SDD(Solver):
                 return run.finish(average, Status.BUDGET_EXHAUSTED, repr(self), note())
             if growth < _GROWTH / 2:
                 good = (a.clone(), average.clone())
-            if run.satisfied(optimism * norms):
+            # Rows were seen half an epoch ago on average, and the residual has gone on falling since.
+            estimate = run.measure(norms * (norms / before).nan_to_num(1.0).clamp(max=1.0).sqrt())
+            if 0.0 < correction * estimate <= run.tol:
+                if not run.affords(run.H.cost()):
+                    return run.finish(a, Status.BUDGET_EXHAUSTED, repr(self), note())
                 exact = run.record(column_norms(run.residual(a)), exact=True)
                 if run.satisfied(exact):
                     return run.finish(a, Status.CONVERGED, repr(self), note(), exact)
-                optimism = max(float((exact / norms.clamp_min(1e-300)).max()), 0.5 * optimism)
+                correction = run.measure(exact) / estimate
             waited = 0 if bool((norms < 0.99 * best).any()) else waited + 1
-            best = torch.minimum(best, norms)
+            before, best = norms, torch.minimum(best, norms)
             if waited == _PATIENCE and averaging is None:
                 return run.finish(a, Status.STALLED, repr(self), note())
 

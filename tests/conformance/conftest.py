@@ -1,0 +1,158 @@
+"""The table: every solver meets every operator, in both precisions, with few and many right-hand sides.
+
+A new solver or operator joins by a line in ``SOLVERS`` or ``OPERATORS`` and gets the whole battery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+from pathgp import kernels, operators, solvers
+from reference import matern, system
+
+N = 160
+LENGTHSCALE = torch.tensor([0.4, 0.6])
+SIGNAL = 0.8
+TOL = 1e-2
+Solved = tuple[solvers.Solution, list[solvers.Record]]
+
+
+@dataclass(frozen=True)
+class SolverCase:
+    solver: solvers.Solver
+    # Generous, but few enough to notice when a solver becomes slow.
+    max_epochs: float
+    # Whether TOL is within reach: primal SGD hardly moves along the small eigenvalues of K, and fixed blocks
+    # take hundreds of epochs.
+    converges: bool = True
+
+
+SOLVERS: dict[str, SolverCase] = {
+    "cholesky": SolverCase(solvers.Cholesky(), 30),
+    "cg": SolverCase(solvers.CG(), 10),
+    "cg-plain": SolverCase(solvers.CG(preconditioner=None), 40),
+    "cg-pivoted": SolverCase(solvers.CG(solvers.PivotedCholesky(10)), 15),
+    "ap": SolverCase(solvers.AP(block_size=80), 15),
+    "ap-greedy": SolverCase(solvers.AP(block_size=80, selection="greedy"), 30, converges=False),
+    "sdd": SolverCase(solvers.SDD(batch_size=64), 120),
+    "sgd": SolverCase(solvers.SGD(batch_size=64), 30, converges=False),
+    "auto": SolverCase(solvers.Auto(), 30),
+}
+
+
+def _inputs(dtype: torch.dtype) -> Tensor:
+    return torch.rand(N, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
+
+
+def _kernel_operator(dtype: torch.dtype, backend: str, noise: float | Tensor) -> operators.Operator:
+    kernel = kernels.Scale(kernels.Matern(1.5, LENGTHSCALE), SIGNAL)
+    # The smallest budget that Cholesky accepts cuts H into three by three tiles or more.
+    return operators.KernelOperator(kernel, _inputs(dtype), noise, backend, memory=16 * N**2)
+
+
+SCALAR = 0.4
+PER_POINT = torch.linspace(0.3, 0.6, N, dtype=torch.float64)
+
+OPERATORS: dict[str, tuple[Callable[[torch.dtype], operators.Operator], float | Tensor]] = {
+    "dense": (lambda dtype: _kernel_operator(dtype, "dense", SCALAR), SCALAR),
+    "dense, noise per point": (lambda dtype: _kernel_operator(dtype, "dense", PER_POINT), PER_POINT),
+    "streamed": (lambda dtype: _kernel_operator(dtype, "streamed", SCALAR), SCALAR),
+    "streamed, noise per point": (lambda dtype: _kernel_operator(dtype, "streamed", PER_POINT), PER_POINT),
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """H x = B + Sigma delta with its dense float64 twin; the last of several columns is zero."""
+
+    H: operators.Operator
+    dense: Tensor
+    B: Tensor
+    delta: Tensor
+
+    @property
+    def target(self) -> Tensor:
+        noise = self.H.noise.unsqueeze(1) if self.H.noise.ndim else self.H.noise
+        return self.B.double() + noise * self.delta.double()
+
+    def residual(self, x: Tensor) -> Tensor:
+        """Relative residuals from the dense float64 matrix; zero for a zero column."""
+        norms = self.target.norm(dim=0)
+        return (self.target - self.dense @ x.double()).norm(dim=0) / torch.where(norms > 0, norms, 1.0)
+
+    def rounding(self, x: Tensor) -> Tensor:
+        """How far a residual computed in the operator's precision may be off."""
+        norms = self.target.norm(dim=0)
+        size = (self.dense.abs() @ x.double().abs() + self.target.abs()).norm(dim=0)
+        return 20 * torch.finfo(self.H.dtype).eps * size / torch.where(norms > 0, norms, 1.0)
+
+    def truth(self) -> Tensor:
+        return torch.linalg.solve(self.dense, self.target)
+
+
+@cache
+def _problem(operator: str, dtype: torch.dtype, s: int) -> Problem:
+    build, noise = OPERATORS[operator]
+    X = _inputs(dtype)
+    H = build(dtype)
+    dense = system(lambda A, Z: SIGNAL**2 * matern(A, Z, 1.5, LENGTHSCALE), X, noise)
+    generator = torch.Generator().manual_seed(1)
+    f = torch.linalg.cholesky(dense) @ torch.randn(N, s, generator=generator, dtype=torch.float64)
+    delta = torch.randn(N, s, generator=generator, dtype=torch.float64)
+    # As in a posterior: the first column has no noise in delta.
+    delta[:, 0] = 0.0
+    if s > 1:
+        f[:, -1] = delta[:, -1] = 0.0
+    return Problem(H, dense, f.to(dtype), delta.to(dtype))
+
+
+@pytest.fixture(params=[1, 17, 65], ids=lambda s: f"s={s}")
+def columns(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture(params=[torch.float32, torch.float64], ids=["float32", "float64"])
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture(params=OPERATORS)
+def operator(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def problem(operator: str, dtype: torch.dtype, columns: int) -> Problem:
+    return _problem(operator, dtype, columns)
+
+
+@pytest.fixture(params=SOLVERS)
+def case(request: pytest.FixtureRequest) -> SolverCase:
+    return SOLVERS[request.param]
+
+
+@cache
+def _solved(case: SolverCase, problem_key: tuple[str, torch.dtype, int]) -> Solved:
+    problem, seen = _problem(*problem_key), list[solvers.Record]()
+    solution = case.solver.solve(
+        problem.H,
+        problem.B,
+        delta=problem.delta,
+        tol=TOL,
+        max_epochs=case.max_epochs,
+        generator=torch.Generator().manual_seed(2),
+        callback=seen.append,
+    )
+    return solution, seen
+
+
+@pytest.fixture
+def solved(case: SolverCase, operator: str, dtype: torch.dtype, columns: int) -> Solved:
+    """One solution per line of the table, shared by the tests that only look at it."""
+    return _solved(case, (operator, dtype, columns))
