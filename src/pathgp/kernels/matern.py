@@ -47,7 +47,7 @@ class Matern(Stationary):
         if self.nu == 0.5:
             return decay
         if self.nu == 1.5:
-            return a.add_(1.0).mul_(decay)
+            return decay.addcmul_(a, decay)
         return a.square().div_(3.0).add_(a).add_(1.0).mul_(decay)
 
     def slope(self, sq: Tensor, *shape: Tensor) -> Tensor:

@@ -117,7 +117,7 @@ class KernelOperator(Operator):
 
     def features(self, num: int, generator: torch.Generator | None = None) -> Tensor:
         with torch.no_grad():
-            return self._snapshot.features(num, generator=generator)(self.X)
+            return self._snapshot.features(num, generator=generator, dim=self.X.shape[1])(self.X)
 
     def cost(self, rows: int | None = None) -> float:
         return 1.0 if rows is None else rows / self.shape[0]
