@@ -94,6 +94,8 @@ def solve_system(
         generator=generator,
         callback=callback,
     )
+    if not bool(torch.isfinite(solution.x).all()):
+        raise ValueError("the solve left the range of the numbers: rescale X and y, or check the kernel's parameters")
     largest = math.sqrt(float(kernel.diag(X).max()))
     residual = float(solution.residual[0]) * size
     report = ConditionReport(

@@ -43,6 +43,10 @@ def read_matrix(X: Array, name: str = "X", columns: int | None = None, like: Ten
     _require_finite(tensor, name)
     if like is not None:
         tensor = _match(tensor, like, name, is_numpy)
+    limit = math.sqrt(torch.finfo(tensor.dtype).max) / 16
+    if tensor.numel() and float(tensor.detach().abs().max()) > limit:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise ValueError(f"{name} has values beyond {limit:.0e}, whose squares leave the range of {kind}: rescale it")
     return Matrix(tensor, is_numpy)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -48,7 +49,7 @@ def factorise(A: Tensor) -> tuple[Tensor, float]:
     while int(info) != 0:
         added = 1e-8 * scale if jitter == 0.0 else 9.0 * jitter
         jitter += added
-        if not jitter <= scale:
+        if not jitter <= scale < math.inf:
             raise RuntimeError("the matrix is not positive definite, not even with jitter: check for NaN in the inputs")
         A.diagonal().add_(added)
         factor, info = torch.linalg.cholesky_ex(A)
