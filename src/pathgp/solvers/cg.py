@@ -12,6 +12,8 @@ from pathgp.solvers.preconditioners import Preconditioner, RandomlyPivotedCholes
 
 # The recurrence for the residual drifts from the truth in float32; a product every so often corrects it.
 _CHECK_EVERY = 50
+# Checks without any column improving by a percent after which a run counts as stalled.
+_PATIENCE = 6
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class CG(Solver):
 
         q = H d;  a = r.z / d.q;  x += a d;  r -= a q;  z = P^-1 r;  d = z + (r.z / previous r.z) d
 
-    One epoch per iteration, five vectors of memory per column. The preconditioner P = F F^T + Sigma comes
+    One epoch per iteration, six vectors of memory per column. The preconditioner P = F F^T + Sigma comes
     from a low-rank factor of K: "auto" is a randomly pivoted Cholesky factor of automatic rank, None is none.
     Thesis, section 2.2.4 (eq. cg).
     """
@@ -40,16 +42,19 @@ class CG(Solver):
             return run.finish(run.start, Status.BUDGET_EXHAUSTED, repr(self), "the budget is below one iteration")
         apply, note = ((lambda r: r), "no preconditioner") if choice is None else choice.build(run)
         x, norms = run.start.clone(), column_norms(residual)
+        # The iterate with the smallest true residual, for every column by itself: in finite precision the
+        # last one may be far worse.
+        best_x, best = x.clone(), norms.clone()
         active = _unfinished(run, norms)
         part, r = x[:, active], residual[:, active]
         z = apply(r)
         d, rz = z.clone(), _dots(r, z)
-        best, stalls = norms.clone(), 0
+        claims, waited = 0, 0
 
         while run.affords(1.0):
             q = run.product(d)
             dq = _dots(d, q)
-            # Non-positive curvature: rounding has eaten the matrix, and the column waits for a restart.
+            # Non-positive curvature: rounding has eaten the matrix, and the column restarts.
             sound = (dq > 0) & (rz > 0)
             step = torch.where(sound, rz / dq, 0.0).to(r.dtype)
             part += step * d
@@ -64,16 +69,20 @@ class CG(Solver):
                     break
                 x[:, active] = part
                 residual = run.residual(x)
-                norms = run.record(column_norms(residual), exact=True)
-                if run.satisfied(norms):
-                    return run.finish(x, Status.CONVERGED, repr(self), note, norms)
+                norms = column_norms(residual)
+                progress = bool((norms < 0.99 * best).any())
+                best_x, best = _better(best_x, best, x, norms)
+                run.record(best, exact=True)
+                if run.satisfied(best):
+                    return run.finish(best_x, Status.CONVERGED, repr(self), note, best)
                 if not bool(torch.isfinite(norms).all()) or float(norms.max()) > 1e6:
-                    return run.finish(run.start, Status.DIVERGED, repr(self), note)
+                    return run.finish(best_x, Status.DIVERGED, repr(self), note, best)
+                # The floor of the precision: claims that do not hold, or no progress at all.
+                claims = claims + 1 if claimed and not progress else 0
+                waited = 0 if progress else waited + 1
+                if claims == 2 or waited == _PATIENCE:
+                    return run.finish(best_x, Status.STALLED, repr(self), note, best)
                 if claimed:
-                    stalls = 0 if bool((norms[active] < 0.9 * best[active]).any()) else stalls + 1
-                    if stalls == 2:
-                        return run.finish(x, Status.STALLED, repr(self), note, norms)
-                    best = torch.minimum(best, norms)
                     active = _unfinished(run, norms)
                     part, r = x[:, active], residual[:, active]
                     z = apply(r)
@@ -83,15 +92,24 @@ class CG(Solver):
             elif run.rule == "every" and int((norms[active] > run.tol).sum()) <= 0.75 * len(active):
                 keep = norms[active] > run.tol
                 x[:, active] = part
-                active, part, r, d, rz = active[keep], part[:, keep], r[:, keep], d[:, keep], rz[keep]
+                active, part, r, d = active[keep], part[:, keep], r[:, keep], d[:, keep]
+                rz, sound = rz[keep], sound[keep]
 
             z = apply(r)
             new = _dots(r, z)
-            d = z + torch.where(rz > 0, new / rz, 0.0).to(r.dtype) * d
+            d = z + torch.where(sound, new / rz, 0.0).to(r.dtype) * d
             rz = new
 
         x[:, active] = part
-        return run.finish(x, Status.BUDGET_EXHAUSTED, repr(self), note)
+        best_x, best = _better(best_x, best, x, column_norms(run.residual(x)))
+        run.record(best, exact=True)
+        return run.finish(best_x, Status.BUDGET_EXHAUSTED, repr(self), note, best)
+
+
+def _better(best_x: Tensor, best: Tensor, x: Tensor, norms: Tensor) -> tuple[Tensor, Tensor]:
+    """Column by column, the iterate with the smaller residual."""
+    smaller = norms < best
+    return torch.where(smaller, x, best_x), torch.where(smaller, norms, best)
 
 
 def _dots(a: Tensor, b: Tensor) -> Tensor:

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+
+from pathgp.operators import KernelOperator
+from pathgp.solvers import AP, Status
+
+Make = Callable[..., tuple[KernelOperator, torch.Tensor]]
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_shuffled_blocks_need_far_fewer_epochs_than_fixed_ones(make: Make) -> None:
+    H, B = make(n=300, noise=0.1)
+    shuffled = AP(block_size=60).solve(H, B, generator=seeded())
+    greedy = AP(block_size=60, selection="greedy").solve(H, B, generator=seeded(), max_epochs=1000)
+    assert shuffled.converged
+    assert greedy.converged
+    assert shuffled.epochs < 0.2 * greedy.epochs
+
+
+def test_bigger_blocks_need_fewer_epochs(make: Make) -> None:
+    H, B = make(n=300, noise=0.1)
+    epochs = [AP(block_size=b).solve(H, B, generator=seeded()).epochs for b in (20, 80, 300)]
+    assert epochs[0] > epochs[1] > epochs[2]
+    # One block is a direct solution, up to the momentum.
+    assert epochs[2] <= 4
+
+
+def test_a_block_beyond_n_is_the_whole_matrix(make: Make) -> None:
+    H, B = make(n=50)
+    assert "1 blocks of 50 rows" in AP(block_size=10_000).solve(H, B).note
+
+
+def test_the_error_of_greedy_blocks_falls_monotonically_in_the_norm_of_h(make: Make) -> None:
+    H, B = make(n=120, noise=0.2)
+    dense = H.block(torch.arange(120))
+    truth = torch.linalg.solve(dense, B)
+    errors = []
+    for epochs in range(1, 8):
+        error = AP(40, "greedy").solve(H, B, tol=1e-12, max_epochs=epochs, generator=seeded()).x - truth
+        errors.append(float((error * (dense @ error)).sum()))
+    assert all(after <= before * (1 + 1e-9) for before, after in pairwise(errors))
+    assert errors[-1] < errors[0]
+
+
+def test_checks_are_few(make: Make) -> None:
+    """The residuals seen on the way tell when a product is worth its price."""
+    H, B = make(n=300, noise=0.1)
+    solution = AP(block_size=60).solve(H, B, generator=seeded())
+    exact = [record for record in solution.history if record.is_exact]
+    assert len(exact) <= 5
+
+
+def test_float32_with_tiny_noise_says_that_it_stalled(make: Make) -> None:
+    H, B = make(n=300, noise=1e-4, lengthscale=1.0, dtype=torch.float32)
+    solution = AP(block_size=60).solve(H, B, tol=1e-7, generator=seeded(), max_epochs=500)
+    assert solution.status in (Status.STALLED, Status.BUDGET_EXHAUSTED)
+    assert torch.isfinite(solution.x).all()
+
+
+def test_errors() -> None:
+    with pytest.raises(ValueError, match="block_size"):
+        AP(block_size=0)
+    with pytest.raises(ValueError, match="'shuffled' or 'greedy'"):
+        AP(selection="cyclic")

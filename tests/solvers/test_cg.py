@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pathgp.operators import KernelOperator
+from pathgp.solvers import CG, PivotedCholesky, RandomlyPivotedCholesky, Status
+from pathgp.solvers.base import Run
+from pathgp.solvers.preconditioners import LowRankInverse, Preconditioner, automatic_rank
+
+Make = Callable[..., tuple[KernelOperator, torch.Tensor]]
+PIVOTS = [PivotedCholesky, RandomlyPivotedCholesky]
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def run_of(H: KernelOperator, B: torch.Tensor) -> Run:
+    return Run(H, B, None, None, 1e-2, None, seeded(), None, "every")
+
+
+@pytest.mark.parametrize("pivots", PIVOTS)
+def test_a_preconditioner_saves_iterations(make: Make, pivots: type[Preconditioner]) -> None:
+    H, B = make(n=300, noise=0.05)
+    plain = CG(preconditioner=None).solve(H, B, tol=1e-4)
+    helped = CG(pivots(60)).solve(H, B, tol=1e-4, generator=seeded())
+    assert plain.converged
+    assert helped.converged
+    assert helped.iterations < 0.5 * plain.iterations
+    assert f"{pivots.__name__} of rank 60" in helped.note
+
+
+def test_more_rank_saves_more(make: Make) -> None:
+    H, B = make(n=300, noise=0.05)
+    solvers = [CG(RandomlyPivotedCholesky(rank)) for rank in (10, 40, 160)]
+    iterations = [solver.solve(H, B, tol=1e-4, generator=seeded()).iterations for solver in solvers]
+    assert iterations[0] > iterations[1] > iterations[2]
+
+
+@pytest.mark.parametrize("noise", [torch.tensor(0.04), torch.linspace(0.01, 0.2, 30)])
+def test_woodbury_is_the_inverse(noise: torch.Tensor) -> None:
+    F = torch.randn(30, 5, generator=seeded(), dtype=torch.float64)
+    R = torch.randn(30, 3, generator=seeded(1), dtype=torch.float64)
+    noise = noise.double()
+    P = F @ F.T + torch.diag(noise.expand(30))
+    torch.testing.assert_close(LowRankInverse(F, noise)(R), torch.linalg.solve(P, R))
+
+
+@pytest.mark.parametrize("pivots", PIVOTS)
+def test_the_factor_never_exceeds_the_kernel_matrix(make: Make, pivots: type[Preconditioner]) -> None:
+    """K - F F^T is a Schur complement: positive semi-definite, its trace is what is said to be left."""
+    H, B = make(n=120, noise=0.1)
+    run = run_of(H, B)
+    variances = H.diagonal() - H.noise
+    factor, left = pivots(40)._factorise(run, variances)
+    K = H.block(torch.arange(120)) - H.noise * torch.eye(120, dtype=torch.float64)
+    rest = K - factor @ factor.T
+    assert float(torch.linalg.eigvalsh(rest).min()) > -1e-10
+    torch.testing.assert_close(rest.diagonal().clamp_min(0), left, rtol=1e-6, atol=1e-8)
+    assert float(left.sum()) < 0.2 * float(variances.sum())
+    assert run.epochs == pytest.approx(40 / 120)
+
+
+@pytest.mark.parametrize("pivots", PIVOTS)
+def test_a_full_rank_factor_is_the_matrix(make: Make, pivots: type[Preconditioner]) -> None:
+    H, B = make(n=60, noise=0.3)
+    solution = CG(pivots(60)).solve(H, B, tol=1e-6, generator=seeded())
+    assert solution.converged
+    assert solution.iterations <= 3
+
+
+def test_the_automatic_rank(make: Make) -> None:
+    # It stops when what is left is below the noise: a smooth function under strong noise needs little.
+    H, B = make(n=400, noise=1.0, lengthscale=2.0)
+    solution = CG().solve(H, B, generator=seeded())
+    rank = int(solution.note.split("rank ")[1].split(",")[0])
+    assert rank < automatic_rank(H) == 50
+    H, B = make(n=400, noise=1e-3, lengthscale=0.2)
+    assert "rank 50," in CG().solve(H, B, generator=seeded()).note
+
+
+def test_the_automatic_rank_fits_the_memory() -> None:
+    from pathgp import kernels
+
+    X = torch.rand(1000, 2, generator=seeded())
+    roomy = KernelOperator(kernels.Matern(1.5, 0.3), X)
+    tight = KernelOperator(kernels.Matern(1.5, 0.3), X, memory=1_000_000)
+    assert automatic_rank(roomy) == 125
+    assert automatic_rank(tight) * 1000 * 8 * 3 <= 500_000
+
+
+def test_noise_free_systems_have_a_preconditioner_too(make: Make) -> None:
+    H, B = make(n=100, noise=0.0, lengthscale=0.1)
+    solution = CG().solve(H, B, tol=1e-6, generator=seeded())
+    assert solution.converged
+
+
+def test_converged_columns_are_left_alone(make: Make) -> None:
+    """Columns that converge early cost nothing afterwards and stay as they are."""
+    H, B = make(n=200, noise=0.1)
+    easy = H @ torch.ones_like(B[:, :1])
+    x0 = torch.zeros_like(B)
+    both = torch.cat([easy, B[:, 1:]], 1)
+    x0[:, 0] = 1.0
+    solution = CG(None).solve(H, both, x0=x0)
+    assert solution.converged
+    torch.testing.assert_close(solution.x[:, 0], x0[:, 0], rtol=1e-15, atol=0.0)
+
+
+def test_float32_with_tiny_noise_says_that_it_stalled(make: Make) -> None:
+    H, B = make(n=300, noise=1e-4, lengthscale=1.0, dtype=torch.float32)
+    solution = CG().solve(H, B, tol=1e-6, generator=seeded(), max_epochs=2000)
+    assert solution.status is Status.STALLED
+    assert "float64" in solution.status.value
+    assert torch.isfinite(solution.x).all()
+    assert (solution.residual <= 1.0 + 1e-6).all()
+
+
+@pytest.mark.parametrize("bad", ["greedy", 100, object()])
+def test_errors(bad: Any) -> None:
+    with pytest.raises(ValueError, match="RandomlyPivotedCholesky"):
+        CG(preconditioner=bad)
+    with pytest.raises(ValueError, match="rank"):
+        PivotedCholesky(0)
