@@ -94,6 +94,12 @@ REFUSED: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("X too large", lambda: condition(1e200 * X), ValueError, "X has values beyond.*squares leave the range"),
     ("y too large", lambda: condition(y=1e300 * Y), ValueError, "sum of squares of y is beyond the range"),
     ("y too large for float32", lambda: condition(X.astype("f4"), 1e30 * Y), ValueError, "squares of y is beyond"),
+    (
+        "variance beyond float32",
+        lambda: gp(standardise=True).condition(X.astype("f4"), 1e-25 * Y),
+        ValueError,
+        "y varies by .*e-26, and its variance leaves the range of torch.float32",
+    ),
     ("Xs too large", lambda: condition(X.astype("f4")).mean(1e300 * XS), ValueError, "Xs has values beyond.*float32"),
     ("unknown solver", lambda: condition(solver="foo"), ValueError, "solver must be one of 'auto'.*'foo'"),
     ("solver class", lambda: condition(solver=CG), ValueError, "solver must be one of"),

@@ -26,7 +26,15 @@ class Standardisation:
     def of(cls, X: Tensor, y: Tensor) -> Standardisation:
         """Mean zero and standard deviation one on these rows; what is constant is only shifted."""
         X64, y64 = X.detach().to(torch.float64), y.detach().to(torch.float64)
-        return cls(X64.mean(0), _deviation(X64), y64.mean(), _deviation(y64))
+        scaling = cls(X64.mean(0), _deviation(X64), y64.mean(), _deviation(y64))
+        # Variances come back in the square of y's unit, which float32 cannot hold for y of 1e-20, say.
+        square, limits = float(scaling.target_scale) ** 2, torch.finfo(X.dtype)
+        if not limits.tiny <= square <= limits.max:
+            raise ValueError(
+                f"y varies by {float(scaling.target_scale):.0e}, and its variance leaves the range of {X.dtype}: "
+                "use another unit for y, or float64 inputs"
+            )
+        return scaling
 
     def inputs(self, X: Tensor) -> Tensor:
         if bool((self.shift == 0).all()) and bool((self.scale == 1).all()):
