@@ -110,12 +110,9 @@ class SGD(Solver):
 
     def _steps(self, run: Run) -> Tensor:
         """One step per column; a column without a right-hand side has the solution zero and stays there."""
-        if self.step_size is not None:
-            step = torch.full_like(run.scale, self.step_size)
-        elif run.delta is None:
-            step = torch.full_like(run.scale, 0.5)
-        else:
-            step = torch.where((run.delta != 0).any(0), 0.1, 0.5).to(run.scale)
+        step = torch.full_like(run.scale, 0.5 if self.step_size is None else self.step_size)
+        if self.step_size is None and run.delta is not None:
+            step.masked_fill_((run.delta != 0).any(0), 0.1)
         return step.masked_fill(run.zero, 0.0)
 
 
@@ -126,7 +123,10 @@ def gradient(run: Run, index: Tensor, u: Tensor, weights: Tensor, features: int)
     error = run.rows(index, u) - noise * u[index] - run.targets[index]
     error *= weights[index] / len(index)
     g = run.columns(index, error).index_add_(0, index, -noise * error)
-    phi = run.H.features(features, run.generator)
+    try:
+        phi = run.H.features(features, run.generator)
+    except NotImplementedError as error:
+        raise NotImplementedError(f"SGD needs random features, use SDD, AP or CG instead: {error}") from error
     away = u if run.delta is None else u - run.delta
     return g.addmm_(phi, phi.T @ away, alpha=float(run.H.noise.mean()) / len(g))
 

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from pathgp import kernels, solvers
+from pathgp.operators import KernelOperator
+from pathgp.solvers import AP, CG, SDD, SGD, Auto, Cholesky, Solver, as_solver
+from pathgp.solvers.auto import predict_ap, predict_cg, predict_cholesky, rates
+
+Make = Callable[..., tuple[KernelOperator, Tensor]]
+
+
+class Pretend(KernelOperator):
+    """An operator that says it is large, for predictions only."""
+
+    def __init__(self, n: int, backend: str, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(kernels.Matern(1.5, 0.3), torch.zeros(1, 1, dtype=dtype))
+        self.shape, self.backend, self.memory = (n, n), backend, 10**12
+
+
+def test_small_systems_are_solved_directly(make: Make) -> None:
+    H, B = make(n=300, s=16)
+    solution = Auto().solve(H, B)
+    assert solution.converged
+    assert solution.solver == "Cholesky()"
+    assert solution.note.startswith("Cholesky: about ")
+    assert "AP" in solution.note
+    assert "CG" in solution.note
+
+
+def test_what_does_not_fit_is_left_out(make: Make) -> None:
+    X = make(n=300)[0].X
+    _, B = make(n=300)
+    tight = KernelOperator(kernels.Matern(1.5, 0.4), X, 0.3, memory=16 * 300**2 - 1)
+    solution = Auto().solve(tight, B)
+    assert solution.converged
+    assert not solution.solver.startswith("Cholesky")
+    assert "Cholesky needs" in solution.note
+    H, _ = make(n=300)
+    solution = Auto().solve(H, B[:, :1], max_epochs=20)
+    assert not solution.solver.startswith("Cholesky")
+    assert "Cholesky exceeds max_epochs" in solution.note
+    assert solution.epochs <= 20
+
+
+def test_cholesky_asked_for_by_name_obeys_the_memory_as_well(make: Make) -> None:
+    X = make(n=300)[0].X
+    tight = KernelOperator(kernels.Matern(1.5, 0.4), X, 0.3, memory=10_000)
+    with pytest.raises(ValueError, match="use AP or CG, or raise memory="):
+        Cholesky().solve(tight, make(n=300)[1])
+
+
+@pytest.mark.parametrize("backend", ["dense", "streamed"])
+def test_direct_for_small_and_iterative_for_large(backend: str) -> None:
+    small, large = Pretend(1000, backend), Pretend(50_000, backend)
+    assert predict_cholesky(small, 64) < min(predict_ap(small, 64, 20), predict_cg(small, 64, 50))
+    assert predict_cholesky(large, 64) > predict_ap(large, 64, 20)
+
+
+def test_predictions_grow_as_the_work_does() -> None:
+    small, large = Pretend(10_000, "dense"), Pretend(20_000, "dense")
+    for predict in (predict_ap, predict_cg):
+        assert predict(large, 64, 20) > 3 * predict(small, 64, 20)
+        assert predict(large, 128, 20) > 1.4 * predict(large, 64, 20)
+    assert predict_ap(Pretend(20_000, "streamed"), 8, 20) > predict_ap(Pretend(20_000, "dense"), 8, 20)
+    half = Pretend(20_000, "dense", torch.float64)
+    assert predict_cholesky(half, 64) == pytest.approx(predict_cholesky(Pretend(20_000, "dense"), 64), rel=0.2)
+
+
+def test_the_choice_depends_on_nothing_but_its_inputs(make: Make) -> None:
+    H, B = make(n=300)
+    assert Auto().solve(H, B).note == Auto().solve(H, B).note
+    cpu = torch.device("cpu")
+    assert rates(cpu, torch.float32).multiply == 2 * rates(cpu, torch.float64).multiply
+
+
+def test_a_warm_start_makes_iterating_cheaper(make: Make) -> None:
+    H, B = make(n=300)
+    cold = Auto().solve(H, B, tol=1e-3).note
+    start = torch.linalg.solve(H.block(torch.arange(300)), B) * 0.99
+    warm = Auto().solve(H, B, x0=start, tol=1e-3).note
+
+    def seconds(note: str) -> float:
+        return float(note.split("AP ")[1].split(" s")[0])
+
+    assert seconds(warm) < 0.6 * seconds(cold)
+
+
+def test_solvers_by_name() -> None:
+    named = {"auto": Auto, "cholesky": Cholesky, "cg": CG, "ap": AP, "sdd": SDD, "SGD": SGD}
+    for name, kind in named.items():
+        assert as_solver(name) == kind()
+    given = AP(block_size=10)
+    assert as_solver(given) is given
+    for bad in ("lu", 3, AP):
+        with pytest.raises(ValueError, match="'auto', 'cholesky', 'cg'"):
+            as_solver(bad)  # type: ignore[arg-type]
+
+
+def test_every_solver_is_a_frozen_record() -> None:
+    for kind in (Auto, Cholesky, CG, AP, SDD, SGD):
+        solver: Solver = kind()
+        assert solver == kind()
+        assert hash(solver) == hash(kind())
+        assert repr(solver).startswith(kind.__name__)
+        with pytest.raises((AttributeError, TypeError)):
+            solver.batch_size = 3  # type: ignore[attr-defined]
+    assert {"AP", "CG", "SDD", "SGD", "Auto", "Cholesky", "as_solver"} <= set(vars(solvers))
