@@ -224,3 +224,21 @@ def test_without_samples_everything_but_paths_works() -> None:
     for ask in (lambda: post.paths(Xs), lambda: post.variance(Xs, method="samples")):
         with pytest.raises(ValueError, match=r"samples=0.*condition\(samples=64\)"):
             ask()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_gpu_gives_the_same_numbers(case: Case) -> None:
+    """With the same CPU generator: the draws do not depend on the device."""
+    X, y, Xs = case.data(60, 8)
+    posts = [
+        pathgp.GP(case.kernel, 0.2).condition(X.to(device), y.to(device), samples=4, features=256, generator=seeded())
+        for device in ("cpu", "cuda")
+    ]
+    for name in METHODS:
+        ours, theirs = getattr(posts[0], name)(Xs), getattr(posts[1], name)(Xs.cuda())
+        assert theirs.device.type == "cuda"
+        assert float((ours - theirs.cpu()).abs().max()) <= 1e-8, name
+    grown = [post.update(Xs.numpy(), y[:8].numpy(), generator=seeded(1)).mean(Xs.numpy()) for post in posts]
+    assert np.allclose(grown[0], grown[1], rtol=0, atol=1e-8)
