@@ -16,7 +16,7 @@ from torch import Tensor
 from pathgp import kernels, operators, solvers
 from reference import matern, system
 
-N = 160
+N = 120
 LENGTHSCALE = torch.tensor([0.4, 0.6])
 SIGNAL = 0.8
 TOL = 1e-2
@@ -38,8 +38,8 @@ SOLVERS: dict[str, SolverCase] = {
     "cg": SolverCase(solvers.CG(), 10),
     "cg-plain": SolverCase(solvers.CG(preconditioner=None), 40),
     "cg-pivoted": SolverCase(solvers.CG(solvers.PivotedCholesky(10)), 15),
-    "ap": SolverCase(solvers.AP(block_size=80), 15),
-    "ap-greedy": SolverCase(solvers.AP(block_size=80, selection="greedy"), 30, converges=False),
+    "ap": SolverCase(solvers.AP(block_size=60), 15),
+    "ap-greedy": SolverCase(solvers.AP(block_size=60, selection="greedy"), 30, converges=False),
     "sdd": SolverCase(solvers.SDD(batch_size=64), 120),
     "sgd": SolverCase(solvers.SGD(batch_size=64), 30, converges=False),
     "auto": SolverCase(solvers.Auto(), 30),
