@@ -75,7 +75,9 @@ def main() -> None:
         for strength in [None, *arguments.strengths]:
             found: list[tuple[int, float]] = []
             with torch.no_grad():
-                taken = seconds(lambda H=H, B=B, strength=strength, found=found: found.append(sweep_until(H, B, strength)))
+                taken = seconds(
+                    lambda H=H, B=B, strength=strength, found=found: found.append(sweep_until(H, B, strength))
+                )
             label = "plain" if strength is None else f"accelerated, mu p = {strength}"
             rows.append({"set": name, "way": label, "sweeps": found[0][0], "residual": found[0][1], "seconds": taken})
             print(table(rows[-1:]).splitlines()[-1], flush=True)

@@ -42,7 +42,10 @@ def test_the_gradient_is_unbiased(make: Make, noise: str) -> None:
     assert run.delta is not None
     expected = (K @ (weights * (K @ u - run.targets)) + variance.mean() * K @ (u - run.delta)) / N
     estimates = torch.stack(
-        [gradient(run, permutation(N, run.generator, H.device)[:10], u, weights, 20) for _ in range(2000)]
+        [
+            gradient(run, permutation(N, run.generator, H.device)[:10], u, weights, H.features(20, run.generator))
+            for _ in range(2000)
+        ]
     )
     assert_unbiased(estimates, expected)
 
@@ -72,7 +75,12 @@ def test_noise_in_delta_is_quieter_than_noise_in_the_targets(make: Make) -> None
         solution = torch.linalg.solve(H.block(torch.arange(N)), B + noise) / run.scale
         weights = row_weights(run)
         draws = torch.stack(
-            [gradient(run, permutation(N, run.generator, H.device)[:5], solution, weights, 400) for _ in range(300)]
+            [
+                gradient(
+                    run, permutation(N, run.generator, H.device)[:5], solution, weights, H.features(400, run.generator)
+                )
+                for _ in range(300)
+            ]
         )
         spreads.append(float(draws.var(0).sum()))
     assert spreads[0] < spreads[1]

@@ -47,8 +47,11 @@ class Operator(ABC):
         """sum_j L_j^T H R_j as a scalar, differentiable in the hyperparameters; L and R are constants."""
 
     @abstractmethod
-    def features(self, num: int, generator: torch.Generator | None = None) -> Tensor:
-        """Random features Phi of K at the training inputs: (n, num') with E[Phi Phi^T] = K."""
+    def features(self, num: int, generator: torch.Generator | None = None, draws: int | None = None) -> Tensor:
+        """Random features Phi of K at the training inputs: (n, num') with E[Phi Phi^T] = K.
+
+        With ``draws`` so many independent ones, (draws, n, num'), for the overhead of one.
+        """
 
     @abstractmethod
     def cost(self, rows: int | None = None) -> float:

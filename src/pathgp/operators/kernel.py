@@ -115,9 +115,9 @@ class KernelOperator(Operator):
         value: Tensor = _Bilinear.apply(self, L, R, *parameters)
         return value + noise
 
-    def features(self, num: int, generator: torch.Generator | None = None) -> Tensor:
+    def features(self, num: int, generator: torch.Generator | None = None, draws: int | None = None) -> Tensor:
         with torch.no_grad():
-            return self._snapshot.features(num, generator=generator, dim=self.X.shape[1])(self.X)
+            return self._snapshot.features(num, generator=generator, paths=draws, dim=self.X.shape[1])(self.X)
 
     def cost(self, rows: int | None = None) -> float:
         return 1.0 if rows is None else rows / self.shape[0]
@@ -143,8 +143,7 @@ class KernelOperator(Operator):
             raise ValueError(f"{name} must have shape ({rows}, s), got {tuple(V.shape)}")
         if V.dtype != self.dtype or V.device != self.device:
             raise TypeError(
-                f"{name} is {V.dtype} on {V.device}, the operator is {self.dtype} on {self.device}: "
-                f"convert {name}"
+                f"{name} is {V.dtype} on {V.device}, the operator is {self.dtype} on {self.device}: convert {name}"
             )
 
     def _weighted_noise(self, V: Tensor, index: Tensor | None = None) -> Tensor:
@@ -266,9 +265,7 @@ def _gather(K: Tensor) -> int:
 def _checked_noise(noise: float | Tensor, n: int, device: torch.device) -> Tensor:
     deviation = torch.as_tensor(noise, dtype=torch.float64, device=device)
     if deviation.ndim > 1 or (deviation.ndim == 1 and deviation.shape[0] != n):
-        raise ValueError(
-            f"noise must be one number or one per row ({n},), got shape {tuple(deviation.shape)}"
-        )
+        raise ValueError(f"noise must be one number or one per row ({n},), got shape {tuple(deviation.shape)}")
     if not bool(torch.isfinite(deviation).all()) or bool((deviation < 0).any()):
         raise ValueError("noise is a standard deviation: it must be finite and not negative")
     return deviation

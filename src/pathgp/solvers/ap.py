@@ -16,7 +16,7 @@ from pathgp.solvers.cholesky import factorise
 # Strength of the acceleration: 1 is none, and smaller values trust the problem to be harder. Measured by
 # benchmarks/acceleration.py: 0.3 takes a fifth fewer sweeps than none on pol, bike and protein and is never worse.
 _STRENGTH = 0.3
-# Sweeps without any column improving by a percent after which a run counts as stalled.
+# Sweeps without an improvement by a percent after which a run counts as stalled.
 _PATIENCE = 30
 
 
@@ -68,8 +68,7 @@ class AP(Solver):
         mu, tau = _STRENGTH / blocks, math.sqrt(_STRENGTH) / blocks
         # The truth at the end of a sweep relative to its estimate, learned from the checks.
         correction = 1.0
-        before = best = torch.full((s,), math.inf, dtype=torch.float64, device=x.device)
-        waited = 0
+        before = torch.full((s,), math.inf, dtype=torch.float64, device=x.device)
         while True:
             seen = torch.zeros(s, dtype=torch.float64, device=x.device)
             for index in permutation(n, run.generator, x.device).tensor_split(blocks):
@@ -94,10 +93,8 @@ class AP(Solver):
                 if run.satisfied(exact):
                     return run.finish(x, Status.CONVERGED, repr(self), note, exact)
                 correction = run.measure(exact) / estimate
-            improved = bool((norms < 0.99 * best).any())
-            before, best = norms, torch.minimum(best, norms)
-            waited = 0 if improved else waited + 1
-            if waited == _PATIENCE:
+            before = norms
+            if run.stalled(norms, _PATIENCE):
                 return run.finish(x, Status.STALLED, repr(self), note)
 
     def _greedy(self, run: Run, residual: Tensor, blocks: int, note: str) -> Solution:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -112,6 +113,7 @@ class Run:
         self.epochs = 0.0
         self.history: list[Record] = []
         self._began = time.perf_counter()
+        self._mark, self._waited = math.inf, 0
 
     @property
     def seconds(self) -> float:
@@ -160,6 +162,15 @@ class Run:
     def satisfied(self, residual: Tensor) -> bool:
         """Whether the stopping rule is met; never for tol = 0, which runs until the budget is spent."""
         return self.tol > 0 and self.measure(residual) <= self.tol
+
+    def stalled(self, residual: Tensor, patience: int) -> bool:
+        """Whether the mean residual has not fallen by a percent for ``patience`` calls in a row."""
+        level = float(residual.mean())
+        if level < 0.99 * self._mark:
+            self._mark, self._waited = level, 0
+        else:
+            self._waited += 1
+        return self._waited >= patience
 
     def finish(self, x: Tensor, status: Status, solver: str, note: str, residual: Tensor | None = None) -> Solution:
         """Unscale, recompute the residual unless a fresh one is given, and judge convergence by it."""

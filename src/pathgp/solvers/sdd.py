@@ -18,7 +18,7 @@ _BLOCKS, _POWER_STEPS = 4, 10
 # far less than this, an unsound one multiplies them by far more in one epoch.
 _GROWTH = 4.0
 _MAX_HALVINGS = 25
-# Epochs without any column improving by a percent after which a run counts as stalled.
+# Epochs without an improvement by a percent after which a run counts as stalled.
 _PATIENCE = 30
 
 
@@ -81,7 +81,7 @@ class SDD(Solver):
         good = (a.clone(), average.clone())
         # The truth at the end of an epoch relative to its estimate, learned from the checks.
         correction = 1.0
-        best, waited, halvings = column_norms(residual), 0, 0
+        best, halvings = column_norms(residual), 0
         before, floor = best, max(run.tol, torch.finfo(a.dtype).eps)
 
         def note() -> str:
@@ -130,9 +130,8 @@ class SDD(Solver):
                 if run.satisfied(exact):
                     return run.finish(a, Status.CONVERGED, repr(self), note(), exact)
                 correction = run.measure(exact) / estimate
-            waited = 0 if bool((norms < 0.99 * best).any()) else waited + 1
             before, best = norms, torch.minimum(best, norms)
-            if waited == _PATIENCE and averaging is None:
+            if averaging is None and run.stalled(norms, _PATIENCE):
                 return run.finish(a, Status.STALLED, repr(self), note())
 
 

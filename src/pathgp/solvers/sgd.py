@@ -74,7 +74,7 @@ class SGD(Solver):
         weights, step, largest = row_weights(run), self._steps(run), self.clip / math.sqrt(n)
         batches = math.ceil(n / self.batch_size)
         cost = 2 * run.H.cost(math.ceil(n / batches))
-        parts = _batches(run, batches)
+        parts, features = _batches(run, batches), _features(run, self.features)
         a, v, average = run.start.clone(), torch.zeros_like(run.start), run.start.clone()
         best = column_norms(residual)
         good = (run.start, run.start, best)
@@ -88,7 +88,7 @@ class SGD(Solver):
         while (steps := _affordable(run, cost)) > 0:
             for _ in range(steps):
                 u = a + self.momentum * v
-                g = gradient(run, next(parts), u, weights, self.features)
+                g = gradient(run, next(parts), u, weights, next(features))
                 g *= torch.clamp(largest / torch.linalg.vector_norm(g, dim=0), max=1.0)
                 v = self.momentum * v - step * g
                 a += v
@@ -116,19 +116,16 @@ class SGD(Solver):
         return step.masked_fill(run.zero, 0.0)
 
 
-def gradient(run: Run, index: Tensor, u: Tensor, weights: Tensor, features: int) -> Tensor:
-    """An unbiased estimate of 1/n times the gradient at u, from the rows ``index`` and fresh random features."""
+def gradient(run: Run, index: Tensor, u: Tensor, weights: Tensor, phi: Tensor) -> Tensor:
+    """An unbiased estimate of 1/n times the gradient at u, from the rows ``index`` and random features phi (n, q)."""
     noise = (run.H.noise[index].unsqueeze(1) if run.H.noise.ndim else run.H.noise).to(u.dtype)
     # H holds the noise on its diagonal, K does not.
     error = run.rows(index, u) - noise * u[index] - run.targets[index]
     error *= weights[index] / len(index)
     g = run.columns(index, error).index_add_(0, index, -noise * error)
-    try:
-        phi = run.H.features(features, run.generator)
-    except NotImplementedError as error:
-        raise NotImplementedError(f"SGD needs random features, use SDD, AP or CG instead: {error}") from error
     away = u if run.delta is None else u - run.delta
-    return g.addmm_(phi, phi.T @ away, alpha=float(run.H.noise.mean()) / len(g))
+    pull = (phi.T @ away) * (run.H.noise.mean() / len(g)).to(u.dtype)
+    return g.addmm_(phi, pull)
 
 
 def row_weights(run: Run) -> Tensor:
@@ -151,3 +148,12 @@ def _batches(run: Run, batches: int) -> Iterator[Tensor]:
     n = run.b.shape[0]
     while True:
         yield from permutation(n, run.generator, run.b.device).tensor_split(batches)
+
+
+def _features(run: Run, num: int) -> Iterator[Tensor]:
+    """Fresh random features (n, num) for every step, drawn for a few steps at once to share the overhead of a draw."""
+    while True:
+        try:
+            yield from run.H.features(num, run.generator, draws=8)
+        except NotImplementedError as error:
+            raise NotImplementedError(f"SGD needs random features, use SDD, AP or CG instead: {error}") from error
