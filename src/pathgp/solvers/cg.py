@@ -12,7 +12,7 @@ from pathgp.solvers.preconditioners import Preconditioner, RandomlyPivotedCholes
 
 # The recurrence for the residual drifts from the truth in float32; a product every so often corrects it.
 _CHECK_EVERY = 50
-# Checks without any column improving by a percent after which a run counts as stalled.
+# Checks without an improvement by a percent after which a run counts as stalled.
 _PATIENCE = 6
 
 
@@ -49,7 +49,7 @@ class CG(Solver):
         part, r = x[:, active], residual[:, active]
         z = apply(r)
         d, rz = z.clone(), _dots(r, z)
-        claims, waited = 0, 0
+        claims = 0
 
         while run.affords(1.0):
             q = run.product(d)
@@ -79,8 +79,7 @@ class CG(Solver):
                     return run.finish(best_x, Status.DIVERGED, repr(self), note, best)
                 # The floor of the precision: claims that do not hold, or no progress at all.
                 claims = claims + 1 if claimed and not progress else 0
-                waited = 0 if progress else waited + 1
-                if claims == 2 or waited == _PATIENCE:
+                if claims == 2 or run.stalled(best, _PATIENCE):
                     return run.finish(best_x, Status.STALLED, repr(self), note, best)
                 if claimed:
                     active = _unfinished(run, norms)
