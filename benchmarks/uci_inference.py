@@ -22,6 +22,7 @@ from torch import Tensor
 import pathgp
 from pathgp import solvers
 from pathgp.metrics import nll, rmse
+from pathgp.pathwise import variance_from_paths
 
 GROUP = 64
 # RMSE, NLL and RMSE at low noise: tables 4.1 (SDD, CG) and 3.1 (SGD; CG at low noise).
@@ -57,6 +58,11 @@ METHODS: dict[str, solvers.Solver] = {
 }
 
 
+# CG stops every column exactly at its tolerance, with errors in the smooth directions that predictions see most: at 0.01
+# its NLL on bike is 0.10 worse than the exact one. AP and SDD pass the tolerance on all columns together.
+TOL = {"AP": 1e-2, "CG": 1e-3, "SDD": 1e-2, "SGD": 1e-2}
+
+
 def exact(data: Regression, noise: float) -> tuple[Tensor, Tensor]:
     """Mean and variance (of f) at the test inputs, textbook formulas in float64."""
     kernel = data.kernel().requires_grad_(False).to(data.X.device)
@@ -77,6 +83,16 @@ def budget(method: str, n: int, steps: int) -> float:
     return 2 * steps * 512 / n * 1.05 if method == "SGD" else 1000.0
 
 
+def variance_of(posterior: pathgp.Posterior, Xs: Tensor, paths: slice) -> Tensor:
+    """What ``posterior.variance(Xs)`` would be with these paths alone."""
+    prior, weights = posterior._prior, posterior._weights[:, 1:][:, paths]
+    assert prior is not None
+    with torch.no_grad():
+        f = prior(Xs)[paths]
+        h = posterior._update(weights)(Xs)
+        return variance_from_paths(f - h, h, posterior.model.kernel.diag(Xs))
+
+
 def infer(data: Regression, method: str, noise: float, groups: int, steps: int) -> dict[str, Any]:
     """Condition and score: RMSE of the mean, NLL averaged over groups of 64 paths."""
     gp = pathgp.GP(data.kernel(), noise=noise)
@@ -86,6 +102,7 @@ def infer(data: Regression, method: str, noise: float, groups: int, steps: int) 
             data.X,
             data.y,
             solver=METHODS[method],
+            tol=TOL[method],
             samples=GROUP * groups,
             max_epochs=budget(method, len(data.X), steps),
             generator=torch.Generator().manual_seed(0),
@@ -93,15 +110,15 @@ def infer(data: Regression, method: str, noise: float, groups: int, steps: int) 
     mean = posterior.mean(data.X_test)
     scores = []
     if groups:
-        errors = (posterior.paths(data.X_test) - mean).square()
-        for group in errors.split(GROUP):
-            scores.append(float(nll(data.y_test, mean, group.mean(0) + noise**2)))
+        for group in range(groups):
+            variance = variance_of(posterior, data.X_test, slice(group * GROUP, (group + 1) * GROUP))
+            scores.append(nll(data.y_test, mean, variance + noise**2))
     report = posterior.report
     return {
         "status": report.status.name,
         "epochs": round(report.solution.epochs, 1),
         "residual": report.worst_residual,
-        "rmse": float(rmse(data.y_test, mean)),
+        "rmse": rmse(data.y_test, mean),
         "nll": sum(scores) / len(scores) if scores else None,
         "seconds": report.seconds,
         "note": report.solution.note,
@@ -114,7 +131,7 @@ def compare(name: str, methods: list[str], steps: int, low: bool, device: str) -
     noise = LOW_NOISE if low else data.noise
     mean, variance = exact(data, noise)
     y = data.y_test.double()
-    truth = (float(rmse(y, mean)), float(nll(y, mean, variance + noise**2)))
+    truth = (rmse(y, mean), nll(y, mean, variance + noise**2))
     rows: list[dict[str, Any]] = [{"set": name, "method": "exact", "rmse": truth[0], "nll": None if low else truth[1]}]
     del mean, variance
     for method in methods:

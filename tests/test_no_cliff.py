@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import pathgp
-from pathgp import posterior as posterior_module
+from pathgp import exact as exact_module
 from pathgp.kernels import Matern
 from pathgp.posterior import Posterior
 from pathgp.solvers import auto
@@ -123,10 +123,10 @@ def test_exact_variances(kind: torch.dtype, threshold: str, monkeypatch: pytest.
     n = 300
     memory = 16 * n**2 if threshold == "memory" else None
     if threshold == "rows":
-        monkeypatch.setattr(posterior_module, "_FACTOR_ROWS", n)
+        monkeypatch.setattr(exact_module, "_FACTOR_ROWS", n)
     before, after = (conditioned(n, extra, kind, samples=0, solver="cg", memory=memory) for extra in (False, True))
-    assert before._factorises
-    assert not after._factorises
+    assert before._exact._factorises
+    assert not after._exact._factorises
     Xs = XS.to(kind)
     # Errors are second order in the tolerance of the solves; what is left in float32 is the rounding of K.
     allowed = 1e-5 if kind == torch.float32 else 1e-9

@@ -61,3 +61,25 @@ class PosteriorPaths:
 
     def __call__(self, Xs: Tensor) -> Tensor:
         return self.prior(Xs) + self.update(Xs)
+
+
+def variance_from_paths(g: Tensor, h: Tensor, prior: Tensor) -> Tensor:
+    """Posterior variance v (m,) from s paths of which f = g + h, g the zero-mean part and h = K(., X) alpha.
+
+    g and h are independent, with variances v and k - v where k is the known prior variance. The mean square of g
+    alone has relative variance 2 / s. The maximum-likelihood estimate from both,
+
+        v = (G / v^2 + (k - H) / (k - v)^2) / (1 / v^2 + 1 / (k - v)^2),   G = mean g^2,  H = mean h^2,
+
+    iterated from k G / (G + H), has 2 / s / (1 + v^2 / (k - v)^2): the same near the data, half of it where v = k / 2, and none
+    far from the data, where v = k.
+    """
+    G, H = g.square().mean(0), h.square().mean(0)
+    tiny = torch.finfo(G.dtype).tiny
+    variance = prior * G / (G + H).clamp_min(tiny)
+    for _ in range(3):
+        near, far = (prior - variance).square(), variance.square()
+        combined = (near * G + far * (prior - H)) / (near + far).clamp_min(tiny)
+        # The estimate of a small variance can come out negative; the mean square then stands.
+        variance = torch.where(combined > 0, combined, G).minimum(prior)
+    return variance

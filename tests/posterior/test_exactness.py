@@ -12,7 +12,7 @@ from torch import Tensor
 
 import pathgp
 import reference
-from pathgp import posterior as posterior_module
+from pathgp import exact as exact_module
 from pathgp.kernels import Matern, Scale
 from pathgp.solvers import AP, CG, SDD, Solver
 from posterior_cases import CASES, Case
@@ -87,15 +87,15 @@ def test_variance_and_covariance(case: Case) -> None:
 @pytest.mark.parametrize("memory", [None, 2_000_000], ids=["at once", "in parts"])
 @pytest.mark.parametrize("rows", [0, 10_000], ids=["iterative", "factor"])
 def test_covariance_by_every_route(case: Case, memory: int | None, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(posterior_module, "_FACTOR_ROWS", rows)
+    monkeypatch.setattr(exact_module, "_FACTOR_ROWS", rows)
     X, y, Xs = case.data(120, 30)
     _, expected = reference.posterior(case.covariance, X, y, NOISE, Xs)
     post = pathgp.GP(case.kernel, NOISE).condition(X, y, samples=0)
     # Only prediction gets the small budget, one that holds a dozen columns of K(X, Xs) at once.
     post._settings = replace(post._settings, memory=memory)
     if memory is not None:
-        monkeypatch.setattr(posterior_module, "_NUMBERS_PER_SOLVE", 40)
-        assert post._columns_at_once() < 30
+        monkeypatch.setattr(exact_module, "_NUMBERS_PER_SOLVE", 40)
+        assert post._exact._columns_at_once() < 30
     assert largest(post.covariance(Xs) - expected) <= 1e-6
     assert largest(post.variance(Xs, method="solve") - expected.diagonal()) <= 1e-8
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import pathgp
+from pathgp import exact as exact_module
 from pathgp import posterior as posterior_module
 from pathgp.kernels import Matern
 from pathgp.posterior import Posterior
@@ -54,11 +55,11 @@ def test_gradients_of_exact_variances_without_a_factor(memory: int | None, monke
     """By solves, and for covariances in parts, whose weights are constants of autograd: the gradient is still right."""
     post, Xs = conditioned(CASES[3], samples=0)
     expected = torch.autograd.functional.jacobian(post.covariance, Xs[-3:])
-    monkeypatch.setattr(posterior_module, "_FACTOR_ROWS", 0)
-    monkeypatch.setattr(posterior_module, "_NUMBERS_PER_SOLVE", 8 if memory is None else 40)
+    monkeypatch.setattr(exact_module, "_FACTOR_ROWS", 0)
+    monkeypatch.setattr(exact_module, "_NUMBERS_PER_SOLVE", 8 if memory is None else 40)
     other, _ = conditioned(CASES[3], samples=0, memory=memory)
-    assert other._factorises is False
-    assert (other._columns_at_once() < 3) is (memory is not None)
+    assert other._exact._factorises is False
+    assert (other._exact._columns_at_once() < 3) is (memory is not None)
     found = torch.autograd.functional.jacobian(other.covariance, Xs[-3:])
     assert float((found - expected).abs().max()) <= 1e-5
     assert gradcheck(solved(other), (Xs[-3:].clone().requires_grad_(),), atol=1e-5)
@@ -169,8 +170,8 @@ def test_copies_and_pickles(duplicate: Callable[[Posterior], Posterior]) -> None
         updates = [p.update(Xs, new, generator=seeded(2)).paths(Xs) for p in (post, other)]
         assert float((updates[0] - updates[1]).abs().max()) <= 1e-12
     # What can be had again, such as the Cholesky factor, is not stored.
-    assert "_factor" in vars(post)
-    assert "_factor" not in post.__getstate__()
+    assert "_exact" in vars(post)
+    assert "_exact" not in post.__getstate__()
 
 
 def test_writing_into_the_data_afterwards_changes_nothing() -> None:
