@@ -41,5 +41,6 @@ def solvers_compared(path: Path, rows: int | None) -> Path:
             panel.set_title(name, fontsize=9, loc="left")
             panel.set_title(f"residual {post.report.mean_residual:.0e}", fontsize=8, loc="right", color="#5c5c66")
         axes[row, 0].set_ylabel(case.name, fontsize=9)
+    figure.suptitle(f"{BUDGET} epochs for everyone, n = {len(y):,}", fontsize=9, x=0.01, ha="left")
     legend(figure, axes[0, 0])
     return save(figure, path)
