@@ -83,8 +83,8 @@ def features_and_coordinates(path: Path, rows: int | None) -> Path:
     batch, steps = 512, _steps(2_000, 20_000)
     curves: dict[str, Curve] = {}
     for name, estimate, step, limit in (
-        ("random features, βn = 0.0005", random_features(problem, batch), 5e-4, steps // 4),
-        ("random features, βn = 0.05", random_features(problem, batch), 5e-2, steps // 4),
+        ("random features, βn = 0.05", random_features(problem, batch), 0.05, steps // 4),
+        ("random features, βn = 1", random_features(problem, batch), 1.0, steps // 4),
         ("coordinates of Ka only, βn = 50", half_subsampled(problem, batch), 50.0, steps),
         ("random coordinates, βn = 50", random_coordinates(problem, batch), 50.0, steps),
     ):

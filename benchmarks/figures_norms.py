@@ -45,6 +45,8 @@ def error_norms(path: Path, rows: int | None) -> Path:
         axes[0, column].set_title(error, fontsize=9, loc="left")
         for panel in axes[:, column]:
             panel.set_xscale("log")
+            panel.set_xticks(BUDGETS[::2], map(str, BUDGETS[::2]))
+            panel.minorticks_off()
             panel.set_yscale("log" if column else "linear")
         axes[1, column].set_xlabel("epochs", fontsize=9)
     figure.suptitle(f"elevators, n = {len(data.y):,}", fontsize=9, x=0.01, ha="left")
