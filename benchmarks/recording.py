@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 import platform
 import statistics
@@ -42,7 +42,7 @@ def write(name: str, rows: list[dict[str, Any]], **facts: Any) -> Path:
     """Write rows and the facts of this machine to results/<name>.json."""
     cuda = torch.cuda.is_available()
     record = {
-        "date": datetime.date.today().isoformat(),
+        "date": dt.date.today().isoformat(),
         "device": torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "versions": {"pathgp": pathgp.__version__, "torch": torch.__version__, "python": platform.python_version()},

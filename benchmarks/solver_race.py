@@ -2,9 +2,10 @@
 
     python benchmarks/solver_race.py [SET ...] [--solvers AP CG ...] [--runs 5] [--max-epochs 200]
 
-One system per set: y and 64 draws from the prior (plus noise), the authors' hyperparameters, float32. A run ends when the
-residual of y and the average residual of the draws are at 0.01, the stopping rule of the thesis. Every solver has its
-default settings. Epochs include all residual checks; seconds do not include the evaluation of a dense K, which all share.
+One system per set: y and 64 draws from the prior (plus noise), the authors' hyperparameters, float32. A run ends when
+the residual of y and the average residual of the draws are at 0.01, the stopping rule of the thesis. Every solver has
+its default settings. Epochs include all residual checks; seconds do not include the evaluation of a dense K, which all
+share.
 """
 
 from __future__ import annotations

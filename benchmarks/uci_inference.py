@@ -2,9 +2,9 @@
 
     python benchmarks/uci_inference.py [SET ...] [--solvers AP CG SDD SGD] [--steps 100000] [--low-noise]
 
-Split 0, standardised, float32 solvers against the exact posterior from a float64 Cholesky factorisation in the same run.
-NLL from 64 samples, averaged over 8 groups of 64 independent paths (SGD: one group). ``--low-noise`` repeats the RMSE with
-a noise of 0.001. Thesis numbers (five splits) stand beside.
+Split 0, standardised, float32 solvers against the exact posterior from a float64 Cholesky factorisation in the same
+run. NLL from 64 samples, averaged over 8 groups of 64 independent paths (SGD: one group). ``--low-noise`` repeats the
+RMSE with a noise of 0.001. Thesis numbers (means of five splits) stand beside.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ METHODS: dict[str, solvers.Solver] = {
 }
 
 
-# CG stops every column exactly at its tolerance, with errors in the smooth directions that predictions see most: at 0.01
-# its NLL on bike is 0.10 worse than the exact one. AP and SDD pass the tolerance on all columns together.
+# CG stops every column exactly at its tolerance, with errors in the smooth directions that predictions see most: at
+# 0.01 its NLL on bike is 0.10 worse than the exact one. AP and SDD pass the tolerance on all columns together.
 TOL = {"AP": 1e-2, "CG": 1e-3, "SDD": 1e-2, "SGD": 1e-2}
 
 

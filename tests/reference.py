@@ -63,9 +63,7 @@ def matern_by_bessel(a: Tensor, nu: float) -> Tensor:
     return torch.from_numpy(np.where(values > 0, k, 1.0))
 
 
-def rational_quadratic(
-    X: Tensor, Z: Tensor, alpha: float | Tensor, lengthscale: float | Tensor = 1.0
-) -> Tensor:
+def rational_quadratic(X: Tensor, Z: Tensor, alpha: float | Tensor, lengthscale: float | Tensor = 1.0) -> Tensor:
     """(1 + r^2 / (2 alpha))^(-alpha)."""
     alpha = as_float64(alpha)
     return (1 + squared_distance(X, Z, lengthscale) / (2 * alpha)) ** (-alpha)

@@ -58,9 +58,7 @@ def test_closed_forms_agree_with_the_bessel_formula(nu: float) -> None:
 
 def test_matern_of_large_smoothness_tends_to_squared_exponential() -> None:
     X = inputs(10)
-    torch.testing.assert_close(
-        reference.matern(X, X, 100.0), reference.squared_exponential(X, X), rtol=0, atol=5e-3
-    )
+    torch.testing.assert_close(reference.matern(X, X, 100.0), reference.squared_exponential(X, X), rtol=0, atol=5e-3)
 
 
 def test_tanimoto_counts_and_empty_rows() -> None:

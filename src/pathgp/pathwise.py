@@ -71,8 +71,8 @@ def variance_from_paths(g: Tensor, h: Tensor, prior: Tensor) -> Tensor:
 
         v = (G / v^2 + (k - H) / (k - v)^2) / (1 / v^2 + 1 / (k - v)^2),   G = mean g^2,  H = mean h^2,
 
-    iterated from k G / (G + H), has 2 / s / (1 + v^2 / (k - v)^2): the same near the data, half of it where v = k / 2, and none
-    far from the data, where v = k.
+    iterated from k G / (G + H), has 2 / s / (1 + v^2 / (k - v)^2): the same near the data, half of it where
+    v = k / 2, and none far from the data, where v = k.
     """
     G, H = g.square().mean(0), h.square().mean(0)
     tiny = torch.finfo(G.dtype).tiny

@@ -80,7 +80,7 @@ class ConditionReport:
                 "residual",
                 f"mean {self.mean_residual:.1e}, worst {self.worst_residual:.1e}, tol {self.tol:.0e}",
             ),
-            ("error bound", f"{self.error_bound:.2g} on the mean, everywhere"),
+            ("error bound", f"{self.error_bound:.2g} on the mean"),
             ("samples", sampled),
             ("seconds", f"{self.seconds:.1f}" if self.seconds >= 10 else f"{self.seconds:.2g}"),
             ("seed", "of a generator used before" if self.seed is None else str(self.seed)),

@@ -61,7 +61,7 @@ class FeatureMap:
         The draws themselves are in it, so that it does not depend on how a version of torch draws, except for
         those of Tanimoto kernels, which are made anew from seeds.
         """
-        draws = [(f.normal, f.uniform) for f in self._frequencies()]
+        draws = [(f.normal, f.uniform, f.weight) for f in self._frequencies()]
         return {**self._asked, "origin": self._origin, "draws": draws}
 
     @classmethod
@@ -74,8 +74,8 @@ class FeatureMap:
             phi = cls(kernel, state["num"], paths=state["paths"], dim=state["dim"], seed=state["seed"])
         finally:
             kernel.load_state_dict(current)
-        for frequencies, (normal, uniform) in zip(phi._frequencies(), state["draws"], strict=True):
-            frequencies.normal, frequencies.uniform = normal, uniform
+        for frequencies, draws in zip(phi._frequencies(), state["draws"], strict=True):
+            frequencies.normal, frequencies.uniform, frequencies.weight = draws
         return phi
 
     def __call__(self, X: Tensor) -> Tensor:

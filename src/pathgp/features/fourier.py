@@ -5,6 +5,12 @@ omega = sqrt(tau) g / lengthscale, g normal and tau one number per frequency *ve
 which is another kernel), the draws (g, and the uniform behind tau) are made once, at unit scale, and the
 hyperparameters are applied at each evaluation: paths move smoothly while the hyperparameters are learned.
 Thesis, section 2.2.2; Rahimi and Recht (2008).
+
+What dense data leave undetermined of a rough function lives at its highest frequencies, of which a plain draw of a
+few hundred holds hardly any: the posterior variance of single paths is then right on average but heavy-tailed (for
+Matern-5/2 up to 25 times too large in one path, too small in most). So half of the draws come from a measure with
+heavier tails, and each feature is weighted by sqrt(p / q), p the kernel's measure and q the mixture of both: still
+unbiased, and the weights are at most sqrt(2).
 """
 
 from __future__ import annotations
@@ -32,6 +38,13 @@ class Frequencies:
         self.seed = seed
         self.normal: Tensor | None = None
         self.uniform: Tensor | None = None
+        self.weight: Tensor | None = None
+
+    def weights(self, dim: int, device: torch.device, paths: slice) -> Tensor:
+        """sqrt(p / q) of the frequencies of some paths: (paths, num), float64."""
+        self._draws(dim if self.columns is None else len(self.columns), device)
+        assert self.weight is not None
+        return self.weight[paths].to(device)
 
     def __call__(self, dim: int, device: torch.device, paths: slice) -> Tensor:
         """Current frequencies of some paths in the space of all ``dim`` columns: (paths, dim, num), float64."""
@@ -51,6 +64,11 @@ class Frequencies:
             generator = torch.Generator().manual_seed(self.seed)
             paths, num = self.shape
             uniform = torch.rand(paths, num, generator=generator, dtype=torch.float64).clamp_min_(2.0**-54)
+            heavy = torch.rand(paths, num, generator=generator, dtype=torch.float64) < 0.5
+            # Small quantiles are the high frequencies: v = u^a has the density v^(1/a - 1) / a, high near zero.
+            uniform = torch.where(heavy, uniform**self.kernel.tail, uniform)
+            density = uniform ** (1.0 / self.kernel.tail - 1.0) / self.kernel.tail
+            self.weight = (0.5 + 0.5 * density).rsqrt()
             normal = torch.randn(paths, dim, num, generator=generator, dtype=torch.float64)
             if self.kernel.shape_parameters():
                 self.uniform = uniform

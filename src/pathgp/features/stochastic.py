@@ -57,7 +57,8 @@ class RandomMap:
 
     def __call__(self, X: Tensor) -> Tensor:
         """(paths, n, num)."""
-        result = self._amplitude(X.device).to(X).expand(self.paths, X.shape[0], self.pairs)
+        amplitude = self._amplitude(X, slice(None)).to(X.dtype)
+        result = amplitude.unsqueeze(1).expand(self.paths, X.shape[0], self.pairs)
         if self.has_columns:
             result = result * finite_features(self.term, X).repeat_interleave(self.each, 1)
         for hashes in self.hashes:
@@ -79,7 +80,6 @@ class RandomMap:
         return torch.cat([self._weighted(part, W.to(torch.float64)) for part in X.split(block)], 1)
 
     def _weighted(self, X: Tensor, W: Tensor) -> Tensor:
-        amplitude = self._amplitude(X.device)
         tokens = [hashes.tokens(X) for hashes in self.hashes]
         columns = finite_features(self.term, X)
         augmented = torch.cat([X.to(torch.float64), X.new_ones(X.shape[0], 1, dtype=torch.float64)], 1)
@@ -88,7 +88,7 @@ class RandomMap:
         result = []
         for start in range(0, self.paths, group):
             paths = slice(start, min(start + group, self.paths))
-            contract = self._contraction(X, W[paths], amplitude, paths)
+            contract = self._contraction(X, W[paths], self._amplitude(X, paths), paths)
             signs = [
                 hashes.signs(bags, X.shape[1], range(paths.start, paths.stop))
                 for hashes, bags in zip(self.hashes, tokens, strict=True)
@@ -130,9 +130,12 @@ class RandomMap:
             total = total + self.harmonics.turns(dim, device)[:, self.harmonic.to(device)]
         return total
 
-    def _amplitude(self, device: torch.device) -> Tensor:
-        """(pairs,), float64."""
-        amplitude = self.term.signal.to(device) * self.count.to(device).rsqrt()
+    def _amplitude(self, X: Tensor, paths: slice) -> Tensor:
+        """(s, pairs), float64."""
+        device = X.device
+        amplitude = (self.term.signal.to(device) * self.count.to(device).rsqrt()).unsqueeze(0)
+        for frequencies in self.frequencies:
+            amplitude = amplitude * frequencies.weights(X.shape[1], device, paths)
         if self.harmonics is None:
             return amplitude
         return amplitude * self.harmonics.weights(device).sqrt()[self.harmonic.to(device)]

@@ -8,6 +8,7 @@ augmented matrices, and only the n x m result is rounded to the dtype of the cal
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,14 +28,7 @@ class _SquaredDistance(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, X: Tensor, Z: Tensor, dtype: torch.dtype) -> Tensor:
         ctx.save_for_backward(X, Z)
-        norms_X = X.square().sum(1, keepdim=True)
-        norms_Z = Z.square().sum(1, keepdim=True)
-        left = torch.cat([X, norms_X, torch.ones_like(norms_X)], 1)
-        right = torch.cat([Z.mul(-2.0), torch.ones_like(norms_Z), norms_Z], 1)
-        # What lies below the rounding error of the expansion is zero: duplicates then have distance exactly
-        # zero, where Matern-1/2 would turn an error of 1e-16 in the square into one of 1e-8 in the kernel.
-        floor = 8.0 * _EPS * float(norms_X.max() + norms_Z.max()) if X.numel() and Z.numel() else 0.0
-        return torch.threshold_(_rounded_product(left, right.T, dtype), floor, 0.0)
+        return _evaluate(X, Z, dtype, lambda sq, start: sq)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -48,15 +42,29 @@ class _SquaredDistance(torch.autograd.Function):
         return grad_X, grad_Z, None
 
 
-def _rounded_product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """left @ right, float64, rounded to ``dtype``: on a CPU in strips, so that the float64 part stays in the cache."""
-    if dtype == left.dtype or left.device.type != "cpu":
-        return (left @ right).to(dtype)
+def _evaluate(X: Tensor, Z: Tensor, dtype: torch.dtype, finish: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """finish(squared distances, first row) for strips of rows: (n, m) in ``dtype``. X and Z are centred.
+
+    On a CPU the strips are narrow: the float64 product and all that ``finish`` does to it stay in the cache.
+    """
+    norms_X = X.square().sum(1, keepdim=True)
+    norms_Z = Z.square().sum(1, keepdim=True)
+    left = torch.cat([X, norms_X, torch.ones_like(norms_X)], 1)
+    right = torch.cat([Z.mul(-2.0), torch.ones_like(norms_Z), norms_Z], 1).T
+    # What lies below the rounding error of the expansion is zero: duplicates then have distance exactly
+    # zero, where Matern-1/2 would turn an error of 1e-16 in the square into one of 1e-8 in the kernel.
+    floor = 8.0 * _EPS * float(norms_X.max() + norms_Z.max()) if X.numel() and Z.numel() else 0.0
+    if X.device.type != "cpu":
+        return finish(torch.threshold_((left @ right).to(dtype), floor, 0.0), 0)
     result = torch.empty(left.shape[0], right.shape[1], dtype=dtype)
-    strip = torch.empty(min(_STRIP, left.shape[0]), right.shape[1], dtype=left.dtype)
+    product = torch.empty(min(_STRIP, left.shape[0]), right.shape[1], dtype=left.dtype)
     for start in range(0, left.shape[0], _STRIP):
         rows = left[start : start + _STRIP]
-        result[start : start + _STRIP] = torch.mm(rows, right, out=strip[: len(rows)])
+        strip = result[start : start + _STRIP]
+        strip.copy_(torch.mm(rows, right, out=product[: len(rows)]))
+        finished = finish(torch.threshold_(strip, floor, 0.0), start)
+        if finished is not strip:
+            strip.copy_(finished)
     return result
 
 
@@ -68,3 +76,9 @@ def squared_distance(X: Tensor, Z: Tensor, dtype: torch.dtype) -> Tensor:
     centre = Z.detach().mean(0)
     result: Tensor = _SquaredDistance.apply(X - centre, Z - centre, dtype)
     return result
+
+
+def of_squared_distance(X: Tensor, Z: Tensor, dtype: torch.dtype, finish: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """An element-wise function of the squared distances, without a graph; see `_evaluate`."""
+    centre = Z.mean(0)
+    return _evaluate(X - centre, Z - centre, dtype, finish)

@@ -42,13 +42,14 @@ class Matern(Stationary):
         if self.nu not in (0.5, 1.5, 2.5):
             value = scaled_bessel(sq.mul_(2.0 * self.nu), self.nu, self._log_factor)
             return value.masked_fill_(sq == 0, 1.0)
-        a = sq.mul_(2.0 * self.nu).sqrt_()
-        decay = a.neg().exp_()
+        # a is kept negated: its exponential is then one pass over the tile, and needs no copy.
+        minus_a = sq.sqrt_().mul_(-math.sqrt(2.0 * self.nu))
         if self.nu == 0.5:
-            return decay
+            return minus_a.exp_()
+        decay = minus_a.exp()
         if self.nu == 1.5:
-            return decay.addcmul_(a, decay)
-        return a.square().div_(3.0).add_(a).add_(1.0).mul_(decay)
+            return torch.addcmul(decay, minus_a, decay, value=-1.0, out=minus_a)
+        return minus_a.square().div_(3.0).sub_(minus_a).add_(1.0).mul_(decay)
 
     def slope(self, sq: Tensor, *shape: Tensor) -> Tensor:
         if self.nu not in (0.5, 1.5, 2.5):
@@ -62,6 +63,14 @@ class Matern(Stationary):
         if self.nu == 1.5:
             return -1.5 * (-a).exp()
         return -(5.0 / 6.0) * (1.0 + a) * (-a).exp()
+
+    @property
+    def tail(self) -> float:
+        """Five: close to the least spread of the paths' variances for nu = 3/2 and 5/2, d = 1 to 4.
+
+        Less below nu = 3/2, where the frequencies would become too high for the digits of their phases.
+        """
+        return max(1.0, min(5.0, 10.0 * self.nu / 3.0))
 
     def mixing(self, uniform: Tensor) -> Tensor:
         """sqrt(2 nu / chi^2), chi^2 with 2 nu degrees of freedom: a multivariate Student-t."""

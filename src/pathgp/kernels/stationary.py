@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pathgp.kernels.base import Kernel
-from pathgp.kernels.distance import squared_distance
+from pathgp.kernels.distance import of_squared_distance, squared_distance
 from pathgp.kernels.parameters import Positive, short
 
 
@@ -74,6 +74,11 @@ class Stationary(Kernel):
         """dk/d(shape parameter), one (n, m) tensor each."""
         return ()
 
+    @property
+    def tail(self) -> float:
+        """How much heavier a tail half of the frequencies are drawn from (see `features.fourier`); 1: no heavier."""
+        return 1.0
+
     def mixing(self, uniform: Tensor) -> Tensor:
         """sqrt(tau) at frozen uniforms; the spectral measure is the scale mixture omega = sqrt(tau) normal.
 
@@ -84,19 +89,29 @@ class Stationary(Kernel):
         raise NotImplementedError(f"{type(self).__name__} does not define its spectral measure")
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return self._radial(squared_distance(self._scaled(X), self._scaled(Z), X.dtype))
+        return self._evaluated(self._scaled(X), self._scaled(Z), X.dtype, same=False)
 
     def _gram(self, X: Tensor) -> Tensor:
         scaled = self._scaled(X)
-        return self._radial(squared_distance(scaled, scaled, X.dtype).fill_diagonal_(0.0))
+        return self._evaluated(scaled, scaled, X.dtype, same=True)
+
+    def _evaluated(self, X: Tensor, Z: Tensor, dtype: torch.dtype, same: bool) -> Tensor:
+        """The kernel at scaled inputs; ``same`` inputs have a diagonal of exact zeros in the distances."""
+        shape = tuple(p.to(X.device, dtype) for p in self.shape_parameters())
+        if torch.is_grad_enabled() and any(t.requires_grad for t in (X, Z, *shape)):
+            sq = squared_distance(X, Z, dtype)
+            result: Tensor = _Radial.apply(self, sq.fill_diagonal_(0.0) if same else sq, *shape)
+            return result
+
+        def finish(sq: Tensor, start: int) -> Tensor:
+            if same:
+                sq.diagonal(start).fill_(0.0)
+            return self.profile(sq, *shape)
+
+        return of_squared_distance(X, Z, dtype, finish)
 
     def _diagonal(self, X: Tensor) -> Tensor:
         return torch.ones_like(X[:, 0])
-
-    def _radial(self, sq: Tensor) -> Tensor:
-        shape = tuple(p.to(sq) for p in self.shape_parameters())
-        result: Tensor = _Radial.apply(self, sq, *shape)
-        return result
 
     def _scaled(self, X: Tensor) -> Tensor:
         return X.to(torch.float64) / self.lengthscales(X.shape[1], X.device)

@@ -65,7 +65,9 @@ class AP(Solver):
     def _shuffled(self, run: Run, blocks: int, note: str) -> Solution:
         n, s = run.b.shape
         x, z = run.start.clone(), run.start.clone()
-        mu, tau = _STRENGTH / blocks, math.sqrt(_STRENGTH) / blocks
+        # One block is a direct solve, refined: there is nothing to accelerate.
+        strength = _STRENGTH if blocks > 1 else 1.0
+        mu, tau = strength / blocks, math.sqrt(strength) / blocks
         # The truth at the end of a sweep relative to its estimate, learned from the checks.
         correction = 1.0
         before = torch.full((s,), math.inf, dtype=torch.float64, device=x.device)
