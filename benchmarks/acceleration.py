@@ -3,8 +3,8 @@
     python benchmarks/acceleration.py [SET ...]
 
 Accelerated block Gauss-Seidel (Tu et al. 2017) on fresh random partitions, for several strengths of the momentum,
-against plain shuffled blocks of the same size: epochs and seconds to an average residual of 0.01 (64 prior draws and y), residual checks
-counted for neither.
+against plain shuffled blocks of the same size: epochs and seconds to an average residual of 0.01 (64 prior draws and y),
+residual checks counted for neither.
 """
 
 from __future__ import annotations
