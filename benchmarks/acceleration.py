@@ -3,7 +3,7 @@
     python benchmarks/acceleration.py [SET ...]
 
 Accelerated block Gauss-Seidel (Tu et al. 2017) on fresh random partitions, for several strengths of the momentum,
-against plain shuffled blocks of the same size: epochs and seconds to an average residual of 0.01 (64 prior draws and y),
+against plain shuffled blocks of the same size: epochs and seconds to an average residual of 0.01 (y, 64 prior draws),
 residual checks counted for neither.
 """
 
