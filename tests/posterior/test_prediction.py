@@ -47,7 +47,9 @@ def test_gradients_against_finite_differences(case: Case) -> None:
     # Away from the training inputs, where Matern-1/2 has a kink.
     Xs = Xs[-3:].clone().requires_grad_()
     for function in (post.mean, post.paths, post.variance, solved(post), post.covariance):
-        assert gradcheck(function, (Xs,), atol=1e-6)
+        # Paths of rough kernels hold frequencies of 1e5 and more: the difference must be short beside their period.
+        eps, atol = (1e-9, 1e-4) if function == post.paths or function == post.variance else (1e-6, 1e-6)
+        assert gradcheck(function, (Xs,), eps=eps, atol=atol)
 
 
 @pytest.mark.parametrize("memory", [None, 100_000])
