@@ -31,3 +31,8 @@ def normal(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtyp
 def permutation(n: int, generator: torch.Generator, device: torch.device) -> Tensor:
     """A random permutation of range(n) on ``device``."""
     return torch.randperm(n, generator=generator, device=generator.device).to(device)
+
+
+def partition(n: int, parts: int, generator: torch.Generator, device: torch.device) -> list[Tensor]:
+    """range(n) at random in parts of equal size, each in ascending order: rows of a matrix are then read in order."""
+    return [part.sort().values for part in permutation(n, generator, device).tensor_split(parts)]

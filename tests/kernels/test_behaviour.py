@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -142,3 +143,9 @@ def test_bad_types() -> None:
         kernels.Matern() + 3.0
     with pytest.raises(ValueError, match="built without an intercept"):
         kernels.Linear().bias = 1.0
+
+
+@pytest.mark.parametrize("combine", [lambda k: 2.0 * k, lambda k: k * 2.0, lambda k: k + 1.0], ids=["2k", "k2", "k+1"])
+def test_numbers_are_refused_with_advice(combine: Callable[[kernels.Kernel], object]) -> None:
+    with pytest.raises(TypeError, match=r"use kernels\.Scale"):
+        combine(kernels.SquaredExponential())

@@ -8,11 +8,13 @@ from functools import reduce
 from torch import Tensor, nn
 
 from pathgp.kernels.base import Kernel
-from pathgp.kernels.parameters import Positive, short
+from pathgp.kernels.parameters import Positive, PositiveValue, short
 
 
 class Scale(Kernel):
     """signal^2 k(x, z); ``signal`` is a standard deviation."""
+
+    signal = PositiveValue("The standard deviation that multiplies the kernel: a scalar, float64.")
 
     def __init__(self, kernel: Kernel, signal: float | Tensor = 1.0, active_dims: Sequence[int] | None = None) -> None:
         super().__init__(active_dims)
@@ -20,15 +22,6 @@ class Scale(Kernel):
         self._signal = Positive(signal, "signal")
         if self._signal.raw.ndim != 0:
             raise ValueError("signal must be one number")
-
-    @property
-    def signal(self) -> Tensor:
-        """The standard deviation that multiplies the kernel: a scalar, float64."""
-        return self._signal.value
-
-    @signal.setter
-    def signal(self, value: float | Tensor) -> None:
-        self._signal.assign(value)
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
         return _multiplied(self.kernel(X, Z), self.signal.square().to(X))

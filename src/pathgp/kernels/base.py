@@ -69,12 +69,15 @@ class Kernel(nn.Module):
     def __add__(self, other: Kernel) -> Sum:
         from pathgp.kernels.algebra import Sum
 
-        return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
+        return Sum(self, _kernel(other))
 
     def __mul__(self, other: Kernel) -> Product:
         from pathgp.kernels.algebra import Product
 
-        return Product(self, other) if isinstance(other, Kernel) else NotImplemented
+        return Product(self, _kernel(other))
+
+    def __rmul__(self, other: object) -> Product:
+        return self * _kernel(other)
 
     def __repr__(self) -> str:
         settings = self._settings()
@@ -116,6 +119,15 @@ def as_inputs(X: Tensor, name: str) -> Tensor:
     if X.ndim != 2:
         raise ValueError(f"{name} must have two dimensions (rows, columns), got shape {tuple(X.shape)}")
     return X if X.is_floating_point() else X.to(torch.float64)
+
+
+def _kernel(other: object) -> Kernel:
+    if isinstance(other, Kernel):
+        return other
+    raise TypeError(
+        f"a kernel combines with kernels, got {type(other).__name__}: "
+        "to multiply a kernel by a number s^2 use kernels.Scale(kernel, signal=s)"
+    )
 
 
 def _checked_dims(active_dims: Sequence[int] | None) -> tuple[int, ...] | None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pathgp.kernels.finite import Finite
-from pathgp.kernels.parameters import Positive, short
+from pathgp.kernels.parameters import Positive, PositiveValue, short
 
 
 class Linear(Finite):
@@ -22,6 +22,8 @@ class Linear(Finite):
         active_dims: the columns the kernel sees; all by default.
     """
 
+    scale = PositiveValue("Standard deviations of the weights: a scalar, or (d,), float64.")
+
     def __init__(
         self,
         scale: float | Tensor = 1.0,
@@ -33,15 +35,6 @@ class Linear(Finite):
         self._bias = None if bias is None else Positive(bias, "bias")
         if self._bias is not None and self._bias.raw.ndim != 0:
             raise ValueError("bias must be one number")
-
-    @property
-    def scale(self) -> Tensor:
-        """Standard deviations of the weights: a scalar, or (d,), float64."""
-        return self._scale.value
-
-    @scale.setter
-    def scale(self, value: float | Tensor) -> None:
-        self._scale.assign(value)
 
     @property
     def bias(self) -> Tensor | None:

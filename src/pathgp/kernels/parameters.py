@@ -53,6 +53,25 @@ class Positive(nn.Module):
         return tensor
 
 
+class PositiveValue:
+    """The attribute ``name`` of a module that keeps a `Positive` as ``_name``: reads its value, assigns in place."""
+
+    def __init__(self, doc: str) -> None:
+        self.__doc__ = doc
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._stored = f"_{name}"
+
+    def __get__(self, module: nn.Module | None, owner: type) -> Tensor:
+        if module is None:
+            return self  # type: ignore[return-value]  # the descriptor itself, for documentation
+        positive: Positive = getattr(module, self._stored)
+        return positive.value
+
+    def __set__(self, module: nn.Module, value: float | Tensor) -> None:
+        getattr(module, self._stored).assign(value)
+
+
 def short(value: Tensor) -> str:
     """A number, or a list of at most six, with four digits; for reprs."""
     if value.ndim == 0:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pathgp.kernels.base import Kernel
 from pathgp.kernels.distance import squared_distance
-from pathgp.kernels.parameters import Positive, short
+from pathgp.kernels.parameters import Positive, PositiveValue, short
 
 
 class Periodic(Kernel):
@@ -26,6 +26,10 @@ class Periodic(Kernel):
         active_dims: the columns the kernel sees; all by default.
     """
 
+    lengthscale = PositiveValue("The length scales: a scalar, or (d,), float64.")
+
+    period = PositiveValue("The periods: a scalar, or (d,), float64.")
+
     def __init__(
         self,
         period: float | Tensor = 1.0,
@@ -35,24 +39,6 @@ class Periodic(Kernel):
         super().__init__(active_dims)
         self._period = Positive(period, "period")
         self._lengthscale = Positive(lengthscale, "lengthscale")
-
-    @property
-    def period(self) -> Tensor:
-        """The periods: a scalar, or (d,), float64."""
-        return self._period.value
-
-    @period.setter
-    def period(self, value: float | Tensor) -> None:
-        self._period.assign(value)
-
-    @property
-    def lengthscale(self) -> Tensor:
-        """The length scales: a scalar, or (d,), float64."""
-        return self._lengthscale.value
-
-    @lengthscale.setter
-    def lengthscale(self, value: float | Tensor) -> None:
-        self._lengthscale.assign(value)
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
         return squared_distance(self._embedded(X), self._embedded(Z), X.dtype).mul_(-0.5).exp_()

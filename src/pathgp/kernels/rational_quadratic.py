@@ -9,7 +9,7 @@ import torch
 from scipy.special import gammaincinv
 from torch import Tensor
 
-from pathgp.kernels.parameters import Positive, short
+from pathgp.kernels.parameters import Positive, PositiveValue, short
 from pathgp.kernels.stationary import Stationary
 
 
@@ -25,6 +25,8 @@ class RationalQuadratic(Stationary):
         active_dims: the columns the kernel sees; all by default.
     """
 
+    alpha = PositiveValue("The mixture parameter: a scalar, float64.")
+
     def __init__(
         self,
         alpha: float | Tensor = 1.0,
@@ -35,15 +37,6 @@ class RationalQuadratic(Stationary):
         self._alpha = Positive(alpha, "alpha")
         if self._alpha.raw.ndim != 0:
             raise ValueError("alpha must be one number")
-
-    @property
-    def alpha(self) -> Tensor:
-        """The mixture parameter: a scalar, float64."""
-        return self._alpha.value
-
-    @alpha.setter
-    def alpha(self, value: float | Tensor) -> None:
-        self._alpha.assign(value)
 
     def shape_parameters(self) -> tuple[Tensor, ...]:
         return (self.alpha,)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pathgp.kernels.base import Kernel
 from pathgp.kernels.distance import of_squared_distance, squared_distance
-from pathgp.kernels.parameters import Positive, short
+from pathgp.kernels.parameters import Positive, PositiveValue, short
 
 
 class _Radial(torch.autograd.Function):
@@ -41,18 +41,11 @@ class _Radial(torch.autograd.Function):
 class Stationary(Kernel):
     """Base of the radial kernels; ``lengthscale`` is one number or a tensor with one entry per dimension."""
 
+    lengthscale = PositiveValue("The length scales: a scalar, or (d,), float64.")
+
     def __init__(self, lengthscale: float | Tensor = 1.0, active_dims: Sequence[int] | None = None) -> None:
         super().__init__(active_dims)
         self._lengthscale = Positive(lengthscale, "lengthscale")
-
-    @property
-    def lengthscale(self) -> Tensor:
-        """The length scales: a scalar, or (d,), float64."""
-        return self._lengthscale.value
-
-    @lengthscale.setter
-    def lengthscale(self, value: float | Tensor) -> None:
-        self._lengthscale.assign(value)
 
     def lengthscales(self, columns: int, device: torch.device) -> Tensor:
         """The length scales on a device, checked against the number of columns."""

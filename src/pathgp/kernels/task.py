@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pathgp.kernels.finite import Finite
-from pathgp.kernels.parameters import Positive, short
+from pathgp.kernels.parameters import Positive, PositiveValue, short
 
 
 class Task(Finite):
@@ -27,6 +27,8 @@ class Task(Finite):
         scale: standard deviation of the part of a task that no other shares, one number or one per task.
         active_dims: the one column that holds the task number; may be left out if the inputs have one column.
     """
+
+    scale = PositiveValue("Standard deviations of the parts that no other task shares: (q,), float64.")
 
     def __init__(
         self,
@@ -50,15 +52,6 @@ class Task(Finite):
         self._scale = Positive(scale.expand(num_tasks) if scale.ndim == 0 else scale, "scale")
         if self._scale.raw.shape != (num_tasks,):
             raise ValueError(f"scale must be one number or one per task ({num_tasks}), got {tuple(scale.shape)}")
-
-    @property
-    def scale(self) -> Tensor:
-        """Standard deviations of the parts that no other task shares: (q,), float64."""
-        return self._scale.value
-
-    @scale.setter
-    def scale(self, value: float | Tensor) -> None:
-        self._scale.assign(value)
 
     @property
     def covariance(self) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pathgp.conditioning import Settings, System, extend_prior, solve_system
 from pathgp.inputs import Array, read_matrix, read_vector, real_number, whole_number
 from pathgp.kernels import Kernel
-from pathgp.kernels.parameters import Positive, short
+from pathgp.kernels.parameters import Positive, PositiveValue, short
 from pathgp.models.standardise import Standardisation
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior import Posterior
@@ -36,6 +36,8 @@ class GP(nn.Module):
             and noise then refer to these units; predictions come back in the units of the data.
     """
 
+    noise = PositiveValue("Standard deviation of the noise: a scalar, float64.")
+
     def __init__(self, kernel: Kernel, noise: float = 0.1, mean: Mean = 0.0, standardise: bool = False) -> None:
         super().__init__()
         if not isinstance(kernel, Kernel):
@@ -50,15 +52,6 @@ class GP(nn.Module):
             raise ValueError("noise must be one number; give known per-point noise to condition(noise=...)")
         self.mean: Mean = mean if callable(mean) else real_number(mean, "mean")
         self.standardise = bool(standardise)
-
-    @property
-    def noise(self) -> Tensor:
-        """Standard deviation of the noise: a scalar, float64."""
-        return self._noise.value
-
-    @noise.setter
-    def noise(self, value: float | Tensor) -> None:
-        self._noise.assign(value)
 
     def prior(
         self, samples: int, features: int = 512, generator: torch.Generator | None = None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pathgp.operators import Operator
-from pathgp.randomness import permutation
+from pathgp.randomness import partition
 from pathgp.solvers.base import Run, Solution, Solver, Status, column_norms
 from pathgp.solvers.cholesky import factorise
 
@@ -73,7 +73,7 @@ class AP(Solver):
         before = torch.full((s,), math.inf, dtype=torch.float64, device=x.device)
         while True:
             seen = torch.zeros(s, dtype=torch.float64, device=x.device)
-            for index in permutation(n, run.generator, x.device).tensor_split(blocks):
+            for index in partition(n, blocks, run.generator, x.device):
                 if not run.affords(run.H.cost(len(index))):
                     return run.finish(x, Status.BUDGET_EXHAUSTED, repr(self), note)
                 ahead = torch.lerp(x, z, tau / (1.0 + tau))
@@ -102,17 +102,17 @@ class AP(Solver):
     def _greedy(self, run: Run, residual: Tensor, blocks: int, note: str) -> Solution:
         n = run.b.shape[0]
         x, r = run.start.clone(), residual.clone()
-        partition = permutation(n, run.generator, x.device).tensor_split(blocks)
+        partitioned = partition(n, blocks, run.generator, x.device)
         owner = torch.empty(n, dtype=torch.long, device=x.device)
-        for number, index in enumerate(partition):
+        for number, index in enumerate(partitioned):
             owner[index] = number
         factors: dict[int, Tensor] = {}
         claims = 0
-        while run.affords(run.H.cost(len(partition[0]))):
+        while run.affords(run.H.cost(len(partitioned[0]))):
             energy = torch.zeros(blocks, dtype=torch.float64, device=x.device)
             energy.index_add_(0, owner, r.square().sum(1, dtype=torch.float64))
             chosen = int(energy.argmax())
-            index = partition[chosen]
+            index = partitioned[chosen]
             if chosen not in factors:
                 factors[chosen] = factorise(run.H.block(index).to(torch.float64))[0]
             d = torch.cholesky_solve(r[index].to(torch.float64), factors[chosen]).to(x.dtype)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathgp.randomness import normal, permutation
+from pathgp.randomness import normal, partition, permutation
 from pathgp.solvers.base import Run, Solution, Solver, Status, column_norms
 
 # Blocks looked at for the automatic step, and products with each: kernel matrices have a dominant
@@ -91,7 +91,7 @@ class SDD(Solver):
 
         while True:
             seen, visited = torch.zeros_like(best), 0
-            for index in permutation(n, run.generator, a.device).tensor_split(batches):
+            for index in partition(n, batches, run.generator, a.device):
                 if not run.affords(run.H.cost(len(index))):
                     break
                 g = run.rows(index, a + self.momentum * v) - run.b[index]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathgp.randomness import permutation
+from pathgp.randomness import partition
 from pathgp.solvers.base import Run, Solution, Solver, Status, column_norms
 
 # Epochs of steps between two products that measure the residual.
@@ -147,7 +147,7 @@ def _batches(run: Run, batches: int) -> Iterator[Tensor]:
     """Parts of one random permutation after the other."""
     n = run.b.shape[0]
     while True:
-        yield from permutation(n, run.generator, run.b.device).tensor_split(batches)
+        yield from partition(n, batches, run.generator, run.b.device)
 
 
 def _features(run: Run, num: int) -> Iterator[Tensor]:
