@@ -71,6 +71,8 @@ class AP(Solver):
         # The truth at the end of a sweep relative to its estimate, learned from the checks.
         correction = 1.0
         before = torch.full((s,), math.inf, dtype=torch.float64, device=x.device)
+        # In exact arithmetic the last iterate is the best. Rounding K can make H indefinite, and then it is not.
+        best, lowest = run.start, math.inf
         while True:
             seen = torch.zeros(s, dtype=torch.float64, device=x.device)
             for index in partition(n, blocks, run.generator, x.device):
@@ -85,7 +87,9 @@ class AP(Solver):
                 run.iterations += 1
             norms = run.record(seen.sqrt(), exact=False)
             if not bool(torch.isfinite(norms).all()) or float(norms.max()) > 1e6:
-                return run.finish(run.start, Status.DIVERGED, repr(self), note)
+                return run.finish(best, Status.DIVERGED, repr(self), note)
+            if float(norms.mean()) < lowest:
+                best, lowest = x.clone(), float(norms.mean())
             # Rows were seen half a sweep ago on average, and the residual has gone on falling since.
             estimate = run.measure(norms * (norms / before).nan_to_num(1.0).clamp(max=1.0).sqrt())
             if 0.0 < correction * estimate <= run.tol:
@@ -97,7 +101,7 @@ class AP(Solver):
                 correction = run.measure(exact) / estimate
             before = norms
             if run.stalled(norms, _PATIENCE):
-                return run.finish(x, Status.STALLED, repr(self), note)
+                return run.finish(best, Status.STALLED, repr(self), note)
 
     def _greedy(self, run: Run, residual: Tensor, blocks: int, note: str) -> Solution:
         n = run.b.shape[0]
