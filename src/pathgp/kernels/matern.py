@@ -54,6 +54,11 @@ class Matern(Stationary):
     def slope(self, sq: Tensor, *shape: Tensor) -> Tensor:
         if self.nu not in (0.5, 1.5, 2.5):
             return -self.nu * scaled_bessel(2.0 * self.nu * sq, self.nu - 1.0, self._log_factor)
+        if not torch.is_grad_enabled() and self.nu > 1.0:
+            minus_a = sq.sqrt().mul_(-math.sqrt(2.0 * self.nu))
+            if self.nu == 1.5:
+                return minus_a.exp_().mul_(-1.5)
+            return minus_a.exp().mul_(minus_a.sub_(1.0)).mul_(5.0 / 6.0)
         # The square root has no derivative at zero, where the slope of nu = 1/2 and second derivatives stop.
         zero = sq == 0
         a = (2.0 * self.nu * sq.masked_fill(zero, 1.0)).sqrt()

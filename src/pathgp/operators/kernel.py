@@ -234,13 +234,12 @@ class _Bilinear(torch.autograd.Function):
                     with torch.enable_grad():
                         X = operator.X
                         tile = operator._snapshot(X[I]) if I == J else operator._snapshot(X[I], X[J])
-                        part = (tile * weights).sum(dtype=torch.float64)
-                    if learned:
-                        found = torch.autograd.grad(part, learned, allow_unused=True)
+                    if learned and tile.requires_grad:
+                        found = torch.autograd.grad(tile, learned, weights, allow_unused=True)
                         for grad, new in zip(grads, found, strict=True):
                             if new is not None:
                                 grad += new
-                    value += part.detach()
+                    value += torch.dot(tile.detach().flatten(), weights.flatten())
             return value, grads
 
         (value, grads), _ = halve_on_failure(accumulate, max(1, operator._edge // 2))

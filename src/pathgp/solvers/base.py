@@ -180,7 +180,7 @@ class Run:
             residual = self.record(column_norms(self.residual(x)), exact=True)
         if self.satisfied(residual):
             status = Status.CONVERGED
-        elif status is Status.CONVERGED:
+        elif status is Status.CONVERGED and self.tol > 0:
             status = Status.STALLED
         return Solution(
             x=x * self.scale,

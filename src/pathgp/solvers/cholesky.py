@@ -34,7 +34,7 @@ class Cholesky(Solver):
         x = run.start + torch.cholesky_solve(residual.to(torch.float64), factor).to(run.H.dtype)
         run.iterations = 1
         note = "" if jitter == 0 else f"jitter {jitter:.0e} on the diagonal"
-        return run.finish(x, Status.STALLED, repr(self), note)
+        return run.finish(x, Status.CONVERGED, repr(self), note)
 
 
 def factorise(A: Tensor) -> tuple[Tensor, float]:
