@@ -91,3 +91,9 @@ def test_cholesky_in_float32_with_tiny_noise_says_what_is_left(make: Make) -> No
     solution = Cholesky().solve(H, B, tol=1e-8)
     assert solution.status is Status.STALLED
     assert "float64" in solution.status.value
+
+
+def test_a_direct_solve_without_a_tolerance_is_converged(make: Make) -> None:
+    H, B = make(n=30, s=2)
+    assert Cholesky().solve(H, B, tol=0.0).status is Status.CONVERGED
+    assert AP(block_size=10).solve(H, B, tol=0.0, max_epochs=3).status is Status.BUDGET_EXHAUSTED
