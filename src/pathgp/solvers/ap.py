@@ -71,7 +71,7 @@ class AP(Solver):
         # The truth at the end of a sweep relative to its estimate, learned from the checks.
         correction = 1.0
         before = torch.full((s,), math.inf, dtype=torch.float64, device=x.device)
-        # In exact arithmetic the last iterate is the best. Rounding K can make H indefinite, and then it is not.
+        # With little noise the rounding of float32 products can outweigh a sweep, and the last iterate is not the best.
         best, lowest = run.start, math.inf
         while True:
             seen = torch.zeros(s, dtype=torch.float64, device=x.device)
