@@ -14,13 +14,12 @@ import math
 from typing import Any
 
 import torch
-from data import UCI, uci
+from data import UCI, system, uci
 from recording import device_name, seconds, table, write
 from torch import Tensor
 
 from pathgp.operators import KernelOperator
-from pathgp.pathwise import PriorPaths
-from pathgp.randomness import normal, permutation
+from pathgp.randomness import permutation
 from pathgp.solvers.ap import automatic_block_size
 from pathgp.solvers.cholesky import factorise
 
@@ -66,12 +65,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for name in arguments.sets or list(UCI if device == "cuda" else UCI[:3]):
         data = uci(name, device=device)
-        kernel = data.kernel().requires_grad_(False).to(device)
-        generator = torch.Generator().manual_seed(0)
-        draws = PriorPaths.draw(kernel, 64, 512, data.X.shape[1], generator)(data.X).T
-        noise = data.noise * normal(tuple(draws.shape), generator, data.X.dtype, data.X.device)
-        B = torch.cat([data.y.unsqueeze(1), draws + noise], 1)
-        H = KernelOperator(kernel, data.X, data.noise)
+        H, B = system(data)
         for strength in [None, *arguments.strengths]:
             found: list[tuple[int, float]] = []
             with torch.no_grad():

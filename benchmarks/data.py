@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 
 from pathgp import kernels
+from pathgp.operators import KernelOperator
+from pathgp.pathwise import PriorPaths
+from pathgp.randomness import normal
 
 UCI = ("pol", "elevators", "bike", "protein", "keggdirected")
 
@@ -69,3 +72,13 @@ def uci(
         signal=float(chosen["signal"]),
         lengthscale=torch.tensor(chosen["lengthscale"], dtype=torch.float64),
     )
+
+
+def system(data: Regression, samples: int = 64) -> tuple[KernelOperator, Tensor]:
+    """H and the right-hand sides of the solver benchmarks: y, and prior draws plus noise."""
+    kernel = data.kernel().requires_grad_(False).to(data.X.device)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        draws = PriorPaths.draw(kernel, samples, 512, data.X.shape[1], generator)(data.X).T
+    noise = data.noise * normal(tuple(draws.shape), generator, data.X.dtype, data.X.device)
+    return KernelOperator(kernel, data.X, data.noise), torch.cat([data.y.unsqueeze(1), draws + noise], 1)

@@ -15,13 +15,10 @@ import statistics
 from typing import Any
 
 import torch
-from data import UCI, uci
+from data import UCI, system, uci
 from recording import device_name, seconds, table, write
 
 from pathgp import solvers
-from pathgp.operators import KernelOperator
-from pathgp.pathwise import PriorPaths
-from pathgp.randomness import normal
 
 ENTRANTS: dict[str, solvers.Solver] = {
     "AP shuffled": solvers.AP(),
@@ -41,13 +38,7 @@ SLOW = 60.0
 def race(name: str, chosen: list[str], runs: int, max_epochs: float, device: str) -> list[dict[str, Any]]:
     """All chosen solvers on one data set."""
     data = uci(name, device=device)
-    kernel = data.kernel().requires_grad_(False).to(device)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        draws = PriorPaths.draw(kernel, 64, 512, data.X.shape[1], generator)(data.X).T
-    noise = data.noise * normal(tuple(draws.shape), generator, data.X.dtype, data.X.device)
-    B = torch.cat([data.y.unsqueeze(1), draws + noise], 1)
-    H = KernelOperator(kernel, data.X, data.noise)
+    H, B = system(data)
     rows = []
     for label in chosen:
         times: list[float] = []

@@ -36,6 +36,7 @@ class ExactCovariance:
         self._kernel, self._X, self._deviation, self._settings = kernel, X, deviation, settings
         self._budget = memory_budget(settings.memory, X.device)
         asked = len(X) <= _FACTOR_ROWS or isinstance(settings.solver, Cholesky)
+        # 16 n^2 bytes while the factor is made.
         self._factorises = asked and 16 * len(X) ** 2 <= self._budget
 
     def variance(self, Xs: Tensor) -> Tensor:
@@ -97,12 +98,6 @@ class ExactCovariance:
                 stacklevel=6,
             )
         return solution.x
-
-    @cached_property
-    def _factorises(self) -> bool:
-        """Whether exact variances come from a Cholesky factor of H, 16 n^2 bytes while it is made."""
-        n = len(self._X)
-        return n <= _FACTOR_ROWS and 16 * n**2 <= self._budget
 
     def _columns_at_once(self) -> int:
         return max(1, self._budget // (4 * 8 * _NUMBERS_PER_SOLVE * len(self._X)))

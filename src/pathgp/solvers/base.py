@@ -135,10 +135,11 @@ class Run:
         return self.H.columns(index, D)
 
     def residual(self, x: Tensor) -> Tensor:
-        """b - H x by a fresh product; free for x = 0."""
+        """b - H x by a fresh product."""
         return self.b - self.product(x)
 
     def initial_residual(self) -> Tensor:
+        """b - H x at the start; free for x = 0."""
         return self.b.clone() if self.starts_at_zero else self.residual(self.start)
 
     def affords(self, epochs: float) -> bool:
