@@ -81,9 +81,9 @@ class Posterior:
     def variance(self, Xs: Array, noise: bool = False, method: str | None = None) -> Array:
         """Posterior variance (m,) of f, or with ``noise=True`` of a new observation (plus gp.noise^2).
 
-        method="samples": from the paths' zero-mean parts (see `variance_from_paths`), no further solve; for normal paths
-        the relative standard error is at most sqrt(2 / s). method="solve": exact, k(x, x) - k(x, X) H^-1 k(X, x), one
-        solve per row of Xs. By default samples, where there are paths.
+        method="samples": from the paths' zero-mean parts (see `variance_from_paths`), no further solve; normal paths
+        give a relative standard error of at most sqrt(2 / s). method="solve": exact, k(x, x) - k(x, X) H^-1 k(X, x),
+        one solve per row of Xs. By default samples, where there are paths.
         """
         inputs, scaled = self._read(Xs)
         if method is None:
