@@ -39,11 +39,12 @@ class ExactCovariance:
         # 16 n^2 bytes while the factor is made.
         self._factorises = asked and 16 * len(X) ** 2 <= self._budget
 
-    def variance(self, Xs: Tensor) -> Tensor:
-        """The diagonal: (m,), in the dtype of Xs."""
-        prior = self._kernel.diag(Xs.to(torch.float64))
+    def variance(self, Xs: Tensor, part: Kernel | None = None) -> Tensor:
+        """The diagonal: (m,), in the dtype of Xs; that of one summand of the kernel where ``part`` names it."""
+        kernel = self._kernel if part is None else part
+        prior = kernel.diag(Xs.to(torch.float64))
         step = min(_COLUMNS_AT_ONCE, self._columns_at_once())
-        parts = [self._explained_at_once(Xs[rows]).diagonal() for rows in spans(len(Xs), step)]
+        parts = [self._explained_at_once(Xs[rows], kernel).diagonal() for rows in spans(len(Xs), step)]
         explained = torch.cat(parts) if parts else prior
         return (prior - explained).clamp_min(0.0).to(Xs.dtype)
 
@@ -56,7 +57,7 @@ class ExactCovariance:
         """K(Xs, X) H^-1 K(X, Xs): (m, m), float64. Beside it, as many columns of K(X, Xs) exist as the budget holds."""
         step = self._columns_at_once()
         if step >= len(Xs):
-            return self._explained_at_once(Xs)
+            return self._explained_at_once(Xs, self._kernel)
         kernel, memory = self._kernel, self._settings.memory
         X = self._X.to(torch.float64) if self._factorises else self._X
         points = Xs.to(X.dtype)
@@ -70,13 +71,13 @@ class ExactCovariance:
         both = half + half.T
         return both - 0.5 * both.detach()
 
-    def _explained_at_once(self, Xs: Tensor) -> Tensor:
+    def _explained_at_once(self, Xs: Tensor, kernel: Kernel) -> Tensor:
         X = self._X
         if self._factorises:
-            cross = self._kernel(X.to(torch.float64), Xs.to(torch.float64))
+            cross = kernel(X.to(torch.float64), Xs.to(torch.float64))
             half = torch.linalg.solve_triangular(self._factor, cross, upper=False)
             return half.T @ half
-        cross = self._kernel(X, Xs)
+        cross = kernel(X, Xs)
         solution = self._solve_for(cross.detach())
         # With r = K - H x the value x^T K + x^T r is wrong only by r^T H^-1 r, second order in the residual.
         residual = cross - self._operator @ solution

@@ -21,6 +21,7 @@ from pathgp.report import ConditionReport
 from pathgp.solvers.base import Callback
 
 if TYPE_CHECKING:
+    from pathgp.components import Component
     from pathgp.models.gp import GP
     from pathgp.models.standardise import Standardisation
 
@@ -151,6 +152,17 @@ class Posterior:
             error_bound=report.error_bound * float(self._scaling.target_scale),
         )
         return Posterior(self.model, self._scaling, grown, self._prior, weights, self._settings, report)
+
+    def components(self) -> dict[str, Component]:
+        """For a kernel k = sum_c k_c the posterior of each summand, by name: mean, variance and paths of f_c.
+
+        A scale of a sum is a sum of scales; a product stays one component, as does any other kernel. Components are
+        in the units of y and have prior mean zero: their means, plus the prior mean (``GP(mean=...)``) and with
+        ``standardise=True`` the shift of the targets, add up to ``mean``. So do their paths to ``paths``.
+        """
+        from pathgp.components import components
+
+        return components(self)
 
     def __repr__(self) -> str:
         return f"Posterior\n{self.report!r}"

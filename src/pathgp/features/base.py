@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 from functools import reduce
 from typing import Any
 
@@ -53,6 +54,8 @@ class FeatureMap:
         self._columns = max((max(a.columns) + 1 for t in terms for a in t.atoms if a.columns), default=1)
         source = torch.Generator().manual_seed(self.seed)
         self.terms = _built(terms, num, dim, 1 if paths is None else paths, source)
+        # The maps are not in the order of the expansion: finite ones come first.
+        self._places = [next(i for i, term in enumerate(terms) if term is part.term) for part in self.terms]
         self.num = sum(term.num for term in self.terms)
 
     def state(self) -> dict[str, Any]:
@@ -85,17 +88,19 @@ class FeatureMap:
         result = torch.cat(parts, 2) if len(parts) > 1 else parts[0]
         return result[0] if self.paths is None else result
 
-    def weighted(self, X: Tensor, W: Tensor) -> Tensor:
+    def weighted(self, X: Tensor, W: Tensor, only: Collection[int] | None = None) -> Tensor:
         """The functions sum_f phi_j(x)_f W[j, f] at X: (s, n), for weights W (s, num). Differentiable in X.
 
-        The (s, n, num) features are never stored, not for gradients either. Time O(n s num).
+        The (s, n, num) features are never stored, not for gradients either. Time O(n s num). ``only``: sum over the
+        features of these terms of the kernel, counted as in `expand`; the parts of all terms add up to the whole.
         """
         X = self._inputs(X)
         if W.ndim != 2 or W.shape[1] != self.num or (self.paths is not None and W.shape[0] != self.paths):
             rows = "s" if self.paths is None else self.paths
             raise ValueError(f"the weights must have shape ({rows}, {self.num}), got {tuple(W.shape)}")
-        parts = zip(self.terms, W.to(X).split([term.num for term in self.terms], 1), strict=True)
-        return reduce(torch.add, (self._weighted(term, X, weights) for term, weights in parts))
+        parts = zip(self._places, self.terms, W.to(X).split([term.num for term in self.terms], 1), strict=True)
+        chosen = (self._weighted(term, X, weights) for i, term, weights in parts if only is None or i in only)
+        return reduce(torch.add, chosen)
 
     def _frequencies(self) -> list[Frequencies]:
         return [f for term in self.terms if isinstance(term, RandomMap) for f in term.frequencies]
