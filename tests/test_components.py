@@ -129,7 +129,7 @@ def test_paths_have_the_posterior_of_the_component() -> None:
         mean, covariance = posterior_of(PARTS[name], X, y, Xs)
         # Functions of few features are exact in their covariance and heavy in their tails.
         assert_mean_and_covariance(part.paths(Xs), mean, covariance, alpha=1e-6 / len(PARTS), gaussian=False)
-        # Of 4,096 paths a variance is known to 2.2 %.
+        # From 4,096 paths a variance is known to 2.2 %.
         assert torch.allclose(part.variance(Xs), covariance.diagonal(), rtol=0.15)
 
 
@@ -137,7 +137,8 @@ def test_units_of_y() -> None:
     """Standardised inputs and targets, a mean function, NumPy arrays."""
     X, y, Xs = (values.numpy() for values in data())
     gp = pathgp.GP(KERNEL, NOISE, mean=lambda X: 3.0 * X[:, 1], standardise=True)
-    post = gp.condition(5.0 + 2.0 * X, 100.0 + 40.0 * y, samples=8, features=256)
+    generator = torch.Generator().manual_seed(0)
+    post = gp.condition(5.0 + 2.0 * X, 100.0 + 40.0 * y, features=256, generator=generator)
     Xs = 5.0 + 2.0 * Xs
     parts = post.components().values()
     constant = post.mean(Xs) - 3.0 * Xs[:, 1] - sum(part.mean(Xs) for part in parts)
@@ -147,7 +148,8 @@ def test_units_of_y() -> None:
     assert np.allclose(sum(part.paths(Xs) for part in parts) + 3.0 * Xs[:, 1] + shift, post.paths(Xs))
     first = next(iter(parts))
     spread = (first.paths(Xs) - first.mean(Xs)).std(0)
-    assert np.all(np.abs(np.log(spread / np.sqrt(first.variance(Xs, method="solve")))) < 1.5)
+    # A standard deviation of 64 values is known to 9 %.
+    assert np.all(np.abs(np.log(spread / np.sqrt(first.variance(Xs, method="solve")))) < 0.5)
 
 
 def test_a_kernel_that_is_no_sum_is_one_component() -> None:
