@@ -134,6 +134,8 @@ def compare(name: str, methods: list[str], steps: int, low: bool, device: str) -
     truth = (rmse(y, mean), nll(y, mean, variance + noise**2))
     rows: list[dict[str, Any]] = [{"set": name, "method": "exact", "rmse": truth[0], "nll": None if low else truth[1]}]
     del mean, variance
+    if device == "cuda":
+        torch.cuda.empty_cache()  # what the factorisation held is not needed again
     for method in methods:
         groups = 0 if low else 1 if method == "SGD" else 8
         found = infer(data, method, noise, groups, steps)

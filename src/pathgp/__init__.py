@@ -1,9 +1,13 @@
 """Gaussian processes at any scale: exact inference by iterative solvers, posterior samples that are functions."""
 
 from pathgp import kernels as kernels
+from pathgp import means as means
 from pathgp import operators as operators
 from pathgp import solvers as solvers
 from pathgp._version import __version__ as __version__
+from pathgp.kernels.parameters import LogNormal as LogNormal
+from pathgp.learning.checkpoint import Checkpoint as Checkpoint
+from pathgp.learning.report import FitReport as FitReport
 from pathgp.models import GP as GP
 from pathgp.posterior import Posterior as Posterior
 from pathgp.report import ConditionReport as ConditionReport

@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from pathgp.inputs import real_number
 from pathgp.kernels import Kernel
-from pathgp.operators import KernelOperator
+from pathgp.operators import KernelOperator, Operator
 from pathgp.pathwise import PriorPaths
 from pathgp.report import ConditionReport, ConvergenceWarning
-from pathgp.solvers import Solver
+from pathgp.solvers import Solution, Solver, as_solver
 from pathgp.solvers.base import Callback
 
 
@@ -28,14 +29,22 @@ from pathgp.solvers.base import Callback
 class System:
     """The right-hand sides in the model's units.
 
-    X: (n, d).  targets: (n, 1 + s), y and the prior draws f_j(X).  noise_draws: (n, s) standard normal.
-    deviation: standard deviation of the noise, a scalar or (n,), float64.
+    X: (n, d).  targets: (n, 1 + s), y and the prior draws f_j(X).  noise_draws: (n, s) standard normal, or (n, 0)
+    where the targets are all there is.  deviation: standard deviation of the noise, a scalar or (n,), float64.
     """
 
     X: Tensor
     targets: Tensor
     noise_draws: Tensor
     deviation: Tensor
+
+    def delta(self) -> Tensor | None:
+        """The noise as solvers take it: eps = Sigma delta, zero for y."""
+        if not self.noise_draws.shape[1]:
+            return None
+        scale = self.deviation.unsqueeze(1) if self.deviation.ndim else self.deviation
+        scaled = self.noise_draws / scale.to(self.X.dtype)
+        return torch.cat([torch.zeros_like(scaled[:, :1]), scaled], 1)
 
     def extended(self, other: System) -> System:
         """The rows of both systems."""
@@ -59,6 +68,44 @@ class Settings:
     backend: str
     memory: int | None
 
+    @classmethod
+    def read(
+        cls, solver: str | Solver, tol: float, max_epochs: float | None, backend: str, memory: float | None
+    ) -> Settings:
+        """Check what a user gave."""
+        max_epochs = None if max_epochs is None else real_number(max_epochs, "max_epochs")
+        memory = None if memory is None else int(real_number(memory, "memory"))
+        return cls(as_solver(solver), real_number(tol, "tol"), max_epochs, backend, memory)
+
+    def operator(self, kernel: Kernel, X: Tensor, deviation: Tensor) -> KernelOperator:
+        """H for a kernel, inputs and the standard deviation of the noise."""
+        return KernelOperator(kernel, X, deviation, backend=self.backend, memory=self.memory)
+
+    def solve(
+        self,
+        H: Operator,
+        system: System,
+        generator: torch.Generator,
+        x0: Tensor | None = None,
+        callback: Callback | None = None,
+        rule: str = "every",
+    ) -> Solution:
+        """All columns of a system at once; an error where the numbers leave their range."""
+        solution = self.solver.solve(
+            H,
+            system.targets,
+            x0=x0,
+            delta=system.delta(),
+            tol=self.tol,
+            max_epochs=self.max_epochs,
+            generator=generator,
+            callback=callback,
+            rule=rule,
+        )
+        if not bool(torch.isfinite(solution.x).all()):
+            raise ValueError("the solve left the range of numbers: rescale X and y, or check the kernel's parameters")
+        return solution
+
 
 def solve_system(
     kernel: Kernel,
@@ -78,24 +125,8 @@ def solve_system(
     size = float(torch.linalg.vector_norm(system.targets[:, 0]))
     if not math.isfinite(size):
         raise ValueError(f"the sum of squares of y is beyond the range of {X.dtype}: rescale y")
-    H = KernelOperator(kernel, X, deviation, backend=settings.backend, memory=settings.memory)
-    delta = None
-    if system.noise_draws.shape[1]:
-        scale = deviation.unsqueeze(1) if deviation.ndim else deviation
-        scaled = system.noise_draws / scale.to(X.dtype)
-        delta = torch.cat([torch.zeros_like(scaled[:, :1]), scaled], 1)
-    solution = settings.solver.solve(
-        H,
-        system.targets,
-        x0=x0,
-        delta=delta,
-        tol=settings.tol,
-        max_epochs=settings.max_epochs,
-        generator=generator,
-        callback=callback,
-    )
-    if not bool(torch.isfinite(solution.x).all()):
-        raise ValueError("the solve left the range of the numbers: rescale X and y, or check the kernel's parameters")
+    H = settings.operator(kernel, X, deviation)
+    solution = settings.solve(H, system, generator, x0, callback)
     largest = math.sqrt(float(kernel.diag(X).max()))
     residual = float(solution.residual[0]) * size
     report = ConditionReport(
@@ -117,7 +148,7 @@ def solve_system(
             f"{solution.solver} ended {solution.status.name} with a worst residual of {report.worst_residual:.1e} "
             f"(tol {settings.tol:.0e}): {solution.status.value}",
             ConvergenceWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     return solution.x, report
 

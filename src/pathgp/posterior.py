@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pathgp.conditioning import Settings, System, extend_prior, solve_system
+from pathgp.conditioning import Settings, System, solve_system
 from pathgp.exact import ExactCovariance
 from pathgp.inputs import Array, Matrix, read_matrix, read_vector, whole_number
+from pathgp.models.observations import Observations
 from pathgp.operators.memory import spans
 from pathgp.pathwise import PosteriorPaths, PriorPaths, UpdatePaths, variance_from_paths
 from pathgp.randomness import as_generator, normal, repeating_seed
@@ -54,6 +55,32 @@ class Posterior:
         self._prior = prior
         self._weights = weights
         self._settings = settings
+
+    @classmethod
+    def solved(
+        cls,
+        model: GP,
+        scaling: Standardisation,
+        system: System,
+        prior: PriorPaths | None,
+        settings: Settings,
+        generator: torch.Generator,
+        seed: int | None,
+        no_paths: str = "",
+        x0: Tensor | None = None,
+        callback: Callback | None = None,
+        began: float | None = None,
+    ) -> Posterior:
+        """Solve the system of a model and its prior draws; what conditioning, updates and fits end with."""
+        weights, report = solve_system(model.kernel, system, settings, generator, x0, callback, began)
+        report = replace(
+            report,
+            features=0 if prior is None else prior.features.num,
+            no_paths=no_paths,
+            seed=seed,
+            error_bound=report.error_bound * float(scaling.target_scale),
+        )
+        return cls(model, scaling, system, prior, weights, settings, report)
 
     @property
     def num_samples(self) -> int:
@@ -137,21 +164,23 @@ class Posterior:
         y = read_vector(y_new, new.X.shape[0], "y_new", like=X)
         generator = as_generator(generator)
         seed = repeating_seed(generator)
-        scaled = self._scaling.inputs(new.X).detach()
-        targets = self._scaling.targets(y - self.model.mean_at(new.X, exact=True)).to(X.dtype)
-        deviation = self.model.deviation(noise, scaled, self._scaling)
+        data = Observations.of(new.X, y, noise, self._scaling)
         draws = normal((len(y), self.num_samples), generator, torch.float64, X.device).to(X.dtype)
-        grown = system.extended(System(scaled, extend_prior(self._prior, scaled, targets), draws, deviation))
+        grown = system.extended(self.model.system(data, self._prior, draws))
         x0 = torch.cat([self._weights, self._weights.new_zeros(len(y), self._weights.shape[1])])
-        weights, report = solve_system(self.model.kernel, grown, self._settings, generator, x0, callback, began)
-        report = replace(
-            report,
-            features=self.report.features,
+        return Posterior.solved(
+            self.model,
+            self._scaling,
+            grown,
+            self._prior,
+            self._settings,
+            generator,
+            seed,
             no_paths=self.report.no_paths,
-            seed=seed,
-            error_bound=report.error_bound * float(self._scaling.target_scale),
+            x0=x0,
+            callback=callback,
+            began=began,
         )
-        return Posterior(self.model, self._scaling, grown, self._prior, weights, self._settings, report)
 
     def components(self) -> dict[str, Component]:
         """For a kernel k = sum_c k_c the posterior of each summand, by name: mean, variance and paths of f_c.

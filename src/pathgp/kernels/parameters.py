@@ -6,6 +6,9 @@ unconstrained and mapped through softplus(u) = log(1 + e^u), as in chapter 5 of 
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
@@ -16,17 +19,52 @@ def inverse_softplus(value: Tensor) -> Tensor:
     return value + torch.log(-torch.expm1(-value))
 
 
+@dataclass(frozen=True)
+class LogNormal:
+    """A prior under which log(value) is normal with mean log(median) and standard deviation ``spread``.
+
+    The density is taken with respect to log(value), so that the most probable value is the median: a median of 0.1 and
+    a spread of 1 says "about 0.1, give or take a factor of e".
+    """
+
+    median: float
+    spread: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("median", "spread"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} of a LogNormal must be positive and finite, got {getattr(self, name)}")
+
+    def log_density(self, value: Tensor) -> Tensor:
+        """The sum of the log densities of all entries."""
+        z = (value.log() - math.log(self.median)) / self.spread
+        return (-0.5 * z.square() - math.log(self.spread * math.sqrt(2 * math.pi))).sum()
+
+
 class Positive(nn.Module):
-    """A positive scalar or vector, stored in float64 as ``raw`` with value softplus(raw)."""
+    """A positive scalar or vector, stored in float64 as ``raw`` with value softplus(raw).
+
+    ``bounds`` and ``prior`` are for learning: the limits of the value, and what is known about it beforehand. A
+    parameter that does not require a gradient is not learned.
+    """
 
     def __init__(self, value: float | Tensor, name: str) -> None:
         super().__init__()
         self.name = name
         self.raw = nn.Parameter(inverse_softplus(self._checked(value)))
+        self.bounds: tuple[float, float] | None = None
+        self.prior: LogNormal | None = None
 
     @property
     def value(self) -> Tensor:
         return softplus(self.raw)
+
+    def project(self) -> None:
+        """Move the value to the nearest one within the bounds."""
+        if self.bounds is not None:
+            low, high = (inverse_softplus(torch.tensor(b, dtype=torch.float64)) for b in self.bounds)
+            with torch.no_grad():
+                self.raw.clamp_(float(low), float(high))
 
     def matching(self, columns: int, device: torch.device) -> Tensor:
         """The value on a device, after a check that a vector has one entry per column."""

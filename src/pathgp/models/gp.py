@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from pathgp.conditioning import Settings, System, extend_prior, solve_system
+from pathgp.conditioning import Settings, System, extend_prior
 from pathgp.inputs import Array, read_matrix, read_vector, real_number, whole_number
 from pathgp.kernels import Kernel
-from pathgp.kernels.parameters import Positive, PositiveValue, short
+from pathgp.kernels.parameters import LogNormal, Positive, PositiveValue, short
+from pathgp.learning.checkpoint import Checkpoint
+from pathgp.learning.fitting import fit
+from pathgp.learning.hyperparameters import constrain, values
+from pathgp.learning.report import FitReport, Step
+from pathgp.models.observations import Observations
 from pathgp.models.standardise import Standardisation
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior import Posterior
 from pathgp.randomness import as_generator, normal, repeating_seed
-from pathgp.solvers import Solver, as_solver
+from pathgp.solvers import Solver
 from pathgp.solvers.base import Callback
 
 Mean = float | Callable[[Tensor], Tensor]
@@ -31,7 +36,8 @@ class GP(nn.Module):
     Args:
         kernel: the covariance function; the model keeps a deep copy.
         noise: standard deviation of the noise.
-        mean: a number, or a function from inputs (n, d) to values (n,), in the units of y.
+        mean: a number, or a function from inputs (n, d) to values (n,), in the units of y; the parameters of a torch
+            module such as `means.Constant` are learned.
         standardise: shift and scale inputs and targets to mean zero and standard deviation one inside the model. Kernel
             and noise then refer to these units; predictions come back in the units of the data.
     """
@@ -52,6 +58,7 @@ class GP(nn.Module):
             raise ValueError("noise must be one number; give known per-point noise to condition(noise=...)")
         self.mean: Mean = mean if callable(mean) else real_number(mean, "mean")
         self.standardise = bool(standardise)
+        self._posterior: Posterior | None = None
 
     def prior(
         self, samples: int, features: int = 512, generator: torch.Generator | None = None
@@ -65,7 +72,7 @@ class GP(nn.Module):
         samples, features = whole_number(samples, "samples", 1), whole_number(features, "features", 1)
         generator = as_generator(generator)
         seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-        model = copy.deepcopy(self).requires_grad_(False)
+        model = self.frozen(torch.device("cpu"))
         drawn: dict[int, PriorPaths] = {}
 
         def evaluate(X: Array) -> Array:
@@ -113,40 +120,161 @@ class GP(nn.Module):
             callback: called with a `Record` whenever residuals are known.
         """
         began = time.perf_counter()
+        samples, features = whole_number(samples, "samples", 0), whole_number(features, "features", 1)
+        settings = Settings.read(solver, tol, max_epochs, backend, memory)
+        generator = as_generator(generator)
+        seed = repeating_seed(generator)
+        data = self.observe(X, y, noise)
+        model = self.frozen(data.X.device)
+        prior, no_paths = None, ""
+        try:
+            prior = PriorPaths.draw(model.kernel, samples, features, data.X.shape[1], generator) if samples else None
+        except NotImplementedError as error:
+            samples, no_paths = 0, str(error)
+        draws = normal((len(data.y), samples), generator, torch.float64, data.X.device).to(data.X.dtype)
+        system = model.system(data, prior, draws)
+        return Posterior.solved(
+            model, data.scaling, system, prior, settings, generator, seed, no_paths, callback=callback, began=began
+        )
+
+    def fit(
+        self,
+        X: Array,
+        y: Array,
+        noise: Array | None = None,
+        steps: int = 100,
+        learning_rate: float = 0.1,
+        estimator: str = "pathwise",
+        warm_start: bool = True,
+        samples: int = 64,
+        features: int = 512,
+        solver: str | Solver = "auto",
+        tol: float = 1e-2,
+        max_epochs: float | None = None,
+        optimiser: str = "adam",
+        initialise: str | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+        progress: bool = False,
+        generator: torch.Generator | None = None,
+        *,
+        starts: int = 1,
+        min_gain: float = 1e-4,
+        backend: str = "auto",
+        memory: float | None = None,
+        callback: Callable[[Step], None] | None = None,
+    ) -> FitReport:
+        """Learn the hyperparameters by maximising the log marginal likelihood (with priors: the posterior density).
+
+        Each step solves one batch of linear systems to estimate the gradient, from the solutions of the step before,
+        and moves the hyperparameters; a last solve makes ``gp.posterior``. With the pathwise estimator its samples are
+        the probes of the gradient, so that prediction needs no further solve. Thesis, chapter 5.
+
+        The model is changed when the fit is done, or interrupted: Ctrl-C leaves the hyperparameters and the posterior
+        of the last whole step, writes the checkpoint, and is raised again.
+
+        Args:
+            X: inputs (n, d).
+            y: observations (n,).
+            noise: known standard deviations (n,); the learned noise adds to them, gp.noise^2 + noise_i^2.
+            steps: steps of the optimiser, at most.
+            learning_rate: of Adam; for L-BFGS five times as much is the reach of the first step.
+            estimator: of the gradient: "pathwise", "standard" (also taken where a kernel has no random features), or
+                "exact" by Cholesky factorisation.
+            warm_start: freeze the draws and start every solve from the solution before.
+            samples: probes of the gradient, and paths of the posterior.
+            features: random features of each path's prior.
+            solver: as in `condition`.
+            tol: relative residual to reach, in the mean system and on average over the probes; the last solve reaches
+                it in every system.
+            max_epochs: budget of each solve in products with K.
+            optimiser: "adam", or "lbfgs" for deterministic gradients (exact, or warm starts).
+            initialise: None starts from the present values, "data" from median distances and the spread of y,
+                "subsets" from exact fits of ten small subsets.
+            checkpoint: a file to save the fit in and to go on from; see `Checkpoint` for how often.
+            progress: show a progress bar.
+            generator: source of all draws; None draws a fresh seed, which the report records.
+            starts: number of starts; beyond the first the starting values are multiplied by random factors exp(z), and
+                the fit with the highest marginal likelihood is kept.
+            min_gain: end early when the log likelihood moved by less than this within ten steps, in nats per row; 0
+                never ends early.
+            backend: as in `condition`.
+            memory: as in `condition`.
+            callback: called with a `Step` after every step.
+        """
+        return fit(
+            self,
+            self.observe(X, y, noise),
+            steps=steps,
+            learning_rate=learning_rate,
+            estimator=estimator,
+            warm_start=warm_start,
+            samples=samples,
+            features=features,
+            settings=Settings.read(solver, tol, max_epochs, backend, memory),
+            optimiser=optimiser,
+            initialise=initialise,
+            checkpoint=checkpoint,
+            progress=progress,
+            generator=generator,
+            starts=starts,
+            min_gain=min_gain,
+            callback=callback,
+        )
+
+    @property
+    def posterior(self) -> Posterior:
+        """The posterior that the last `fit` ended with."""
+        if self._posterior is None:
+            raise RuntimeError("there is no posterior yet: call fit(X, y), or use what condition(X, y) returns")
+        return self._posterior
+
+    def constrain(
+        self,
+        name: str,
+        fixed: bool | None = None,
+        bounds: tuple[float, float] | None = None,
+        prior: LogNormal | None = None,
+    ) -> GP:
+        """Say what `fit` may do with a hyperparameter; returns the model, so that calls can be chained.
+
+        Args:
+            name: as in `hyperparameters`; a last word alone ("lengthscale") means all that end with it.
+            fixed: leave it as it is, or learn it again.
+            bounds: the least and the largest value.
+            prior: what is known beforehand; the fit then maximises the posterior density of the hyperparameters.
+        """
+        constrain(self, name, fixed, bounds, prior)
+        return self
+
+    def hyperparameters(self) -> dict[str, Tensor]:
+        """The values of all hyperparameters by name, in the model's units: copies, float64."""
+        return values(self)
+
+    def observe(self, X: Array, y: Array, noise: Array | None = None) -> Observations:
+        """Check data and bring it into the model's units."""
         data = read_matrix(X)
         y = read_vector(y, data.X.shape[0], "y", like=data.X)
         if data.X.shape[0] == 0:
             raise ValueError("X has no rows: at least one observation is needed")
-        samples, features = whole_number(samples, "samples", 0), whole_number(features, "features", 1)
-        max_epochs = None if max_epochs is None else real_number(max_epochs, "max_epochs")
-        memory = None if memory is None else int(real_number(memory, "memory"))
-        settings = Settings(as_solver(solver), real_number(tol, "tol"), max_epochs, backend, memory)
-        generator = as_generator(generator)
-        seed = repeating_seed(generator)
+        if self.standardise:
+            scaling = Standardisation.of(data.X, y - self.mean_at(data.X, exact=True).detach())
+        else:
+            scaling = Standardisation.identity(data.X)
+        return Observations.of(data.X, y, noise, scaling)
 
-        model = copy.deepcopy(self).requires_grad_(False).to(data.X.device)
-        centred = y - model.mean_at(data.X, exact=True)
-        scaling = Standardisation.of(data.X, centred) if self.standardise else Standardisation.identity(data.X)
-        # A copy: the posterior must not change when the caller writes into X.
-        inputs = scaling.inputs(data.X).detach().clone()
-        deviation = model.deviation(noise, inputs, scaling)
-        prior, no_paths = None, ""
-        try:
-            prior = PriorPaths.draw(model.kernel, samples, features, inputs.shape[1], generator) if samples else None
-        except NotImplementedError as error:
-            samples, no_paths = 0, str(error)
-        draws = normal((len(y), samples), generator, torch.float64, inputs.device).to(inputs.dtype)
-        targets = scaling.targets(centred).to(inputs.dtype)
-        system = System(inputs, extend_prior(prior, inputs, targets), draws, deviation)
-        weights, report = solve_system(model.kernel, system, settings, generator, callback=callback, began=began)
-        report = replace(
-            report,
-            features=0 if prior is None else prior.features.num,
-            no_paths=no_paths,
-            seed=seed,
-            error_bound=report.error_bound * float(scaling.target_scale),
-        )
-        return Posterior(model, scaling, system, prior, weights, settings, report)
+    def system(self, data: Observations, prior: PriorPaths | None, draws: Tensor) -> System:
+        """The systems of the posterior mean and samples; ``draws``: (n, s) standard normal, for the noise."""
+        with torch.no_grad():
+            targets = extend_prior(prior, data.X, data.targets(self.mean_at(data.given, exact=True)))
+            return System(data.X, targets, draws, self.deviation(data.known, data.X))
+
+    def frozen(self, device: torch.device) -> GP:
+        """A copy without gradients on a device, for a posterior to keep."""
+        return self.working_copy(device).requires_grad_(False)
+
+    def working_copy(self, device: torch.device) -> GP:
+        """A copy on a device, without the posterior of an earlier fit."""
+        return copy.deepcopy(self, {id(self._posterior): None}).to(device)
 
     def mean_at(self, X: Tensor, exact: bool = False) -> Tensor:
         """The prior mean at X (m, d): (m,), or a scalar when it is constant; ``exact``: float64 whatever X is."""
@@ -161,16 +289,12 @@ class GP(nn.Module):
             raise ValueError("the mean function gave NaN or infinite values")
         return values.to(X.device, dtype)
 
-    def deviation(self, noise: Array | None, X: Tensor, scaling: Standardisation) -> Tensor:
-        """Total standard deviation of the noise in the model's units: a scalar, or one per row."""
-        total = self.noise.detach().to(X.device)
-        if noise is not None:
-            known = read_vector(noise, X.shape[0], "noise", like=X)
-            if bool((known < 0).any()):
-                row = int(torch.nonzero(known < 0)[0])
-                raise ValueError(f"noise is {float(known[row])} at row {row}: it holds standard deviations")
-            total = (total.square() + (known / scaling.target_scale).square()).sqrt()
-        variance = total.square().to(X.dtype)
+    def deviation(self, known: Tensor | None, X: Tensor) -> Tensor:
+        """Total standard deviation of the noise in the model's units: a scalar, or one per row, with gradients."""
+        total = self.noise.to(X.device)
+        if known is not None:
+            total = (total.square() + known.square()).sqrt()
+        variance = total.detach().square().to(X.dtype)
         if not bool(((variance > 0) & (variance < math.inf)).all()):
             raise ValueError(f"the square of the noise is beyond the range of {X.dtype}: use another unit for y")
         return total

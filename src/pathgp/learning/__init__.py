@@ -1,0 +1,1 @@
+"""Learning hyperparameters: estimators, outer loop, starts, checkpoints, reports (thesis, chapter 5)."""

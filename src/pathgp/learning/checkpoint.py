@@ -1,0 +1,80 @@
+"""The file an interrupted fit goes on from: one file, replaced atomically, tensors and plain types only."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# Raised whenever a file of the previous number could not be continued bit for bit.
+FORMAT = 1
+
+
+@dataclass
+class Checkpoint:
+    """Where and how often a fit saves itself.
+
+    Args:
+        path: the file. A fit that finds it goes on from there; it must belong to the same data and settings.
+        steps: write after so many steps ...
+        seconds: ... or after so many seconds, whichever comes first.
+    """
+
+    path: str | os.PathLike[str]
+    steps: int = 10
+    seconds: float = 60.0
+    _last_step: int = field(default=0, repr=False)
+    _last_time: float = field(default_factory=time.monotonic, repr=False)
+
+    def due(self, step: int) -> bool:
+        """Whether it is time to write again."""
+        return step - self._last_step >= self.steps or time.monotonic() - self._last_time >= self.seconds
+
+    def write(self, content: dict[str, Any], step: int) -> None:
+        """Write to a neighbour and rename: the file is the old one or the new one, whatever happens."""
+        path = Path(self.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        neighbour = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        try:
+            with neighbour.open("wb") as file:
+                torch.save({"pathgp checkpoint": FORMAT, **content}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(neighbour, path)
+        finally:
+            neighbour.unlink(missing_ok=True)
+        self._last_step, self._last_time = step, time.monotonic()
+
+    def read(self, expected: dict[str, str]) -> dict[str, Any] | None:
+        """The content, or None where there is no file yet; an error where it belongs to something else.
+
+        ``expected``: facts of the fit that the file must agree with, in words by name.
+        """
+        path = Path(self.path)
+        if not path.exists():
+            return None
+        try:
+            content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            number = content["pathgp checkpoint"]
+        except Exception as error:
+            raise ValueError(f"{path} is not a checkpoint of a pathgp fit: {error}") from error
+        advice = "remove the file to start anew, or use another path"
+        if number != FORMAT:
+            raise ValueError(f"{path} has checkpoint format {number}, this version writes {FORMAT}: {advice}")
+        for name, value in expected.items():
+            found = content["facts"].get(name)
+            if found != value:
+                raise ValueError(f"{path} belongs to another fit: its {name} is {found}, here it is {value}; {advice}")
+        self._last_step, self._last_time = content["step"], time.monotonic()
+        return content
+
+
+def as_checkpoint(checkpoint: str | os.PathLike[str] | Checkpoint | None) -> Checkpoint | None:
+    """What a user may give: a path, or a `Checkpoint` with its own intervals."""
+    if checkpoint is None or isinstance(checkpoint, Checkpoint):
+        return checkpoint
+    return Checkpoint(os.fspath(checkpoint))

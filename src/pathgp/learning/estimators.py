@@ -1,0 +1,152 @@
+"""Estimates of the gradient of the log marginal likelihood (thesis, chapter 5).
+
+    dL = 1/2 v^T dH v - 1/2 tr(H^-1 dH),    v = H^-1 (y - mu)
+
+Each estimator turns the trace into a sum of bilinear forms l^T dH r with constant l and r, so that one scalar,
+
+    1/2 [ v^T H v - 1/s sum_j l_j^T H r_j ],
+
+has all the derivatives, for one pass over K:
+
+    standard    l = H^-1 z,  r = z        z ~ N(0, I)             (Hutchinson 1990)
+    pathwise    l = r = H^-1 xi           xi = f(X) + eps ~ N(0, H)
+    exact       l = column of H^-1,  r = column of the identity
+
+The solutions of the pathwise estimator are the weights of posterior samples.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pathgp.conditioning import Settings, System
+from pathgp.models.observations import Observations
+from pathgp.pathwise import PriorPaths
+from pathgp.randomness import normal
+from pathgp.solvers import Solution
+from pathgp.solvers.cholesky import factorise
+
+if TYPE_CHECKING:
+    from pathgp.models.gp import GP
+
+
+@dataclass
+class State:
+    """What a fit carries from one step to the next; serves warm starts, the posterior and checkpoints alike.
+
+    prior: frozen draws of prior functions, which follow the hyperparameters (pathwise).
+    draws: (n, s) standard normal: the paths' noise (pathwise), or the probes (standard).
+    solutions: (n, 1 + s), of the previous step.
+    """
+
+    prior: PriorPaths | None = None
+    draws: Tensor | None = None
+    solutions: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One evaluation.
+
+    objective: a scalar whose gradient is the estimate; its value has no meaning.
+    value: the log marginal likelihood itself, where it is known.
+    solution: what the solver did, without the weights.
+    solver_seconds: time in the solver.
+    """
+
+    objective: Tensor
+    value: float | None
+    solution: Solution | None
+    solver_seconds: float
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The gradient by a Cholesky factorisation in float64. Time O(n^3), memory 24 n^2 bytes."""
+
+    def draw(self, model: GP, data: Observations, state: State, generator: torch.Generator) -> None:
+        """Nothing is random here."""
+
+    def evaluate(
+        self, model: GP, data: Observations, state: State, settings: Settings, generator: torch.Generator
+    ) -> Estimate:
+        n = len(data.y)
+        H = settings.operator(model.kernel, data.X, model.deviation(data.known, data.X))
+        if 24 * n**2 > H.memory:
+            raise ValueError(
+                f"the exact estimator needs {24e-9 * n**2:.2g} GB, the memory budget is {H.memory / 1e9:.2g} GB: "
+                "use estimator='pathwise', or raise memory="
+            )
+        began = time.perf_counter()
+        mean = model.mean_at(data.given, exact=True)
+        with torch.no_grad():
+            y = data.targets(mean).to(torch.float64)
+            factor, _ = factorise(H.block(torch.arange(n, device=H.device)).to(torch.float64))
+            v = torch.cholesky_solve(y.unsqueeze(1), factor)
+            value = -0.5 * float(y @ v[:, 0]) - float(factor.diagonal().log().sum()) - 0.5 * n * math.log(2 * math.pi)
+            inverse = torch.cholesky_inverse(factor).to(H.dtype)
+            v = v.to(H.dtype)
+        seconds = time.perf_counter() - began
+        identity = torch.eye(n, dtype=H.dtype, device=H.device)
+        forms = 0.5 * H.bilinear(torch.cat([v, -inverse], 1), torch.cat([v, identity], 1))
+        return Estimate(forms + mean_term(v[:, 0], mean, data), value, None, seconds)
+
+
+@dataclass(frozen=True)
+class Iterative:
+    """The standard and the pathwise estimator: one batch of 1 + s systems for an iterative solver.
+
+    pathwise: which of the two.  samples: s.  features: of every path's prior.  warm_start: keep the draws and start
+    each solve from the previous solution; otherwise new draws and a start from zero at every step.
+    """
+
+    pathwise: bool
+    samples: int
+    features: int
+    warm_start: bool
+
+    def draw(self, model: GP, data: Observations, state: State, generator: torch.Generator) -> None:
+        """Fill the state with fresh draws."""
+        n, d = data.X.shape
+        if self.pathwise:
+            state.prior = PriorPaths.draw(model.kernel, self.samples, self.features, d, generator)
+        state.draws = normal((n, self.samples), generator, torch.float64, data.X.device).to(data.X.dtype)
+        state.solutions = None
+
+    def evaluate(
+        self, model: GP, data: Observations, state: State, settings: Settings, generator: torch.Generator
+    ) -> Estimate:
+        if not self.warm_start:
+            self.draw(model, data, state, generator)
+        H = settings.operator(model.kernel, data.X, model.deviation(data.known, data.X))
+        began = time.perf_counter()
+        system = self.system(model, data, state)
+        solution = settings.solve(H, system, generator, state.solutions, rule="average")
+        state.solutions = solution.x
+        seconds = time.perf_counter() - began
+        v, Z = solution.x[:, :1], solution.x[:, 1:]
+        right = Z if self.pathwise else system.targets[:, 1:]
+        forms = 0.5 * H.bilinear(torch.cat([v, -Z / self.samples], 1), torch.cat([v, right], 1))
+        mean = model.mean_at(data.given, exact=True)
+        return Estimate(forms + mean_term(v[:, 0], mean, data), None, solution, seconds)
+
+    def system(self, model: GP, data: Observations, state: State) -> System:
+        """The right-hand sides at the current hyperparameters."""
+        assert state.draws is not None
+        if self.pathwise:
+            return model.system(data, state.prior, state.draws)
+        alone = model.system(data, None, state.draws[:, :0])
+        return System(alone.X, torch.cat([alone.targets, state.draws], 1), alone.noise_draws, alone.deviation)
+
+
+def mean_term(v: Tensor, mean: Tensor, data: Observations) -> Tensor:
+    """A scalar whose gradient is that of L in the parameters of the mean: v^T dmu, in the model's units."""
+    if not mean.requires_grad:
+        return torch.zeros((), dtype=torch.float64, device=v.device)
+    return (v.to(torch.float64) * mean / data.scaling.target_scale).sum()

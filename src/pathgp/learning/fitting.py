@@ -1,0 +1,188 @@
+"""A fit from beginning to end: start, outer loop, last solve, report."""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from pathgp.conditioning import Settings
+from pathgp.inputs import real_number, whole_number
+from pathgp.learning.checkpoint import Checkpoint, as_checkpoint
+from pathgp.learning.estimators import Exact, Iterative, State
+from pathgp.learning.initialise import from_data, from_subsets, perturb
+from pathgp.learning.loop import Fit, Plan
+from pathgp.learning.report import FitReport, Step
+from pathgp.models.observations import Observations
+from pathgp.posterior import Posterior
+from pathgp.randomness import as_generator, repeating_seed
+from pathgp.report import ConvergenceWarning
+
+if TYPE_CHECKING:
+    from pathgp.models.gp import GP
+
+ESTIMATORS = ("pathwise", "standard", "exact")
+
+
+def fit(
+    gp: GP,
+    data: Observations,
+    *,
+    steps: int,
+    learning_rate: float,
+    estimator: str,
+    warm_start: bool,
+    samples: int,
+    features: int,
+    settings: Settings,
+    optimiser: str,
+    initialise: str | None,
+    checkpoint: str | os.PathLike[str] | Checkpoint | None,
+    progress: bool,
+    generator: torch.Generator | None,
+    starts: int,
+    min_gain: float,
+    callback: Callable[[Step], None] | None,
+) -> FitReport:
+    """See `GP.fit`, which says what the arguments mean."""
+    began = time.perf_counter()
+    steps, starts = whole_number(steps, "steps", 0), whole_number(starts, "starts", 1)
+    samples, features = whole_number(samples, "samples", 1), whole_number(features, "features", 1)
+    learning_rate, min_gain = real_number(learning_rate, "learning_rate"), real_number(min_gain, "min_gain")
+    if learning_rate <= 0:
+        raise ValueError(f"learning_rate must be positive, got {learning_rate}")
+    if estimator not in ESTIMATORS:
+        raise ValueError(f"estimator must be one of {', '.join(map(repr, ESTIMATORS))}, got {estimator!r}")
+    if initialise not in (None, "data", "subsets"):
+        raise ValueError(f"initialise must be None, 'data' or 'subsets', got {initialise!r}")
+    if optimiser == "lbfgs" and estimator != "exact" and not warm_start:
+        raise ValueError("lbfgs needs gradients that are a function of the hyperparameters: use warm_start=True")
+    saved = as_checkpoint(checkpoint)
+    generator = as_generator(generator)
+    seed = repeating_seed(generator)
+
+    note, pathwise = "", estimator == "pathwise"
+    if pathwise:
+        try:
+            gp.kernel.features(features, generator=torch.Generator(), paths=1, dim=data.X.shape[1])
+        except NotImplementedError as error:
+            pathwise, estimator = False, "standard"
+            note = f"standard estimator, without paths: {error}"
+    chosen = Exact() if estimator == "exact" else Iterative(pathwise, samples, features, bool(warm_start))
+    plan = Plan(steps, learning_rate, optimiser, min_gain, chosen, settings)
+
+    best: tuple[float, Fit, Posterior, int] | None = None
+    earlier = 0.0
+    for start in range(starts):
+        model = gp.working_copy(data.X.device)
+        running = Fit(model, data, plan, generator, seed)
+        file = _numbered(saved, start)
+        if file is None or not running.resume(file):
+            _initialise(model, data, initialise, settings, generator)
+            if start:
+                perturb(model, generator)
+        earlier += sum(step.seconds for step in running.history)
+        try:
+            running.run(file, progress, callback)
+        except KeyboardInterrupt:
+            _leave_usable(gp, running)
+            raise
+        posterior = _posterior(running, samples, features)
+        value = posterior.log_marginal_likelihood(generator=generator).value if starts > 1 else 0.0
+        if best is None or value > best[0]:
+            best = (value, running, posterior, start)
+    assert best is not None
+    value, running, posterior, start = best
+    if starts > 1:
+        note = "; ".join(filter(None, [note, f"start {start + 1} of {starts} kept, log likelihood {value:.1f}"]))
+    _adopt(gp, running.model.state_dict(), posterior)
+    return FitReport(
+        rows=data.X.shape[0],
+        columns=data.X.shape[1],
+        estimator=_described(chosen),
+        optimiser=f"{optimiser} at rate {learning_rate:g}",
+        history=running.history,
+        stopped=running.stopped,
+        seconds=earlier + time.perf_counter() - began,
+        seed=running.seed,
+        note=note,
+        condition=posterior.report,
+    )
+
+
+def _initialise(model: GP, data: Observations, how: str | None, settings: Settings, generator: torch.Generator) -> None:
+    if how is not None:
+        from_data(model, data, generator)
+    if how == "subsets":
+        from_subsets(model, data, settings, generator)
+
+
+def _posterior(running: Fit, samples: int, features: int) -> Posterior:
+    """The solve at the final hyperparameters, from where the loop left off: its probes are the samples."""
+    estimator, state = running.plan.estimator, running.state
+    if isinstance(estimator, Iterative) and estimator.pathwise and state.solutions is not None:
+        return _solved(running, state, running.plan.settings)
+    state = State()
+    no_paths = _draw(running.model, running.data, state, samples, features, running.generator)
+    return _solved(running, state, running.plan.settings, no_paths)
+
+
+def _solved(running: Fit, state: State, settings: Settings, no_paths: str = "") -> Posterior:
+    """A posterior with a model of its own; the copies of model and prior draws belong together."""
+    model, prior = copy.deepcopy((running.model, state.prior))
+    model.requires_grad_(False)
+    data, estimator = running.data, running.plan.estimator
+    draws = data.X.new_empty(len(data.y), 0) if state.draws is None else state.draws
+    system = model.system(data, prior, draws)
+    x0 = state.solutions if isinstance(estimator, Iterative) and estimator.warm_start else None
+    return Posterior.solved(model, data.scaling, system, prior, settings, running.generator, running.seed, no_paths, x0)
+
+
+def _draw(model: GP, data: Observations, state: State, samples: int, features: int, generator: torch.Generator) -> str:
+    """Draws for a posterior whose estimator has made none; the reason where there can be none."""
+    try:
+        Iterative(True, samples, features, True).draw(model, data, state, generator)
+    except NotImplementedError as error:
+        return str(error)
+    return ""
+
+
+def _leave_usable(gp: GP, running: Fit) -> None:
+    """After an interruption: the hyperparameters of the last whole step, and its solutions as the posterior."""
+    estimator, state = running.plan.estimator, running.state
+    if not running.history:
+        return
+    running.model.load_state_dict(running.evaluated_at)
+    posterior = None
+    if isinstance(estimator, Iterative) and estimator.pathwise:
+        # One product: the residuals are confirmed, nothing is solved.
+        settings = replace(running.plan.settings, max_epochs=1.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            posterior = _solved(running, state, settings)
+    _adopt(gp, running.model.state_dict(), posterior)
+
+
+def _adopt(gp: GP, learned: dict[str, torch.Tensor], posterior: Posterior | None) -> None:
+    gp.load_state_dict(learned)
+    gp._posterior = posterior
+
+
+def _numbered(checkpoint: Checkpoint | None, start: int) -> Checkpoint | None:
+    """A file of its own for every further start."""
+    if checkpoint is None or start == 0:
+        return checkpoint
+    return replace(checkpoint, path=f"{os.fspath(checkpoint.path)}.{start}")
+
+
+def _described(estimator: Exact | Iterative) -> str:
+    if isinstance(estimator, Exact):
+        return "exact"
+    kind = "pathwise" if estimator.pathwise else "standard"
+    return f"{kind}, {estimator.samples} probes, {'warm' if estimator.warm_start else 'cold'} starts"

@@ -1,0 +1,139 @@
+"""The hyperparameters of a model by name: what is learned, within which limits, under which prior."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from pathgp.kernels.parameters import LogNormal, Positive
+
+
+def hyperparameters(model: nn.Module) -> dict[str, Positive | nn.Parameter]:
+    """Every hyperparameter of a model under a short unique name: noise, signal, lengthscale, 1.period, ...
+
+    The name is the place in the kernel without the words that all share: the parts of a sum or product are numbered.
+    """
+    found: dict[str, Positive | nn.Parameter] = {}
+    for path, module in model.named_modules():
+        if isinstance(module, Positive):
+            found[path] = module
+            continue
+        for name, parameter in module.named_parameters(recurse=False):
+            found[f"{path}.{name}" if path else name] = parameter
+    return dict(zip(_shortened(found), found.values(), strict=True))
+
+
+def value_of(parameter: Positive | nn.Parameter) -> Tensor:
+    """The value, without gradient."""
+    return (parameter.value if isinstance(parameter, Positive) else parameter).detach()
+
+
+def values(model: nn.Module) -> dict[str, Tensor]:
+    """The values of all hyperparameters, float64 on the CPU."""
+    return {name: value_of(p).cpu().clone() for name, p in hyperparameters(model).items()}
+
+
+def matching(model: nn.Module, name: str) -> dict[str, Positive | nn.Parameter]:
+    """The hyperparameters called ``name``: the one with this full name, or all whose last word it is."""
+    known = hyperparameters(model)
+    if name in known:
+        return {name: known[name]}
+    found = {full: p for full, p in known.items() if full.split(".")[-1] == name}
+    if not found:
+        raise ValueError(f"no hyperparameter is called {name!r}: there are {', '.join(known)}")
+    return found
+
+
+def constrain(
+    model: nn.Module,
+    name: str,
+    fixed: bool | None = None,
+    bounds: tuple[float, float] | None = None,
+    prior: LogNormal | None = None,
+) -> None:
+    """Set what learning may do with the hyperparameters called ``name``; what is None stays as it is."""
+    for full, parameter in matching(model, name).items():
+        if fixed is not None:
+            (parameter.raw if isinstance(parameter, Positive) else parameter).requires_grad_(not fixed)
+        if bounds is None and prior is None:
+            continue
+        if not isinstance(parameter, Positive):
+            raise ValueError(f"{full} may have any sign: bounds and log-normal priors are for positive parameters")
+        if bounds is not None:
+            parameter.bounds = _checked_bounds(bounds, full)
+            parameter.project()
+        if prior is not None:
+            if not isinstance(prior, LogNormal):
+                raise TypeError(f"the prior of {full} must be a LogNormal(median, spread), got {type(prior).__name__}")
+            parameter.prior = prior
+
+
+def log_prior(model: nn.Module) -> Tensor:
+    """The log density of the priors of all learned hyperparameters: zero where there are none."""
+    total = torch.zeros((), dtype=torch.float64)
+    for parameter in positives(model):
+        if parameter.prior is not None and parameter.raw.requires_grad:
+            total = total + parameter.prior.log_density(parameter.value).cpu()
+    return total
+
+
+class Coordinates:
+    """The learned hyperparameters as one vector: logarithms of positive ones, others in multiples of a unit.
+
+    Steps and gradients are compared here: a length scale that runs off to infinity moves by factors, not by sums.
+    """
+
+    def __init__(self, model: nn.Module, units: dict[nn.Parameter, float]) -> None:
+        known = hyperparameters(model).values()
+        self.positive = [p for p in known if isinstance(p, Positive) and p.raw.requires_grad]
+        self.free = [(p, units.get(p, 1.0)) for p in known if isinstance(p, nn.Parameter) and p.requires_grad]
+        self.parameters = [*(p.raw for p in self.positive), *(p for p, _ in self.free)]
+
+    def position(self) -> Tensor:
+        """Where the model stands, float64 on the CPU."""
+        parts = [value_of(p).log() for p in self.positive] + [p.detach() / unit for p, unit in self.free]
+        return torch.cat([part.flatten().cpu() for part in parts])
+
+    def gradient(self) -> Tensor:
+        """The parameters' ``grad`` in these coordinates: d/d log(softplus(u)) = softplus(u) / sigmoid(u) d/du."""
+        parts = [_grad(p.raw) * value_of(p) / torch.sigmoid(p.raw.detach()) for p in self.positive]
+        parts += [_grad(p) * unit for p, unit in self.free]
+        return torch.cat([part.flatten().cpu() for part in parts])
+
+    def move(self, position: Tensor) -> None:
+        """Put the model there, as far as the bounds allow."""
+        parts = list(position.split([p.numel() for p in self.parameters]))
+        for parameter, part in zip(self.positive, parts, strict=False):
+            parameter.assign(part.exp().view_as(parameter.raw))
+            parameter.project()
+        with torch.no_grad():
+            for (p, unit), part in zip(self.free, parts[len(self.positive) :], strict=True):
+                p.copy_((part * unit).view_as(p))
+
+
+def positives(model: nn.Module) -> Iterable[Positive]:
+    """All positive hyperparameters."""
+    return (module for module in model.modules() if isinstance(module, Positive))
+
+
+def _grad(p: Tensor) -> Tensor:
+    return torch.zeros_like(p) if p.grad is None else p.grad.detach()
+
+
+def _checked_bounds(bounds: tuple[float, float], name: str) -> tuple[float, float]:
+    try:
+        low, high = (float(b) for b in bounds)
+    except (TypeError, ValueError):
+        raise TypeError(f"bounds of {name} must be two numbers (low, high), got {bounds!r}") from None
+    if not 0 < low < high < float("inf"):
+        raise ValueError(f"bounds of {name} must satisfy 0 < low < high < inf, got {bounds}")
+    return low, high
+
+
+def _shortened(paths: Iterable[str]) -> list[str]:
+    """Paths such as kernel.kernels.0._lengthscale as 0.lengthscale; in full where two would be the same."""
+    full = [".".join(word.lstrip("_") for word in path.split(".")) for path in paths]
+    short = [".".join(word for word in path.split(".") if word not in ("kernel", "kernels")) for path in full]
+    return [s if short.count(s) == 1 else f for s, f in zip(short, full, strict=True)]

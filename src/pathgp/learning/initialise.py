@@ -1,0 +1,119 @@
+"""Where a fit starts: values from the data, or from fits of small subsets.
+
+The values are set in the model's units, which are those of standardised data where the model standardises.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from pathgp.conditioning import Settings
+from pathgp.kernels import Kernel
+from pathgp.kernels.algebra import Scale
+from pathgp.kernels.parameters import Positive
+from pathgp.kernels.stationary import Stationary
+from pathgp.learning.estimators import Exact
+from pathgp.learning.hyperparameters import hyperparameters, value_of
+from pathgp.learning.loop import Fit, Plan
+from pathgp.models.observations import Observations
+from pathgp.randomness import permutation
+
+if TYPE_CHECKING:
+    from pathgp.models.gp import GP
+
+# Rows that stand for all in the medians; subsets and their size in the procedure of the thesis (section 3.3.1).
+_ROWS = 1000
+SUBSETS = 10
+SUBSET_ROWS_GPU, SUBSET_ROWS_CPU = 10_000, 1_000
+
+
+def from_data(model: GP, data: Observations, generator: torch.Generator) -> None:
+    """Length scales from median distances, the signal from the spread of y, the noise a tenth of it.
+
+    A length scale of a radial kernel becomes the median distance of two rows in its column, times sqrt(d) for d
+    columns with one length scale each: typical points then lie about one length scale apart.
+    """
+    rows = permutation(len(data.y), generator, data.X.device)[:_ROWS]
+    X = data.X[rows].to(torch.float64)
+    with torch.no_grad():
+        spread = data.targets(model.mean_at(data.given, exact=True)).to(torch.float64).std(correction=0)
+    spread = spread if bool(spread > 0) else torch.ones_like(spread)
+    scales = [module for module in model.kernel.modules() if isinstance(module, Scale)]
+    for kernel, columns in _leaves(model.kernel, tuple(range(X.shape[1]))):
+        if _learned(kernel._lengthscale):
+            kernel.lengthscale = _lengthscale(X[:, list(columns)], kernel.lengthscale.ndim == 1).cpu()
+            kernel._lengthscale.project()
+    for module in scales:
+        if _learned(module._signal):
+            module.signal = float(spread) / len(scales) ** 0.5
+            module._signal.project()
+    if _learned(model._noise):
+        model.noise = 0.1 * float(spread)
+        model._noise.project()
+
+
+def from_subsets(model: GP, data: Observations, settings: Settings, generator: torch.Generator) -> None:
+    """The average of what exact fits of several subsets find: each a random row and its nearest neighbours.
+
+    Thesis, section 3.3.1: ten subsets of 10,000 rows; on a CPU ten of 1,000, which take about half a minute.
+    """
+    n = len(data.y)
+    size = min(n, SUBSET_ROWS_CPU if data.X.device.type == "cpu" else SUBSET_ROWS_GPU)
+    plan = Plan(50, 0.1, "lbfgs", 1e-4, Exact(), settings)
+    found: dict[str, list[Tensor]] = {}
+    for centre in permutation(n, generator, data.X.device)[:SUBSETS]:
+        nearest = (data.X - data.X[centre]).square().sum(1).topk(size, largest=False).indices.sort().values
+        known = None if data.known is None else data.known[nearest]
+        part = Observations(data.given[nearest], data.y[nearest], data.X[nearest], known, data.scaling)
+        fit = Fit(copy.deepcopy(model), part, plan, generator)
+        fit.run()
+        for name, parameter in hyperparameters(fit.model).items():
+            found.setdefault(name, []).append(value_of(parameter))
+    for name, parameter in hyperparameters(model).items():
+        average = torch.stack(found[name]).mean(0)
+        if isinstance(parameter, Positive):
+            parameter.assign(average.cpu())
+        else:
+            with torch.no_grad():
+                parameter.copy_(average)
+
+
+def perturb(model: GP, generator: torch.Generator) -> None:
+    """Multiply every learned positive hyperparameter by a factor exp(z), z standard normal."""
+    for parameter in hyperparameters(model).values():
+        if isinstance(parameter, Positive) and _learned(parameter):
+            factor = torch.randn(parameter.raw.shape, generator=generator, dtype=torch.float64, device=generator.device)
+            parameter.assign(value_of(parameter).cpu() * factor.cpu().exp())
+            parameter.project()
+
+
+def _leaves(kernel: Kernel, columns: tuple[int, ...]) -> list[tuple[Stationary, tuple[int, ...]]]:
+    """The radial kernels in an expression, each with the columns of X it sees."""
+    if kernel.active_dims is not None:
+        columns = tuple(columns[i] for i in kernel.active_dims)
+    if isinstance(kernel, Stationary):
+        return [(kernel, columns)]
+    inside = [k for c in kernel.children() for k in (c if isinstance(c, nn.ModuleList) else [c])]
+    return [leaf for child in inside if isinstance(child, Kernel) for leaf in _leaves(child, columns)]
+
+
+def _lengthscale(X: Tensor, per_column: bool) -> Tensor:
+    """Median distances between rows: one number, or one per column times sqrt(d); 1 where a column is constant."""
+    half = len(X) // 2
+    if half == 0:
+        return torch.ones(X.shape[1] if per_column else (), dtype=torch.float64)
+    apart = X[:half] - X[half : 2 * half]
+    if not per_column:
+        median = torch.linalg.vector_norm(apart, dim=1).median()
+        return median if bool(median > 0) else torch.ones_like(median)
+    # The mean absolute difference where the median vanishes: a column that is zero in most rows.
+    distance = torch.where(apart.abs().median(0).values > 0, apart.abs().median(0).values, apart.abs().mean(0))
+    return torch.where(distance > 0, distance * X.shape[1] ** 0.5, torch.ones_like(distance))
+
+
+def _learned(parameter: Positive) -> bool:
+    return parameter.raw.requires_grad

@@ -1,0 +1,124 @@
+"""What a fit tells about itself: every step, why it ended, and the posterior it left."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pathgp.report import ConditionReport
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the outer loop: where it stood, what the solve cost and how good it was.
+
+    gain: log marginal likelihood (plus log prior) in nats above that of the first step. Known for the exact estimator;
+        otherwise the gradient estimates integrated along the way, by the trapezoidal rule.
+    log_likelihood: the value itself, where it is known.
+    values: every hyperparameter, flattened, by name.
+    residual, probe_residual: relative residual of the mean system, and the average over the others.
+    seconds: of the whole step; solver_seconds of the solve alone.
+    """
+
+    step: int
+    gain: float
+    log_likelihood: float | None
+    values: dict[str, list[float]]
+    residual: float
+    probe_residual: float
+    epochs: float
+    solver: str
+    status: str
+    solver_seconds: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """The facts of one `GP.fit`; prints as a small table, `to_frame` gives a row per step.
+
+    ``history``: a list of `Step`.  ``stopped``: why the fit ended.  ``condition``: the report of the solve that the
+    posterior rests on.  ``start``: which of several starts was kept.
+    """
+
+    rows: int
+    columns: int
+    estimator: str
+    optimiser: str
+    history: list[Step]
+    stopped: str
+    seconds: float
+    seed: int | None
+    note: str
+    condition: ConditionReport
+
+    @property
+    def epochs(self) -> float:
+        """Cost of all solves in products with H, the last one included."""
+        return sum(step.epochs for step in self.history) + self.condition.epochs
+
+    @property
+    def solver_seconds(self) -> float:
+        """Time in the solver, the last solve included."""
+        return sum(step.solver_seconds for step in self.history) + self.condition.seconds
+
+    def to_frame(self) -> Any:
+        """A pandas data frame with a row per step and a column per number; length scales are numbered."""
+        import pandas as pd
+
+        return pd.DataFrame([_flat(step) for step in self.history]).set_index("step")
+
+    def rows_of_table(self) -> list[tuple[str, str]]:
+        """The report as (name, value) pairs, in the order in which it is printed."""
+        steps = self.history
+        solvers = sorted({step.solver.split("(")[0] for step in steps if step.solver})
+        short = sum(step.status not in ("CONVERGED", "") for step in steps)
+        per_step = sum(step.epochs for step in steps) / max(1, len(steps))
+        lines = [
+            ("data", f"{self.rows} rows, {self.columns} columns"),
+            ("estimator", self.estimator),
+            ("optimiser", f"{self.optimiser}, {len(steps)} steps: {self.stopped}"),
+        ]
+        if steps and steps[-1].log_likelihood is not None:
+            lines.append(("log likelihood", f"{steps[0].log_likelihood:.1f} to {steps[-1].log_likelihood:.1f}"))
+        elif steps:
+            lines.append(("log likelihood", f"{steps[-1].gain:+.1f} since the first step, estimated"))
+        if solvers:
+            told = f", {short} of {len(steps)} steps ended above tol" if short else ""
+            lines.append(("solves", f"{', '.join(solvers)}; {per_step:.1f} epochs a step{told}"))
+            lines.append(("residual", f"mean {steps[-1].residual:.1e}, probes {steps[-1].probe_residual:.1e} at last"))
+        if steps:
+            lines += [(name, _numbers(numbers)) for name, numbers in steps[-1].values.items()]
+        share = 100 * self.solver_seconds / max(self.seconds, 1e-9)
+        lines.append(("seconds", f"{self.seconds:.3g}, {share:.0f} % in the solver"))
+        lines.append(("posterior", f"{self.condition.status.name}, worst residual {self.condition.worst_residual:.1e}"))
+        if self.note:
+            lines.append(("note", self.note))
+        lines.append(("seed", "of a generator used before" if self.seed is None else str(self.seed)))
+        return lines
+
+    def __repr__(self) -> str:
+        pairs = self.rows_of_table()
+        width = max(len(name) for name, _ in pairs)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
+
+
+def _flat(step: Step) -> dict[str, Any]:
+    row = asdict(step)
+    for name, numbers in row.pop("values").items():
+        if len(numbers) == 1:
+            row[name] = numbers[0]
+        else:
+            row.update({f"{name}[{i}]": number for i, number in enumerate(numbers)})
+    return row
+
+
+def _numbers(numbers: list[float]) -> str:
+    shown = [f"{value:.3g}" for value in numbers]
+    if len(shown) > 8:
+        shown = [*shown[:6], "...", shown[-1]]
+    return ", ".join(shown)
+
+
+NO_SOLVE = {"residual": math.nan, "probe_residual": math.nan, "epochs": 0.0, "solver": "", "status": ""}

@@ -1,0 +1,58 @@
+"""Observations as a model sees them: checked, standardised, in the model's units."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pathgp.inputs import Array, read_vector
+from pathgp.models.standardise import Standardisation
+
+
+@dataclass(frozen=True)
+class Observations:
+    """n rows of data.
+
+    given: the inputs (n, d) in the caller's units, which mean functions see.  y: (n,) float64, in the caller's units.
+    X: (n, d) standardised.  known: known standard deviations of the noise (n,) in the model's units, or None.
+    """
+
+    given: Tensor
+    y: Tensor
+    X: Tensor
+    known: Tensor | None
+    scaling: Standardisation
+
+    @classmethod
+    def of(cls, given: Tensor, y: Tensor, noise: Array | None, scaling: Standardisation) -> Observations:
+        """Checked inputs and targets under a standardisation; a copy, for a caller may write into X later."""
+        known = read_noise(noise, given)
+        X = scaling.inputs(given).detach().clone()
+        return cls(given.detach(), y, X, None if known is None else known / scaling.target_scale, scaling)
+
+    def targets(self, mean: Tensor) -> Tensor:
+        """(y - mean) in the model's units (n,), in the dtype of X."""
+        return self.scaling.targets(self.y - mean).to(self.X.dtype)
+
+    def fingerprint(self) -> str:
+        """A digest of the numbers: equal for equal data only."""
+        digest = hashlib.sha256()
+        for tensor in (self.X, self.y, self.known):
+            if tensor is not None:
+                digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+                digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+def read_noise(noise: Array | None, X: Tensor) -> Tensor | None:
+    """Known standard deviations (n,), not negative."""
+    if noise is None:
+        return None
+    known = read_vector(noise, X.shape[0], "noise", like=X)
+    if bool((known < 0).any()):
+        row = int(torch.nonzero(known < 0)[0])
+        raise ValueError(f"noise is {float(known[row])} at row {row}: it holds standard deviations")
+    return known
