@@ -185,7 +185,7 @@ class Run:
             status = Status.STALLED
         return Solution(
             x=x * self.scale,
-            residual=residual,
+            residual=residual.to(x.device),
             residual_is_exact=True,
             iterations=self.iterations,
             epochs=self.epochs,

@@ -41,7 +41,8 @@ class CG(Solver):
         if not run.affords(1.0 if choice is None else 1.0 + choice.cost(run.H)):
             return run.finish(run.start, Status.BUDGET_EXHAUSTED, repr(self), "the budget is below one iteration")
         apply, note = ((lambda r: r), "no preconditioner") if choice is None else choice.build(run)
-        x, norms = run.start.clone(), column_norms(residual)
+        # Norms live on the CPU: the stopping test then waits for the device once in an iteration.
+        x, norms = run.start.clone(), column_norms(residual).cpu()
         # The iterate with the smallest true residual, for every column by itself: in finite precision the
         # last one may be far worse.
         best_x, best = x.clone(), norms.clone()
@@ -60,16 +61,16 @@ class CG(Solver):
             part += step * d
             r -= step * q
             run.iterations += 1
-            norms[active] = column_norms(r)
-            run.record(norms, exact=False)
+            norms[active] = column_norms(r).cpu()
+            run.record(norms.clone(), exact=False)
 
-            claimed = run.satisfied(norms) or not bool((sound & (norms[active] > run.tol)).any())
+            claimed = run.satisfied(norms) or not bool((sound.cpu() & (norms[active] > run.tol)).any())
             if claimed or run.iterations % _CHECK_EVERY == 0:
                 if not run.affords(1.0):
                     break
                 x[:, active] = part
                 residual = run.residual(x)
-                norms = column_norms(residual)
+                norms = column_norms(residual).cpu()
                 progress = bool((norms < 0.99 * best).any())
                 best_x, best = _better(best_x, best, x, norms)
                 run.record(best, exact=True)
@@ -100,7 +101,7 @@ class CG(Solver):
             rz = new
 
         x[:, active] = part
-        best_x, best = _better(best_x, best, x, column_norms(run.residual(x)))
+        best_x, best = _better(best_x, best, x, column_norms(run.residual(x)).cpu())
         run.record(best, exact=True)
         return run.finish(best_x, Status.BUDGET_EXHAUSTED, repr(self), note, best)
 
@@ -108,7 +109,7 @@ class CG(Solver):
 def _better(best_x: Tensor, best: Tensor, x: Tensor, norms: Tensor) -> tuple[Tensor, Tensor]:
     """Column by column, the iterate with the smaller residual."""
     smaller = norms < best
-    return torch.where(smaller, x, best_x), torch.where(smaller, norms, best)
+    return torch.where(smaller.to(x.device), x, best_x), torch.where(smaller, norms, best)
 
 
 def _dots(a: Tensor, b: Tensor) -> Tensor:

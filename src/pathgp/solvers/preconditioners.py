@@ -21,20 +21,21 @@ _MAX_RANK = {"cpu": 1000, "cuda": 2000}
 class LowRankInverse:
     """P^-1 R by the Woodbury identity, P = F F^T + Sigma.
 
-    With G = Sigma^-1/2 F: P^-1 = Sigma^-1/2 (I - G (I + G^T G)^-1 G^T) Sigma^-1/2.
-    Time O(n r^2) once and O(n r s) per application.
+    With G = Sigma^-1/2 F and L L^T = I + G^T G:  P^-1 = Sigma^-1/2 (I - W W^T) Sigma^-1/2,  W = G L^-T.
+    Time O(n r^2) once and O(n r s) per application, two matrix products: triangular solves would be slow on a GPU.
     """
 
     def __init__(self, factor: Tensor, noise: Tensor) -> None:
         self._root = noise.sqrt().unsqueeze(1) if noise.ndim else noise.sqrt()
-        self._G = factor / self._root
-        capacity = self._G.T @ self._G
+        G = factor / self._root
+        capacity = G.T @ G
         capacity.diagonal().add_(1.0)
-        self._L = torch.linalg.cholesky(capacity)
+        L = torch.linalg.cholesky(capacity)
+        self._W = torch.linalg.solve_triangular(L.T, G, upper=True, left=False)
 
     def __call__(self, R: Tensor) -> Tensor:
         U = R.to(torch.float64) / self._root
-        U = U - self._G @ torch.cholesky_solve(self._G.T @ U, self._L)
+        U = torch.addmm(U, self._W, self._W.T @ U, alpha=-1.0)
         return (U / self._root).to(R.dtype)
 
 
@@ -84,7 +85,8 @@ class Preconditioner(ABC):
             columns = _kernel_columns(run, pivots)
             columns -= factor[:, :filled] @ factor[pivots, :filled].T
             # Pivots that depend on each other up to rounding are dropped with the small eigenvalues.
-            values, vectors = torch.linalg.eigh(columns[pivots])
+            # On the CPU: the matrix is small, and a GPU takes longer to begin than the CPU to finish.
+            values, vectors = (part.to(columns.device) for part in torch.linalg.eigh(columns[pivots].cpu()))
             keep = values > 1e-6 * float(values.max()) if len(pivots) > 1 else values > 0
             left[pivots] = 0.0
             if not bool(keep.any()):
