@@ -55,6 +55,7 @@ class Checkpoint:
         ``expected``: facts of the fit that the file must agree with, in words by name.
         """
         path = Path(self.path)
+        self._last_step, self._last_time = 0, time.monotonic()
         if not path.exists():
             return None
         try:
@@ -66,10 +67,10 @@ class Checkpoint:
         if number != FORMAT:
             raise ValueError(f"{path} has checkpoint format {number}, this version writes {FORMAT}: {advice}")
         for name, value in expected.items():
-            found = content["facts"].get(name)
+            found = content.get("facts", {}).get(name)
             if found != value:
                 raise ValueError(f"{path} belongs to another fit: its {name} is {found}, here it is {value}; {advice}")
-        self._last_step, self._last_time = content["step"], time.monotonic()
+        self._last_step = content["step"]
         return content
 
 

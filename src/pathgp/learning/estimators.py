@@ -42,12 +42,26 @@ class State:
 
     prior: frozen draws of prior functions, which follow the hyperparameters (pathwise).
     draws: (n, s) standard normal: the paths' noise (pathwise), or the probes (standard).
-    solutions: (n, 1 + s), of the previous step.
+    rows: which rows of the data the current stage looks at; None for all n.
+    solutions: (len(rows), 1 + s), of the previous step.
     """
 
     prior: PriorPaths | None = None
     draws: Tensor | None = None
+    rows: Tensor | None = None
     solutions: Tensor | None = None
+
+    def look_at(self, rows: Tensor | None, n: int) -> None:
+        """Go on with other rows: weights of rows seen before are kept, new ones begin at zero."""
+        if self.solutions is not None:
+            everywhere = self.solutions.new_zeros(n, self.solutions.shape[1])
+            everywhere[slice(None) if self.rows is None else self.rows] = self.solutions
+            self.solutions = everywhere if rows is None else everywhere[rows]
+        self.rows = rows
+
+    def seen(self, data: Observations) -> Observations:
+        """The rows of the data that count now."""
+        return data if self.rows is None else data.subset(self.rows)
 
 
 @dataclass(frozen=True)
@@ -76,6 +90,7 @@ class Exact:
     def evaluate(
         self, model: GP, data: Observations, state: State, settings: Settings, generator: torch.Generator
     ) -> Estimate:
+        data = state.seen(data)
         n = len(data.y)
         H = settings.operator(model.kernel, data.X, model.deviation(data.known, data.X))
         if 24 * n**2 > H.memory:
@@ -124,9 +139,10 @@ class Iterative:
     ) -> Estimate:
         if not self.warm_start:
             self.draw(model, data, state, generator)
+        system = self.system(model, data, state)
+        data = state.seen(data)
         H = settings.operator(model.kernel, data.X, model.deviation(data.known, data.X))
         began = time.perf_counter()
-        system = self.system(model, data, state)
         solution = settings.solve(H, system, generator, state.solutions, rule="average")
         state.solutions = solution.x
         seconds = time.perf_counter() - began
@@ -139,10 +155,11 @@ class Iterative:
     def system(self, model: GP, data: Observations, state: State) -> System:
         """The right-hand sides at the current hyperparameters."""
         assert state.draws is not None
+        data, draws = state.seen(data), state.draws if state.rows is None else state.draws[state.rows]
         if self.pathwise:
-            return model.system(data, state.prior, state.draws)
-        alone = model.system(data, None, state.draws[:, :0])
-        return System(alone.X, torch.cat([alone.targets, state.draws], 1), alone.noise_draws, alone.deviation)
+            return model.system(data, state.prior, draws)
+        alone = model.system(data, None, draws[:, :0])
+        return System(alone.X, torch.cat([alone.targets, draws], 1), alone.noise_draws, alone.deviation)
 
 
 def mean_term(v: Tensor, mean: Tensor, data: Observations) -> Tensor:

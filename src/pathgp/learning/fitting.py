@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from pathgp.conditioning import Settings
 from pathgp.inputs import real_number, whole_number
 from pathgp.learning.checkpoint import Checkpoint, as_checkpoint
 from pathgp.learning.estimators import Exact, Iterative, State
 from pathgp.learning.initialise import from_data, from_subsets, perturb
-from pathgp.learning.loop import Fit, Plan
+from pathgp.learning.loop import Fit, Plan, stages
 from pathgp.learning.report import FitReport, Step
 from pathgp.models.observations import Observations
 from pathgp.posterior import Posterior
@@ -47,6 +48,7 @@ def fit(
     progress: bool,
     generator: torch.Generator | None,
     starts: int,
+    coarse: bool,
     min_gain: float,
     callback: Callable[[Step], None] | None,
 ) -> FitReport:
@@ -75,7 +77,7 @@ def fit(
             pathwise, estimator = False, "standard"
             note = f"standard estimator, without paths: {error}"
     chosen = Exact() if estimator == "exact" else Iterative(pathwise, samples, features, bool(warm_start))
-    plan = Plan(steps, learning_rate, optimiser, min_gain, chosen, settings)
+    plan = Plan(stages(len(data.y), steps, coarse), learning_rate, optimiser, min_gain, chosen, settings)
 
     best: tuple[float, Fit, Posterior, int] | None = None
     earlier = 0.0
@@ -90,10 +92,10 @@ def fit(
         earlier += sum(step.seconds for step in running.history)
         try:
             running.run(file, progress, callback)
+            posterior = _posterior(running, samples, features)
         except KeyboardInterrupt:
             _leave_usable(gp, running)
             raise
-        posterior = _posterior(running, samples, features)
         value = posterior.log_marginal_likelihood(generator=generator).value if starts > 1 else 0.0
         if best is None or value > best[0]:
             best = (value, running, posterior, start)
@@ -127,20 +129,19 @@ def _posterior(running: Fit, samples: int, features: int) -> Posterior:
     """The solve at the final hyperparameters, from where the loop left off: its probes are the samples."""
     estimator, state = running.plan.estimator, running.state
     if isinstance(estimator, Iterative) and estimator.pathwise and state.solutions is not None:
-        return _solved(running, state, running.plan.settings)
+        return _solved(running, state, running.plan.settings, state.solutions if estimator.warm_start else None)
     state = State()
     no_paths = _draw(running.model, running.data, state, samples, features, running.generator)
-    return _solved(running, state, running.plan.settings, no_paths)
+    return _solved(running, state, running.plan.settings, None, no_paths)
 
 
-def _solved(running: Fit, state: State, settings: Settings, no_paths: str = "") -> Posterior:
+def _solved(running: Fit, state: State, settings: Settings, x0: Tensor | None, no_paths: str = "") -> Posterior:
     """A posterior with a model of its own; the copies of model and prior draws belong together."""
     model, prior = copy.deepcopy((running.model, state.prior))
     model.requires_grad_(False)
-    data, estimator = running.data, running.plan.estimator
+    data = running.data
     draws = data.X.new_empty(len(data.y), 0) if state.draws is None else state.draws
     system = model.system(data, prior, draws)
-    x0 = state.solutions if isinstance(estimator, Iterative) and estimator.warm_start else None
     return Posterior.solved(model, data.scaling, system, prior, settings, running.generator, running.seed, no_paths, x0)
 
 
@@ -159,13 +160,14 @@ def _leave_usable(gp: GP, running: Fit) -> None:
     if not running.history:
         return
     running.model.load_state_dict(running.evaluated_at)
+    state.look_at(None, len(running.data.y))
     posterior = None
     if isinstance(estimator, Iterative) and estimator.pathwise:
         # One product: the residuals are confirmed, nothing is solved.
         settings = replace(running.plan.settings, max_epochs=1.0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            posterior = _solved(running, state, settings)
+            posterior = _solved(running, state, settings, state.solutions)
     _adopt(gp, running.model.state_dict(), posterior)
 
 

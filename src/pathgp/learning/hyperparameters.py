@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 
 import torch
@@ -77,6 +78,21 @@ def log_prior(model: nn.Module) -> Tensor:
         if parameter.prior is not None and parameter.raw.requires_grad:
             total = total + parameter.prior.log_density(parameter.value).cpu()
     return total
+
+
+def description(model: nn.Module) -> str:
+    """What a model is made of and what may be learned, in words: everything but the values."""
+    plain, rules = copy.deepcopy(model), []
+    for name, parameter in hyperparameters(plain).items():
+        raw = parameter.raw if isinstance(parameter, Positive) else parameter
+        rules += [] if raw.requires_grad else [f"{name} fixed"]
+        if isinstance(parameter, Positive):
+            rules += [f"{name} within {parameter.bounds}"] if parameter.bounds else []
+            rules += [f"{name} under {parameter.prior}"] if parameter.prior else []
+            parameter.assign(1.0)
+        else:
+            parameter.detach().zero_()
+    return ", ".join([repr(plain), *rules])
 
 
 class Coordinates:

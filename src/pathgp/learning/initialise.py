@@ -18,7 +18,7 @@ from pathgp.kernels.parameters import Positive
 from pathgp.kernels.stationary import Stationary
 from pathgp.learning.estimators import Exact
 from pathgp.learning.hyperparameters import hyperparameters, value_of
-from pathgp.learning.loop import Fit, Plan
+from pathgp.learning.loop import Fit, Plan, Stage
 from pathgp.models.observations import Observations
 from pathgp.randomness import permutation
 
@@ -63,13 +63,11 @@ def from_subsets(model: GP, data: Observations, settings: Settings, generator: t
     """
     n = len(data.y)
     size = min(n, SUBSET_ROWS_CPU if data.X.device.type == "cpu" else SUBSET_ROWS_GPU)
-    plan = Plan(50, 0.1, "lbfgs", 1e-4, Exact(), settings)
+    plan = Plan((Stage(size, 50),), 0.1, "lbfgs", 1e-4, Exact(), settings)
     found: dict[str, list[Tensor]] = {}
     for centre in permutation(n, generator, data.X.device)[:SUBSETS]:
         nearest = (data.X - data.X[centre]).square().sum(1).topk(size, largest=False).indices.sort().values
-        known = None if data.known is None else data.known[nearest]
-        part = Observations(data.given[nearest], data.y[nearest], data.X[nearest], known, data.scaling)
-        fit = Fit(copy.deepcopy(model), part, plan, generator)
+        fit = Fit(copy.deepcopy(model), data.subset(nearest), plan, generator)
         fit.run()
         for name, parameter in hyperparameters(fit.model).items():
             found.setdefault(name, []).append(value_of(parameter))

@@ -69,6 +69,10 @@ class LBFGS:
         self.origin, self.direction = (x, g), direction * (min(1.0, length) if self.pairs else length)
         self.coordinates.move(x + self.direction)
 
+    def restart(self) -> None:
+        """The objective is another one from here on: no comparison with the step before; the curvature is kept."""
+        self.origin = self.direction = None
+
     def state_dict(self) -> dict[str, Any]:
         return {"pairs": self.pairs, "origin": self.origin, "direction": self.direction, "reach": self.reach}
 

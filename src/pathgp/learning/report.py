@@ -13,6 +13,7 @@ from pathgp.report import ConditionReport
 class Step:
     """One step of the outer loop: where it stood, what the solve cost and how good it was.
 
+    rows: how many rows of the data it looked at.
     gain: log marginal likelihood (plus log prior) in nats above that of the first step. Known for the exact estimator;
         otherwise the gradient estimates integrated along the way, by the trapezoidal rule.
     log_likelihood: the value itself, where it is known.
@@ -22,6 +23,7 @@ class Step:
     """
 
     step: int
+    rows: int
     gain: float
     log_likelihood: float | None
     values: dict[str, list[float]]

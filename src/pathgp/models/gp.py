@@ -158,6 +158,7 @@ class GP(nn.Module):
         generator: torch.Generator | None = None,
         *,
         starts: int = 1,
+        coarse: bool = False,
         min_gain: float = 1e-4,
         backend: str = "auto",
         memory: float | None = None,
@@ -195,6 +196,8 @@ class GP(nn.Module):
             generator: source of all draws; None draws a fresh seed, which the report records.
             starts: number of starts; beyond the first the starting values are multiplied by random factors exp(z), and
                 the fit with the highest marginal likelihood is kept.
+            coarse: cheap before dear: the first half of the steps on an eighth of the rows, a quarter on a third of
+                them (2,000 at least), the last quarter on all.
             min_gain: end early when the log likelihood moved by less than this within ten steps, in nats per row; 0
                 never ends early.
             backend: as in `condition`.
@@ -217,6 +220,7 @@ class GP(nn.Module):
             progress=progress,
             generator=generator,
             starts=starts,
+            coarse=coarse,
             min_gain=min_gain,
             callback=callback,
         )

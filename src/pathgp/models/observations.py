@@ -37,6 +37,11 @@ class Observations:
         """(y - mean) in the model's units (n,), in the dtype of X."""
         return self.scaling.targets(self.y - mean).to(self.X.dtype)
 
+    def subset(self, rows: Tensor) -> Observations:
+        """Some of the rows, under the same standardisation."""
+        known = None if self.known is None else self.known[rows]
+        return Observations(self.given[rows], self.y[rows], self.X[rows], known, self.scaling)
+
     def fingerprint(self) -> str:
         """A digest of the numbers: equal for equal data only."""
         digest = hashlib.sha256()

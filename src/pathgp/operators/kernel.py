@@ -242,7 +242,9 @@ class _Bilinear(torch.autograd.Function):
                     value += torch.dot(tile.detach().flatten(), weights.flatten())
             return value, grads
 
-        (value, grads), _ = halve_on_failure(accumulate, max(1, operator._edge // 2))
+        # On a CPU the tile, its weights and its gradient share the cache.
+        edge = operator._edge if operator.device.type == "cuda" else max(1, operator._edge // 2)
+        (value, grads), _ = halve_on_failure(accumulate, edge)
         ctx.save_for_backward(*grads)
         ctx.devices = [p.device for p in parameters]
         return value

@@ -109,12 +109,12 @@ def predict_ap(H: Operator, s: int, epochs: float) -> float:
 
 
 def predict_cg(H: Operator, s: int, epochs: float) -> float:
-    """A factor of rank k, once; each epoch a product with H and two with the factor."""
+    """A factor of rank k, once, 128 columns at a time; each epoch a product with H and two with the factor."""
     n, r = H.shape[0], rates(H.device, H.dtype)
     k = automatic_rank(H)
     evaluate = 0.0 if H.backend == "dense" else n * k / r.evaluate
-    build = evaluate + 4 * n * k**2 / r.multiply64
-    return build + epochs * (product(H, s) + 4 * n * k * s / r.multiply64)
+    build = evaluate + 4 * n * k**2 / r.multiply64 + k / 128 * 2.5 * r.latency
+    return build + epochs * (product(H, s) + 4 * n * k * s / r.multiply64 + r.latency / 4)
 
 
 def product(H: Operator, s: int) -> float:
