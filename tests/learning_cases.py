@@ -120,6 +120,6 @@ def reference_gradient(model: pathgp.GP, function: Callable[[Values], Tensor]) -
 
 
 def stored_gradient(model: pathgp.GP) -> Tensor:
-    """The ``grad`` of all hyperparameters, in the same order."""
+    """The ``grad`` of all hyperparameters, in the same order; zero where there is none."""
     stored = (p.raw if isinstance(p, Positive) else p for p in hyperparameters(model).values())
-    return torch.cat([p.grad.flatten() for p in stored])
+    return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in stored])
