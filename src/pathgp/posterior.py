@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,8 @@ from torch import Tensor
 from pathgp.conditioning import Settings, System, solve_system
 from pathgp.exact import ExactCovariance
 from pathgp.inputs import Array, Matrix, read_matrix, read_vector, whole_number
+from pathgp.learning.evidence import Evidence, log_marginal_likelihood
+from pathgp.learning.leave_one_out import LeaveOneOut, leave_one_out
 from pathgp.models.observations import Observations
 from pathgp.operators.memory import spans
 from pathgp.pathwise import PosteriorPaths, PriorPaths, UpdatePaths, variance_from_paths
@@ -145,6 +148,27 @@ class Posterior:
         draws = normal((num, len(values)), as_generator(generator), torch.float64, scaled.device) @ root.T
         centre = self._update(self._weights[:, :1])(scaled)
         return inputs.give(self._mean_from(centre + draws.to(scaled.dtype), inputs.X))
+
+    def log_marginal_likelihood(self, probes: int = 32, generator: torch.Generator | None = None) -> Evidence:
+        """log p(y | X) in the units of y, with an error bar: exact up to 10,000 rows, above by quadrature.
+
+        ``probes`` random vectors, whose error falls with their square root; see `pathgp.learning.evidence`.
+        """
+        factor = self._exact._factor if self._exact._factorises else None
+        v, settings = self._weights[:, 0], self._settings
+        found = log_marginal_likelihood(self.model.kernel, self._system, v, settings, factor, probes, generator)
+        return replace(found, value=found.value - len(v) * math.log(float(self._scaling.target_scale)))
+
+    def leave_one_out(self) -> LeaveOneOut:
+        """Mean, variance and log density of every y_i given all other rows, in the units of y, as tensors.
+
+        Exact up to 10,000 rows, above from the weights of the paths; see `pathgp.learning.leave_one_out`.
+        """
+        system, scaling = self._system, self._scaling
+        exact = self._exact._factor if self._exact._factorises else None
+        found = leave_one_out(self.model.kernel, system, self._weights, self._settings, exact)
+        given = (system.X.to(torch.float64) * scaling.scale + scaling.shift).to(system.X.dtype)
+        return found.in_units(scaling.target_shift + self.model.mean_at(given, exact=True), scaling.target_scale)
 
     def update(
         self,

@@ -82,22 +82,22 @@ def test_the_units_are_those_of_y(factor: bool, monkeypatch: pytest.MonkeyPatch)
         mean=50.0 + 7.0 * y.mean(),
     )
     found = post.log_marginal_likelihood(generator=seeded(1))
-    # Nearly five standard errors: this seed was not the only one that could have passed.
+    # Student's t with 30 degrees of freedom is beyond five with probability 2e-5.
     assert abs(found.value - float(expected)) <= 5.0 * found.error + 1e-8 * abs(float(expected))
     assert (found.error == 0) == factor
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize(("dtype", "noise"), [(torch.float64, 0.1), (torch.float32, 0.1), (torch.float32, 0.01)])
+@pytest.mark.parametrize(("dtype", "noise"), [(torch.float64, 0.1), (torch.float32, 0.02)])
 def test_error_bars_hold(dtype: torch.dtype, noise: float) -> None:
     """(estimate - truth) / error has Student's law: its average and its spread are tested, false alarms 2e-5.
 
     Each probe is an average over many eigenvalues, so that its law is close to normal.
     """
-    X, _ = data(400)
+    X, _ = data(300)
     H = KernelOperator(KERNEL, X.to(dtype), noise)
     truth = float(torch.linalg.slogdet(reference.system(covariance, X.to(dtype).double(), noise))[1])
-    runs, probes = 40, 16
+    runs, probes = 30, 16
     found = [log_determinant(H, probes, seeded(seed), exact=False) for seed in range(runs)]
     z = np.array([(one.value - truth) / one.error for one in found])
     spread = math.sqrt((probes - 2) / (probes - 4))
@@ -140,7 +140,7 @@ def test_preconditioner(kernel: pathgp.kernels.Kernel) -> None:
     P = LocalPreconditioner(H, seeded(0))
     inverse = P.whiten_transposed(P.whiten(torch.eye(200, dtype=torch.float64)))
     matrix = torch.linalg.inv(inverse)
-    for rows in local_blocks(H, seeded(1)) if P.rank == 200 else P._blocks:
+    for rows in P._blocks:
         torch.testing.assert_close(matrix[rows][:, rows], dense[rows][:, rows], rtol=1e-6, atol=1e-8)
     assert P.log_determinant() == pytest.approx(float(torch.linalg.slogdet(matrix)[1]), rel=1e-8)
     assert P.trace() == pytest.approx(float((inverse * dense).sum()), rel=1e-8)
@@ -210,7 +210,7 @@ def test_leave_one_out_in_the_units_of_y(sampled: bool, monkeypatch: pytest.Monk
 @pytest.mark.statistical
 @pytest.mark.parametrize("block", [1, 1024], ids=["without a known part", "with neighbours"])
 def test_sampled_leave_one_out_is_unbiased(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variances and log densities from 8 samples, averaged over 300 draws of them; false alarms one in a million."""
+    """Variances and log densities from 8 samples, averaged over 200 draws of them; false alarms one in a million."""
     monkeypatch.setattr("pathgp.learning.local._LARGEST_BLOCK", block)
     n, s, generator = 48, 8, seeded(0)
     X, y = data(n)
@@ -219,7 +219,7 @@ def test_sampled_leave_one_out_is_unbiased(block: int, monkeypatch: pytest.Monke
     means, variances = dense_leave_one_out(dense, y)
     v = torch.linalg.solve(dense, y)
     found = []
-    for _ in range(300):
+    for _ in range(200):
         draws = root @ torch.randn(n, s, generator=generator, dtype=torch.float64)
         found.append(from_samples(H, y, v, draws, torch.cholesky_solve(draws, root), generator))
     density = torch.distributions.Normal(means, variances.sqrt()).log_prob(y)

@@ -1,0 +1,256 @@
+"""The marginal likelihood as a number with an error bar, for reports and the comparison of models.
+
+    log p(y) = -1/2 (y - mu)^T H^-1 (y - mu) - 1/2 log|H| - n/2 log 2 pi
+
+With a Cholesky factor where that is affordable, otherwise by stochastic Lanczos quadrature: with P = S S^T close to H,
+
+    log|H| = log|P| + tr log M,    M = S^-1 H S^-T,    tr log M ~ mean_j z_j^T log(M) z_j,    z_j of random signs.
+
+Lanczos turns every term into a Gauss quadrature of the logarithm over the eigenvalues of M. What makes the error small:
+
+- z^T M z comes for free and has the known mean tr M. With c from a regression over the probes, log(M) - c (M - I) is
+  left to chance, and near the identity that is of second order.
+- P is of low rank plus local blocks (`LocalPreconditioner`). On five UCI sets of 3,000 rows the standard deviation of
+  one probe is 29 to 107 for P of rank 200, 11 to 91 with the control, and 9 to 24 with blocks of 94 rows as well.
+- Random signs: Gaussian probes have 1.5 to 4 times the standard deviation for P of rank 200.
+
+Ubaru, Chen and Saad (2017); Gardner et al. (2018).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pathgp.conditioning import Settings, System
+from pathgp.inputs import whole_number
+from pathgp.kernels import Kernel
+from pathgp.learning.local import LocalPreconditioner
+from pathgp.operators import KernelOperator, Operator
+from pathgp.randomness import as_generator
+from pathgp.solvers.base import column_norms
+from pathgp.solvers.cholesky import factorise
+
+# Up to here the factorisation, n^3 / 3 operations, takes seconds on two cores, as long as quadrature does.
+_EXACT_ROWS = 10_000
+_MAX_ITERATIONS = 500
+# Lanczos stops when a quarter of its iterations has changed the result by less than this part of its standard error.
+_SMALL_PART = 0.05
+# Nats up to which rounding to float32 is borne.
+_ROUNDING = 0.1
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number in nats and its standard error, zero where it is exact up to rounding.
+
+    method: how it was obtained, in words.  epochs: its cost in products with H, beyond earlier solves.
+    """
+
+    value: float
+    error: float
+    method: str
+    epochs: float
+
+    def __repr__(self) -> str:
+        # As many digits as the error leaves meaning to, and one more.
+        digits = 4 if self.error == 0 else max(0, 1 - math.floor(math.log10(self.error)))
+        bar = "" if self.error == 0 else f" ± {self.error:.{digits}f}"
+        return f"{self.value:.{digits}f}{bar} ({self.method}; {self.epochs:.1f} epochs)"
+
+
+class Evidence(Estimate):
+    """log p(y | X) in nats, a density in the units of y, with its standard error.
+
+    Differences of models on the same data are logarithms of Bayes factors. By quadrature with q probes,
+    (value - truth) / error follows Student's t with q - 2 degrees of freedom.
+    """
+
+
+def log_determinant(
+    H: Operator, probes: int = 32, generator: torch.Generator | None = None, exact: bool | None = None
+) -> Estimate:
+    """log|H|: by a float64 Cholesky factor, or by stochastic Lanczos quadrature with an error bar.
+
+    The factor takes time n^3 / 3 and 16 n^2 bytes, quadrature some 10 to 30 products of H with ``probes`` columns, one
+    with the columns of the preconditioner and memory for their numbers.
+
+    Args:
+        H: the matrix; quadrature needs positive noise.
+        probes: vectors of random signs, at least 4; the error falls with their square root.
+        generator: source of probes and preconditioner; None draws a fresh seed.
+        exact: True for the factor, False for quadrature; by default the factor up to 10,000 rows, if memory allows.
+    """
+    if not isinstance(H, Operator):
+        raise TypeError(f"H must be a pathgp operator, got {type(H).__name__}")
+    n, probes = H.shape[0], whole_number(probes, "probes", 4)
+    fits = 16 * n**2 <= H.memory
+    if exact and not fits:
+        raise ValueError(
+            f"a factor needs {16e-9 * n**2:.2g} GB, the operator's budget is {H.memory / 1e9:.2g} GB: "
+            "use exact=False, or raise memory="
+        )
+    if exact or (exact is None and fits and n <= _EXACT_ROWS):
+        factor, jitter = factorise(H.block(torch.arange(n, device=H.device)).to(torch.float64))
+        return _from_factor(factor, jitter, H.noise)
+    return _quadrature(H, None, probes, as_generator(generator))[0]
+
+
+def log_marginal_likelihood(
+    kernel: Kernel,
+    system: System,
+    weights: Tensor,
+    settings: Settings,
+    factor: Tensor | None,
+    probes: int,
+    generator: torch.Generator | None,
+) -> Evidence:
+    """log N(y | 0, H) in the model's units, from the weights v ~ H^-1 y (n,) of a solve or from a factor of H.
+
+    With r = y - H v the quadratic form is y^T v + v^T r + r^T H^-1 r. The last term, second order in the error of the
+    solve, is one more column of the quadrature.
+    """
+    probes, generator = whole_number(probes, "probes", 4), as_generator(generator)
+    n, y = len(system.X), system.targets[:, 0].to(torch.float64)
+    constant = -0.5 * n * math.log(2 * math.pi)
+    with torch.no_grad():
+        if factor is not None:
+            variance = float(kernel.diag(system.X[-1:].to(torch.float64))) + float(
+                system.deviation.expand(n)[-1].square()
+            )
+            # The factor's last row tells whether jitter was added.
+            jitter = float(factor[-1].square().sum()) - variance
+            found = _from_factor(factor, jitter if jitter > 1e-10 * variance else 0.0, system.deviation.square())
+            half = torch.linalg.solve_triangular(factor, y.unsqueeze(1), upper=False)
+            value = constant - 0.5 * (float(half.square().sum()) + found.value)
+            return Evidence(value, 0.5 * found.error, found.method, found.epochs)
+        X = system.X
+        if _rounding(kernel.diag(X), system.deviation.square(), X.dtype) > _ROUNDING:
+            X = X.to(torch.float64)
+        backend = settings.backend if X.dtype == system.X.dtype else "auto"
+        H = KernelOperator(kernel, X, system.deviation, backend=backend, memory=settings.memory)
+        v = weights.to(X.dtype).unsqueeze(1)
+        r = y.unsqueeze(1) - (H @ v).to(torch.float64)
+        quadratic = float((v.to(torch.float64)[:, 0] * (y + r[:, 0])).sum())
+        found, rest, change = _quadrature(H, r, probes, generator)
+    value = constant - 0.5 * (quadratic + rest + found.value)
+    return Evidence(value, 0.5 * math.hypot(found.error, change), found.method, found.epochs + H.cost())
+
+
+def _from_factor(factor: Tensor, jitter: float, noise: Tensor) -> Estimate:
+    n = len(factor)
+    # Jitter raises every eigenvalue, of which none is below the noise.
+    error = float(torch.log1p(jitter / noise).expand(n).sum()) if jitter else 0.0
+    method = "Cholesky" + (f", jitter {jitter:.0e} on the diagonal" if jitter else "")
+    return Estimate(float(2.0 * factor.diagonal().log().sum()), error, method, 1.0 + n / 6.0)
+
+
+def _quadrature(
+    H: Operator, R: Tensor | None, probes: int, generator: torch.Generator
+) -> tuple[Estimate, float, float]:
+    """log|H|, and r^T H^-1 r for one column R with the change that its last iterations made."""
+    if not bool((H.noise > 0).all()):
+        raise ValueError("quadrature needs positive noise: without it H may be singular; use exact=True for small n")
+    n = H.shape[0]
+    with torch.no_grad():
+        P = LocalPreconditioner(H, generator)
+        signs = 2.0 * torch.randint(2, (n, probes), generator=generator, device=generator.device) - 1.0
+        Z = signs.to(H.device, torch.float64)
+        start = Z if R is None else torch.cat([Z, P.whiten(R)], 1)
+        lanczos = Lanczos(lambda V: P.whiten(H @ P.whiten_transposed(V).to(H.dtype)), start)
+        trace = P.trace()
+        values: dict[int, tuple[float, float]] = {}
+        for k in range(1, min(n, _MAX_ITERATIONS) + 1):
+            lanczos.step()
+            if k < 4 or k % max(1, k // 8):
+                continue
+            logs = lanczos.integrate(torch.log)[:probes]
+            control = n * lanczos.alphas[0][:probes] - trace
+            mean, error = _controlled(logs, control)
+            rest = 0.0 if R is None else float(lanczos.integrate(torch.reciprocal)[-1])
+            values[k] = mean, rest
+            earlier = values[max((j for j in values if j <= 3 * k // 4), default=k)]
+            change, rest_change = abs(mean - earlier[0]), abs(rest - earlier[1])
+            small = _SMALL_PART * error + 1e-9 * n
+            if len(values) > 2 and change <= small and rest_change <= small:
+                break
+    rounding = _rounding(H.diagonal() - H.noise, H.noise, H.dtype)
+    method = (
+        f"Lanczos quadrature, {probes} probes, {k} iterations, rank {P.rank} and blocks of up to {P.largest_block} rows"
+    )
+    # A product with more columns than there are probes costs more than the others.
+    epochs = P.epochs + k + H.cost() * max(1.0, P.rank / probes)
+    total = math.hypot(error, change, rounding)
+    return Estimate(P.log_determinant() + mean, total, method, epochs), rest, rest_change
+
+
+class Lanczos:
+    """Tridiagonal matrices T of Krylov spaces, one for every column of Z, by one product per step for all.
+
+    Without re-orthogonalisation, in the memory of three blocks (n, s): lost orthogonality repeats Ritz values and
+    shares their weight out among the copies. Integrals over the spectrum do not notice; they converge a little later
+    (Greenbaum 1989; Chen, Trogdon and Ubaru 2021).
+    """
+
+    def __init__(self, product: Callable[[Tensor], Tensor], Z: Tensor) -> None:
+        self._product = product
+        norms = column_norms(Z)
+        self._mass = norms.square()
+        self._alive = norms > 0
+        self._v = Z / torch.where(self._alive, norms, 1.0)
+        self._before = torch.zeros_like(Z)
+        self.alphas: list[Tensor] = []
+        self._betas: list[Tensor] = [torch.zeros_like(norms)]
+
+    def step(self) -> None:
+        w = self._product(self._v) - self._betas[-1] * self._before
+        # A column whose space is exhausted goes on as an eigenvalue of one, without weight.
+        alpha = torch.where(self._alive, (self._v * w).sum(0), 1.0)
+        w -= alpha * self._v
+        beta = column_norms(w)
+        self._alive = self._alive & (beta > 1e-12 * alpha.abs())
+        beta = torch.where(self._alive, beta, 0.0)
+        self.alphas.append(alpha)
+        self._betas.append(beta)
+        self._before, self._v = self._v, torch.where(self._alive, w / beta, 0.0)
+
+    def integrate(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """z^T f(M) z for every column: |z|^2 sum_i U_1i^2 f(theta_i) with T = U theta U^T."""
+        # On the CPU: many small matrices, for which a GPU only waits.
+        T = torch.diag_embed(torch.stack(self.alphas, 1)).cpu()
+        if len(self.alphas) > 1:
+            off = torch.diag_embed(torch.stack(self._betas[1:-1], 1).cpu(), 1)
+            T = T + off + off.mT
+        theta, U = torch.linalg.eigh(T)
+        if not float(theta.min()) > 0:
+            raise ValueError("H is not positive definite in this precision: use float64 inputs, or raise the noise")
+        return self._mass * (U[:, 0].square() * function(theta)).sum(1).to(self._mass)
+
+
+def _controlled(values: Tensor, control: Tensor) -> tuple[float, float]:
+    """Mean of values given that controls have mean zero, by linear regression, and its standard error."""
+    s = len(values)
+    spread = float((control - control.mean()).square().sum())
+    slope, leverage = 0.0, 0.0
+    if spread > 0:
+        slope = float(((control - control.mean()) * values).sum()) / spread
+        leverage = float(control.mean().square()) / spread
+    rest = values - slope * control
+    variance = float((rest - rest.mean()).square().sum()) / (s - 2)
+    return float(rest.mean()), math.sqrt(variance * (1.0 / s + leverage))
+
+
+def _rounding(variances: Tensor, noise: Tensor, dtype: torch.dtype) -> float:
+    """What rounding K does to log|H| at most, in nats.
+
+    Entries with independent errors of standard deviation u change it by sqrt(2) u |H^-1|_F at random and by
+    -1/2 u^2 ((tr H^-1)^2 + |H^-1|_F^2) always, and H^-1 is at most Sigma^-1.
+    """
+    u = 0.2 * torch.finfo(dtype).eps * float(variances.max())
+    inverse = 1.0 / noise.to(torch.float64).expand(len(variances))
+    trace, frobenius = float(inverse.sum()), float(inverse.square().sum())
+    return u * math.sqrt(2.0 * frobenius) + 0.5 * u**2 * (trace**2 + frobenius)
