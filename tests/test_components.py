@@ -130,7 +130,8 @@ def test_paths_have_the_posterior_of_the_component() -> None:
         # Functions of few features are exact in their covariance and heavy in their tails.
         assert_mean_and_covariance(part.paths(Xs), mean, covariance, alpha=1e-6 / len(PARTS), gaussian=False)
         # From 4,096 paths a variance is known to 2.2 %.
-        assert torch.allclose(part.variance(Xs), covariance.diagonal(), rtol=0.15)
+        for method in ("samples", "neighbours"):
+            assert torch.allclose(part.variance(Xs, method), covariance.diagonal(), rtol=0.15)
 
 
 def test_units_of_y() -> None:
@@ -180,5 +181,5 @@ def test_without_paths() -> None:
             part.paths(Xs)
         with pytest.raises(ValueError, match="samples=0"):
             part.variance(Xs, method="samples")
-        with pytest.raises(ValueError, match="'samples' or 'solve'"):
+        with pytest.raises(ValueError, match="'neighbours', 'samples' or 'solve'"):
             part.variance(Xs, method="guess")

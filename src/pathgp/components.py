@@ -20,7 +20,7 @@ from torch import Tensor
 from pathgp.features.expansion import expand
 from pathgp.inputs import Array
 from pathgp.kernels import Kernel, Matern, Product, Scale, Sum
-from pathgp.pathwise import UpdatePaths, variance_from_paths
+from pathgp.pathwise import UpdatePaths
 from pathgp.posterior import Posterior, _in_parts
 
 
@@ -48,54 +48,28 @@ class Component:
 
         path_cj(x) = f_cj(x) + k_c(x, X) (v - alpha_j). Time O(m s (n + features of k_c)), memory one tile.
         """
-        self._posterior._require_paths()
+        prior = self._posterior._require_paths()
         inputs, scaled = self._posterior._read(Xs)
         weights = self._posterior._weights
         update = self._update(weights[:, :1] - weights[:, 1:])
 
         def values(rows: slice) -> Tensor:
-            return self._restored(self._prior(scaled[rows]) + update(scaled[rows]))
+            return self._restored(prior(scaled[rows], self._terms) + update(scaled[rows]))
 
         return inputs.give(_in_parts(values, scaled, self._posterior.num_samples))
 
     def variance(self, Xs: Array, method: str | None = None) -> Array:
-        """Posterior variance (m,) of f_c.
-
-        method="samples": from the paths, as in `Posterior.variance`; no further solve. method="solve": exact, one
-        solve per row of Xs. By default samples, where there are paths.
+        """Posterior variance (m,) of f_c, by the methods of `Posterior.variance`.
 
         The variances of the components do not add up to that of f: the data speak of the sum, so that what one
         component takes another gives, and the sum is often known better than its parts.
         """
-        post = self._posterior
-        inputs, scaled = post._read(Xs)
-        if method is None:
-            method = "solve" if post._prior is None else "samples"
-        if method == "samples":
-            variance = self._sampled_variance(scaled)
-        elif method == "solve":
-            variance = post._exact.variance(scaled, self.kernel)
-        else:
-            raise ValueError(f"method must be 'samples' or 'solve', got {method!r}")
-        return inputs.give(post._scaling.restore_variance(variance))
+        inputs, scaled = self._posterior._read(Xs)
+        variance = self._posterior._variance(scaled, method, self.kernel, self._terms)
+        return inputs.give(self._posterior._scaling.restore_variance(variance))
 
     def __repr__(self) -> str:
         return f"Component({self.name!r}, {self.kernel!r})"
-
-    def _sampled_variance(self, Xs: Tensor) -> Tensor:
-        self._posterior._require_paths()
-        explained = self._update(self._posterior._weights[:, 1:])
-
-        def values(rows: slice) -> Tensor:
-            # Cov(f_c, h) = Cov(h, h) = k_c(x, X) H^-1 k_c(X, x): f_c - h and h are independent here too.
-            f, h = self._prior(Xs[rows]), explained(Xs[rows])
-            return variance_from_paths(f - h, h, self.kernel.diag(Xs[rows])).unsqueeze(0)
-
-        return _in_parts(values, Xs, 1)[0]
-
-    def _prior(self, Xs: Tensor) -> Tensor:
-        prior = self._posterior._require_paths()
-        return prior.features.weighted(Xs, prior.weights.to(Xs), self._terms)
 
     def _update(self, weights: Tensor) -> UpdatePaths:
         return UpdatePaths(self.kernel, self._posterior._system.X, weights, self._posterior._settings.memory)

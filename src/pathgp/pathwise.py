@@ -9,6 +9,7 @@ Thesis, section 2.1.2; Wilson et al. (2020, 2021).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -33,9 +34,9 @@ class PriorPaths:
         phi = kernel.features(features, generator=generator, paths=samples, dim=columns)
         return cls(phi, normal((samples, phi.num), generator, torch.float64, torch.device("cpu")))
 
-    def __call__(self, X: Tensor) -> Tensor:
-        """Values (s, m) at X (m, d); differentiable in X. Time O(s m features)."""
-        return self.features.weighted(X, self.weights.to(X))
+    def __call__(self, X: Tensor, only: Collection[int] | None = None) -> Tensor:
+        """Values (s, m) at X (m, d); differentiable in X. Time O(s m features). ``only``: see `FeatureMap.weighted`."""
+        return self.features.weighted(X, self.weights.to(X), only)
 
 
 @dataclass(frozen=True)

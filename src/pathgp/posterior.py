@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,13 +15,15 @@ from torch import Tensor
 from pathgp.conditioning import Settings, System, solve_system
 from pathgp.exact import ExactCovariance
 from pathgp.inputs import Array, Matrix, read_matrix, read_vector, whole_number
+from pathgp.kernels import Kernel
 from pathgp.learning.evidence import Evidence, log_marginal_likelihood
 from pathgp.learning.leave_one_out import LeaveOneOut, leave_one_out
 from pathgp.models.observations import Observations
 from pathgp.operators.memory import spans
-from pathgp.pathwise import PosteriorPaths, PriorPaths, UpdatePaths, variance_from_paths
+from pathgp.pathwise import PosteriorPaths, PriorPaths, UpdatePaths
 from pathgp.randomness import as_generator, normal, repeating_seed
 from pathgp.report import ConditionReport
+from pathgp.sampled import NEIGHBOURS, SampledVariance
 from pathgp.solvers.base import Callback
 
 if TYPE_CHECKING:
@@ -112,19 +114,14 @@ class Posterior:
     def variance(self, Xs: Array, noise: bool = False, method: str | None = None) -> Array:
         """Posterior variance (m,) of f, or with ``noise=True`` of a new observation (plus gp.noise^2).
 
-        method="samples": from the paths' zero-mean parts (see `variance_from_paths`), no further solve; normal paths
-        give a relative standard error of at most sqrt(2 / s). method="solve": exact, k(x, x) - k(x, X) H^-1 k(X, x),
-        one solve per row of Xs. By default samples, where there are paths.
+        method="neighbours", the default where there are paths: from the paths' zero-mean parts, with the exact variance
+        given the 32 observations that tell most about x as the control (see `pathgp.sampled`); no further solve.
+        Normal paths give a relative standard error of at most sqrt(2 / s), a fraction of it where neighbours tell most.
+        method="samples": from the paths alone; less accurate, cheaper, and a smooth function of x.
+        method="solve": exact, k(x, x) - k(x, X) H^-1 k(X, x), one solve per row of Xs.
         """
         inputs, scaled = self._read(Xs)
-        if method is None:
-            method = "solve" if self._prior is None else "samples"
-        if method == "samples":
-            variance = self._sampled_variance(scaled)
-        elif method == "solve":
-            variance = self._exact.variance(scaled)
-        else:
-            raise ValueError(f"method must be 'samples' or 'solve', got {method!r}")
+        variance = self._variance(scaled, method)
         if noise:
             variance = variance + self.model.noise.square().to(variance)
         return inputs.give(self._scaling.restore_variance(variance))
@@ -245,14 +242,20 @@ class Posterior:
             )
         return self._prior
 
-    def _sampled_variance(self, Xs: Tensor) -> Tensor:
-        prior, explained = self._require_paths(), self._update(self._weights[:, 1:])
-
-        def values(rows: slice) -> Tensor:
-            f, h = prior(Xs[rows]), explained(Xs[rows])
-            return variance_from_paths(f - h, h, self.model.kernel.diag(Xs[rows])).unsqueeze(0)
-
-        return _in_parts(values, Xs, 1)[0]
+    def _variance(
+        self, Xs: Tensor, method: str | None, part: Kernel | None = None, terms: Collection[int] | None = None
+    ) -> Tensor:
+        """In the model's units, of f or of the summand ``part`` of the kernel with the features ``terms``."""
+        if method is None:
+            method = "solve" if self._prior is None else "neighbours"
+        if method == "solve":
+            return self._exact.variance(Xs, part)
+        if method not in ("neighbours", "samples"):
+            raise ValueError(f"method must be 'neighbours', 'samples' or 'solve', got {method!r}")
+        kernel, alpha, memory = self.model.kernel, self._weights[:, 1:], self._settings.memory
+        count = NEIGHBOURS if method == "neighbours" else 0
+        estimate = SampledVariance(kernel, self._system, self._require_paths(), alpha, memory, count, part, terms)
+        return _in_parts(lambda rows: estimate(Xs[rows]).unsqueeze(0), Xs, 1)[0]
 
     @cached_property
     def _exact(self) -> ExactCovariance:

@@ -59,13 +59,17 @@ class ConditionReport:
 
     @property
     def std_error(self) -> float:
-        """Relative standard error of a standard deviation estimated from the samples."""
+        """Largest relative standard error of a standard deviation estimated from the samples.
+
+        Where the observations around an input tell most about it the error is a fraction of this (`pathgp.sampled`).
+        """
         return 1.0 / math.sqrt(2 * self.samples) if self.samples else math.inf
 
     def rows_of_table(self) -> list[tuple[str, str]]:
         """The report as (name, value) pairs, in the order in which it is printed."""
         if self.samples:
-            sampled = f"{self.samples} paths, {self.features} features each; std to {100 * self.std_error:.0f} %"
+            accuracy = f"std to {100 * self.std_error:.0f} % or better, controlled by neighbours"
+            sampled = f"{self.samples} paths, {self.features} features each; {accuracy}"
         else:
             sampled = f"no paths: {self.no_paths}" if self.no_paths else "none: variances come from solves"
         solution = self.solution

@@ -76,7 +76,7 @@ def test_it_prints_as_a_small_table() -> None:
     assert lines[0].endswith("100 rows, 2 columns, float32, cpu")
     assert "CG(" in lines[2]
     assert "CONVERGED" in lines[4]
-    assert lines[8].endswith("32 paths, 100 features each; std to 12 %")
+    assert lines[8].endswith("32 paths, 100 features each; std to 12 % or better, controlled by neighbours")
     assert repr(post) == "Posterior\n" + repr(post.report)
 
 
