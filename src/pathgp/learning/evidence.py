@@ -48,7 +48,7 @@ _ROUNDING = 0.1
 class Estimate:
     """A number in nats and its standard error, zero where it is exact up to rounding.
 
-    method: how it was obtained, in words.  epochs: its cost in products with H, beyond earlier solves.
+    method: how it was obtained, in words.  epochs: its cost in products of H with the probes, beyond earlier solves.
     """
 
     value: float
@@ -96,7 +96,7 @@ def log_determinant(
         )
     if exact or (exact is None and fits and n <= _EXACT_ROWS):
         factor, jitter = factorise(H.block(torch.arange(n, device=H.device)).to(torch.float64))
-        return _from_factor(factor, jitter, H.noise)
+        return _from_factor(factor, jitter, H.noise, probes)
     return _quadrature(H, None, probes, as_generator(generator))[0]
 
 
@@ -119,12 +119,12 @@ def log_marginal_likelihood(
     constant = -0.5 * n * math.log(2 * math.pi)
     with torch.no_grad():
         if factor is not None:
-            variance = float(kernel.diag(system.X[-1:].to(torch.float64))) + float(
-                system.deviation.expand(n)[-1].square()
-            )
+            last = kernel.diag(system.X[-1:].to(torch.float64)) + system.deviation.expand(n)[-1:].square()
+            variance = float(last)
             # The factor's last row tells whether jitter was added.
             jitter = float(factor[-1].square().sum()) - variance
-            found = _from_factor(factor, jitter if jitter > 1e-10 * variance else 0.0, system.deviation.square())
+            jitter = jitter if jitter > 1e-10 * variance else 0.0
+            found = _from_factor(factor, jitter, system.deviation.square(), probes)
             half = torch.linalg.solve_triangular(factor, y.unsqueeze(1), upper=False)
             value = constant - 0.5 * (float(half.square().sum()) + found.value)
             return Evidence(value, 0.5 * found.error, found.method, found.epochs)
@@ -141,12 +141,12 @@ def log_marginal_likelihood(
     return Evidence(value, 0.5 * math.hypot(found.error, change), found.method, found.epochs + H.cost())
 
 
-def _from_factor(factor: Tensor, jitter: float, noise: Tensor) -> Estimate:
+def _from_factor(factor: Tensor, jitter: float, noise: Tensor, probes: int) -> Estimate:
     n = len(factor)
     # Jitter raises every eigenvalue, of which none is below the noise.
     error = float(torch.log1p(jitter / noise).expand(n).sum()) if jitter else 0.0
     method = "Cholesky" + (f", jitter {jitter:.0e} on the diagonal" if jitter else "")
-    return Estimate(float(2.0 * factor.diagonal().log().sum()), error, method, 1.0 + n / 6.0)
+    return Estimate(float(2.0 * factor.diagonal().log().sum()), error, method, 1.0 + n / (6.0 * probes))
 
 
 def _quadrature(
