@@ -8,9 +8,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image
 
+from pathgp.plots import COLOURS as COLOURS
 from pathgp.plots import tidy
-
-COLOURS = ("#2447a8", "#d1495b", "#3a8f6b", "#d98e04", "#7b4fa3", "#5c5c66")
 
 
 def grid(rows: int, columns: int, width: float = 10.0, height: float = 2.6, **options: Any) -> tuple[Figure, Any]:

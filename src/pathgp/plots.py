@@ -1,17 +1,19 @@
-"""Pictures of a posterior over one input, drawn into given axes: nothing here imports matplotlib."""
+"""Pictures of a posterior over one input and of a fit, drawn into given axes: nothing here imports matplotlib."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pathgp.learning.report import FitReport
 from pathgp.posterior import Posterior
 
 INK, MEAN, PATH, DATA, TRUTH = "#1b1b1f", "#2447a8", "#7d9be0", "#8a8a94", "#d1495b"
+COLOURS = ("#2447a8", "#d1495b", "#3a8f6b", "#d98e04", "#7b4fa3", "#5c5c66")
 
 # Two-sided 95 % of a normal distribution.
 _WIDTH = 1.959964
@@ -50,6 +52,92 @@ def draw_posterior(
     axes.set_xlim(*window)
 
 
+def draw_fit(figure: Any, report: FitReport, names: Sequence[str] | None = None) -> None:
+    """A fit at a glance, on an empty figure: hyperparameters, gain, residuals, and the relevance of the inputs.
+
+    names: of the inputs, for the relevance. Panels that the fit has no numbers for are left out: residuals of an exact
+    fit, relevance where no kernel has a length scale per input.
+    """
+    _steps(report)
+    last = report.history[-1].values
+    per_input = [scales for name, scales in last.items() if name.endswith("lengthscale") and len(scales) > 1]
+    panels: list[Callable[[Any], None]] = [
+        lambda axes: draw_hyperparameters(axes, report),
+        lambda axes: draw_gain(axes, report),
+    ]
+    if any(step.solver for step in report.history):
+        panels.append(lambda axes: draw_residuals(axes, report))
+    if len(per_input) == 1:
+        panels.append(lambda axes: draw_relevance(axes, per_input[0], names))
+    columns = 2 if len(panels) == 4 else len(panels)
+    grid = figure.subplots(len(panels) // columns, columns, squeeze=False)
+    for axes, panel in zip(grid.flat, panels, strict=True):
+        panel(axes)
+
+
+def draw_hyperparameters(axes: Any, report: FitReport) -> None:
+    """Every positive hyperparameter over the steps, on a logarithmic axis: a thick line per number, thin ones per list.
+
+    Those that were not positive throughout, such as the level of a mean, are left out.
+    """
+    steps = _steps(report)
+    for number, name in enumerate(report.history[0].values):
+        curves = np.array([step.values[name] for step in report.history])
+        if not (curves > 0).all():
+            continue
+        colour, many = COLOURS[number % len(COLOURS)], curves.shape[1] > 1
+        style = {"lw": 0.8, "alpha": 0.7} if many else {"lw": 1.8}
+        lines = axes.plot(steps, curves, color=colour, **style)
+        lines[0].set_label(f"{name} ({curves.shape[1]})" if many else name)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    _legend(axes)
+    _label(axes, "hyperparameters")
+
+
+def draw_gain(axes: Any, report: FitReport) -> None:
+    """How far the log marginal likelihood (plus log prior) has risen above the first step, in nats per row."""
+    gains = [step.gain / report.rows for step in report.history]
+    axes.plot(_steps(report), gains, color=MEAN, lw=1.6)
+    exact = report.history[-1].log_likelihood is not None
+    _label(axes, "gain in log likelihood, nats per row" + ("" if exact else " (estimated)"))
+
+
+def draw_residuals(axes: Any, report: FitReport) -> None:
+    """The relative residuals that each step's solve ended with, and the tolerance."""
+    steps = _steps(report)
+    axes.plot(steps, [step.residual for step in report.history], color=MEAN, lw=1.4, label="mean")
+    probes = [step.probe_residual for step in report.history]
+    axes.plot(steps, probes, color=TRUTH, lw=1.4, label="probes, average")
+    if report.condition.tol > 0:
+        axes.axhline(report.condition.tol, color=INK, lw=0.8, ls=":", label="tolerance")
+    axes.set_yscale("log")
+    _legend(axes)
+    _label(axes, "relative residual")
+
+
+def draw_relevance(
+    axes: Any, lengthscale: Sequence[float] | torch.Tensor, names: Sequence[str] | None = None, most: int = 20
+) -> None:
+    """Inverse length scales as bars, the largest on top: how fast the function changes along each input.
+
+    Comparable where the inputs are: standardised, or all of one unit.
+
+    lengthscale: one per input, for instance ``gp.hyperparameters()["lengthscale"]``.  names: of the inputs; x0, x1, ...
+    by default.  most: how many of them to draw at most.
+    """
+    values = 1.0 / np.asarray(lengthscale, dtype=np.float64)
+    names = [f"x{i}" for i in range(len(values))] if names is None else list(names)
+    if values.ndim != 1 or len(names) != len(values):
+        raise ValueError(f"expected a list of length scales and as many names, got {values.shape} and {len(names)}")
+    order = np.argsort(-values)[:most]
+    axes.barh(np.arange(len(order)), values[order], color=MEAN, height=0.7)
+    axes.set_yticks(np.arange(len(order)), [names[i] for i in order])
+    axes.invert_yaxis()
+    left_out = len(values) - len(order)
+    _label(axes, "relevance, 1 / length scale" + (f" ({left_out} smaller ones left out)" if left_out else ""), "")
+
+
 def tidy(axes: Any) -> None:
     """Only the left and the lower axis, thin and grey."""
     for side in ("top", "right"):
@@ -57,3 +145,22 @@ def tidy(axes: Any) -> None:
     for side in ("left", "bottom"):
         axes.spines[side].set(color="#b8b8c0", linewidth=0.8)
     axes.tick_params(color="#b8b8c0", labelcolor=INK, labelsize=8, length=3, width=0.8)
+
+
+def _steps(report: FitReport) -> list[int]:
+    if not report.history:
+        raise ValueError("the fit took no steps: there is nothing to draw")
+    return [step.step for step in report.history]
+
+
+def _legend(axes: Any) -> None:
+    """Beside the title while it is short, as curves may pass anywhere inside."""
+    beside = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": 3, "borderaxespad": 0.2}
+    few = len(axes.get_legend_handles_labels()[1]) <= 3
+    axes.legend(**(beside if few else {}), frameon=False, fontsize=8, handlelength=1.2, columnspacing=1.2)
+
+
+def _label(axes: Any, title: str, unit: str = "step") -> None:
+    tidy(axes)
+    axes.set_title(title, fontsize=9, loc="left")
+    axes.set_xlabel(unit, fontsize=8)
