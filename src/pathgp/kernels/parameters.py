@@ -61,10 +61,21 @@ class Positive(nn.Module):
 
     def project(self) -> None:
         """Move the value to the nearest one within the bounds."""
-        if self.bounds is not None:
-            low, high = (inverse_softplus(torch.tensor(b, dtype=torch.float64)) for b in self.bounds)
-            with torch.no_grad():
-                self.raw.clamp_(float(low), float(high))
+        low, high = self._raw_bounds()
+        with torch.no_grad():
+            self.raw.clamp_(low, high)
+
+    def inward(self, gradient: Tensor) -> Tensor:
+        """The gradient of a loss in ``raw`` without those entries whose descent a bound forbids."""
+        low, high = self._raw_bounds()
+        raw = self.raw.detach()
+        return gradient.masked_fill(((raw <= low) & (gradient > 0)) | ((raw >= high) & (gradient < 0)), 0.0)
+
+    def _raw_bounds(self) -> tuple[float, float]:
+        if self.bounds is None:
+            return -math.inf, math.inf
+        low, high = (float(inverse_softplus(torch.tensor(b, dtype=torch.float64))) for b in self.bounds)
+        return low, high
 
     def matching(self, columns: int, device: torch.device) -> Tensor:
         """The value on a device, after a check that a vector has one entry per column."""

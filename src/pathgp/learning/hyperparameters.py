@@ -113,8 +113,11 @@ class Coordinates:
         return torch.cat([part.flatten().cpu() for part in parts])
 
     def gradient(self) -> Tensor:
-        """The parameters' ``grad`` in these coordinates: d/d log(softplus(u)) = softplus(u) / sigmoid(u) d/du."""
-        parts = [_grad(p.raw) * value_of(p) / torch.sigmoid(p.raw.detach()) for p in self.positive]
+        """The parameters' ``grad`` in these coordinates: d/d log(softplus(u)) = softplus(u) / sigmoid(u) d/du.
+
+        Zero where a bound stops the way down.
+        """
+        parts = [p.inward(_grad(p.raw)) * value_of(p) / torch.sigmoid(p.raw.detach()) for p in self.positive]
         parts += [_grad(p) * unit for p, unit in self.free]
         return torch.cat([part.flatten().cpu() for part in parts])
 

@@ -55,7 +55,7 @@ class LocalPreconditioner:
         n = H.shape[0]
         run = Run(H, torch.zeros(n, 1, dtype=H.dtype, device=H.device), None, None, 0.0, None, generator, None, "every")
         # Half of the rank that a solve would take: the exact trace needs as many columns once more.
-        rank = min(max(1, automatic_rank(H) // 2), n) if n > 32 else n
+        rank = max(1, automatic_rank(H) // 2)
         variances = H.diagonal().to(torch.float64) - H.noise
         F, _ = RandomlyPivotedCholesky(rank)._factorise(run, variances)
         self._H, self._blocks, self._factors = H, local_blocks(H, generator), []

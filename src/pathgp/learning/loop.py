@@ -12,6 +12,7 @@ and one last solve at the final hyperparameters, whose solutions are the posteri
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 # The fewest rows of a stage that does not look at all of them.
 LEAST_ROWS = 2000
+# The least noise that is learned unless bounds say otherwise, as a share of the standard deviation of y.
+LEAST_NOISE = 1e-5
 # Steps over which the gain is looked at before a fit is ended early.
 WINDOW = 10
 
@@ -88,6 +91,9 @@ class Fit:
     stopped: str = ""
 
     def __post_init__(self) -> None:
+        self._described = description(self.model)
+        self._free_noise = self.model._noise.bounds is None and self.model._noise.raw.requires_grad
+        self._spread = float(self.data.targets(self.data.y.mean()).to(torch.float64).std(correction=0))
         # A mean is in the units of y: its steps are measured by the standard deviation of y.
         unit = max(float(self.data.y.std(correction=0)), torch.finfo(torch.float64).tiny)
         mean = self.model.mean.parameters() if isinstance(self.model.mean, torch.nn.Module) else ()
@@ -167,8 +173,7 @@ class Fit:
         value = None if estimate.value is None else estimate.value / rows + float(prior.detach()) / len(self.data.y)
         step = self._record(estimate, value, rows, began)
         self.optimiser.step()
-        for positive in self.coordinates.positive:
-            positive.project()
+        self._project()
         self.history.append(step)
         if self._stage + 1 == len(plan.stages):
             self.stopped = self._settled()
@@ -240,12 +245,27 @@ class Fit:
         plan, settings = self.plan, self.plan.settings
         return {
             "data": self.data.fingerprint(),
-            "model": description(self.model),
+            "model": self._described,
             "estimator": repr(plan.estimator),
             "optimiser": f"{plan.optimiser} at rate {plan.learning_rate:g}",
             "rows of the stages": ", ".join(str(stage.rows) for stage in plan.stages),
             "solver": f"{settings.solver!r} to {settings.tol:g} in {settings.max_epochs} epochs",
         }
+
+    def _project(self) -> None:
+        """Back within the bounds; a learned noise without bounds stays above what rounding can tell from none.
+
+        Rounding K disturbs its eigenvalues by about eps sqrt(n) max k(x, x), and H must stay positive definite.
+        """
+        noise = self.model._noise
+        if self._free_noise:
+            X = self.data.X
+            with torch.no_grad():
+                largest = float(self.model.kernel.diag(X).max())
+            rounding = torch.finfo(X.dtype).eps * math.sqrt(len(X)) * largest
+            noise.bounds = (math.sqrt(max(rounding, (LEAST_NOISE * self._spread) ** 2)), math.inf)
+        for positive in self.coordinates.positive:
+            positive.project()
 
     def _save(self, checkpoint: Checkpoint, content: dict[str, Any]) -> None:
         checkpoint.write({"facts": self.facts, **content}, content["step"])
