@@ -229,6 +229,27 @@ def test_more_steps_go_on_where_a_finished_fit_ended(tmp_path: Path, settings: s
     assert same(grown, unbroken(settings, steps=14)[0])
 
 
+def test_several_starts_are_resumed(tmp_path: Path) -> None:
+    """Interrupted in the second of three: the first is not repeated, and the end is the same."""
+    options = {"starts": 3, "steps": 5}
+    expected, whole = unbroken("lbfgs, ap", **options)
+    seen: list[int] = []
+
+    def callback(record: Any) -> None:
+        seen.append(record.step)
+        if len(seen) == 8:
+            raise KeyboardInterrupt
+
+    gp, X, y = worker.problem()
+    checkpoint = pathgp.Checkpoint(tmp_path / "fit.pt", steps=1)
+    with pytest.raises(KeyboardInterrupt):
+        worker.fit(gp, X, y, "lbfgs, ap", checkpoint=checkpoint, callback=callback, **options)
+    again, report = unbroken("lbfgs, ap", checkpoint=checkpoint, callback=callback, **options)
+    assert seen == [*range(5), *range(5), *range(5)]
+    assert same(again, expected)
+    assert report.note == whole.note
+
+
 def test_a_fit_that_settled_goes_on_when_asked_for_more(tmp_path: Path) -> None:
     checkpoint = tmp_path / "fit.pt"
     _, report = unbroken("lbfgs, exact", steps=200, min_gain=1e-2, checkpoint=checkpoint)
