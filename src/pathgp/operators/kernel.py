@@ -92,7 +92,11 @@ class KernelOperator(Operator):
         return result.index_add_(0, index, self._weighted_noise(D, index))
 
     def block(self, index: Tensor) -> Tensor:
-        if self._K is not None:
+        if self._K is not None and len(index) == self.shape[0]:
+            # All of it, as Cholesky asks: copied, not gathered entry by entry.
+            result = self._K[index]
+            result = result.index_select(1, index) if bool((index.diff() != 1).any()) else result
+        elif self._K is not None:
             result = self._K[index.unsqueeze(1), index]
         else:
             with torch.no_grad():
