@@ -2,8 +2,9 @@
 
     python benchmarks/figures.py NAME [--out DIR] [--rows N]
 
-NAME is 2.1, 2.2, 2.3 (priors), 3.1 (solvers on a toy problem), 3.3 (error norms), 4.1, 4.2, 4.3 (gradient methods), or
-all. Figures on real data use a part of the rows on a CPU (--rows, 3000 by default) and all of them on a GPU.
+NAME is 2.1, 2.2, 2.3 (priors), 3.1 (solvers on a toy problem), 3.3 (error norms), 4.1, 4.2, 4.3 (gradient methods),
+5.1, 5.3, 5.4, 5.5, 5.7, 5.8 (learning), or all. Figures on real data use a part of the rows on a CPU (--rows, 3000 by
+default, 1000 for learning, with 30 steps in place of 100) and all of them on a GPU.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import figures_costs
 import figures_descent
+import figures_learning
 import figures_norms
 import figures_priors
 import figures_toy
 import torch
 
-CPU_ROWS = 3000
+CPU_ROWS, CPU_ROWS_LEARNING = 3000, 1000
 PRIORS: dict[str, Callable[[Path], Path]] = {
     "2.1": figures_priors.squared_exponential,
     "2.2": figures_priors.matern,
@@ -32,19 +35,32 @@ DATA: dict[str, Callable[[Path, int | None], Path]] = {
     "4.2": figures_descent.features_and_coordinates,
     "4.3": figures_descent.momentum_and_averaging,
 }
+LEARNING: dict[str, Callable[[Path, int | None], Path]] = {
+    "5.1": figures_costs.time_shares,
+    "5.3": figures_learning.initial_distances,
+    "5.4": figures_learning.probes,
+    "5.5": figures_learning.cold_trajectories,
+    "5.7": figures_learning.warm_trajectories,
+    "5.8": figures_costs.budgets,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=[*PRIORS, *DATA, "all"], metavar="NAME")
+    names = [*PRIORS, *DATA, *LEARNING]
+    parser.add_argument("name", choices=[*names, "all"], metavar="NAME")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/scratch"), help="folder for the PNG files")
-    parser.add_argument("--rows", type=int, help="training rows; all on a GPU and 3000 on a CPU by default")
+    parser.add_argument("--rows", type=int, help="training rows; by default all on a GPU and a part on a CPU")
     options = parser.parse_args()
-    rows = options.rows or (None if torch.cuda.is_available() else CPU_ROWS)
-    for name in [*PRIORS, *DATA] if options.name == "all" else [options.name]:
+    for name in names if options.name == "all" else [options.name]:
         began = time.perf_counter()
         path = options.out / f"figure-{name}.png"
-        path = PRIORS[name](path) if name in PRIORS else DATA[name](path, rows)
+        if name in PRIORS:
+            PRIORS[name](path)
+        else:
+            usual = CPU_ROWS_LEARNING if name in LEARNING else CPU_ROWS
+            rows = options.rows or (None if torch.cuda.is_available() else usual)
+            (DATA | LEARNING)[name](path, rows)
         print(f"figure {name}: {path}, {time.perf_counter() - began:.0f} s", flush=True)
 
 

@@ -1,11 +1,13 @@
-"""The figures that need no data draw."""
+"""Figures draw: the priors as they are, those of learning on a handful of made-up rows."""
 
 from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import torch
 
 pytest.importorskip("matplotlib")
 
@@ -19,3 +21,40 @@ def test_priors_draw(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path = getattr(priors, name)(tmp_path / "deep" / f"{name}.png")
     assert path.read_bytes().startswith(b"\x89PNG")
     assert 10_000 < path.stat().st_size < 300_000
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
+    """The modules of chapter 5 with three steps on sixty rows."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    names = ("data", "figures_costs", "figures_learning")
+    data, costs, learning = (importlib.import_module(name) for name in names)
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(80, 3, generator=generator)
+    y = torch.sin(6 * X[:, 0]) + 0.1 * torch.randn(80, generator=generator)
+
+    def made_up(name: str, **options: object) -> object:
+        return data.Regression(name, X[:60], y[:60], X[60:], y[60:], noise=0.1, signal=1.0, lengthscale=torch.ones(3))
+
+    for module in (costs, learning):
+        monkeypatch.setattr(module, "uci", made_up)
+    monkeypatch.setattr(costs, "STEPS", 3)
+    monkeypatch.setattr(costs, "BUDGETS", (2, 4))
+    monkeypatch.setattr(learning, "SEEDS", 2)
+    return {"costs": costs, "learning": learning}
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("costs", "time_shares"),
+        ("costs", "budgets"),
+        ("learning", "initial_distances"),
+        ("learning", "probes"),
+        ("learning", "cold_trajectories"),
+        ("learning", "warm_trajectories"),
+    ],
+)
+def test_learning_draws(module: str, name: str, small: dict[str, ModuleType], tmp_path: Path) -> None:
+    path = getattr(small[module], name)(tmp_path / f"{name}.png", 60)
+    assert path.read_bytes().startswith(b"\x89PNG")
