@@ -1,8 +1,8 @@
 """Figures 5.1 and 5.8: what learning costs by solver, estimator and start of the solves; and with little to spend.
 
-Every fit begins with all hyperparameters at one and takes Adam steps at a rate of 0.1. On a part of the rows the sizes
-of blocks and batches and the rank of the preconditioner shrink in proportion to what the thesis has for all of pol, so
-that a small problem is as hard for the solvers as the large one.
+Every fit begins with all hyperparameters at one and takes Adam steps at a rate of 0.1. On a part of the rows the blocks
+of AP and the rank of the preconditioner shrink in proportion to what the thesis has for all of pol, so that a small
+problem is as hard for them as the large one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PARTS = {
     "kernel matrix, right-hand sides, gradient": {"alpha": 0.5},
     "posterior": {"alpha": 0.2},
 }
-# Rows of pol, for which the thesis's block and batch sizes were chosen.
+# Rows of pol, for which the thesis's sizes were chosen.
 _POL = 13_500
 
 
@@ -80,10 +80,12 @@ def budgets(path: Path, rows: int | None) -> Path:
                 panel.plot(residuals, color=COLOURS[number], lw=1.2, label=label)
             panel.axhline(TOL, color="#1b1b1f", lw=0.8, ls=":")
             panel.set_yscale("log")
-            panel.legend(frameon=False, fontsize=7, handlelength=1.2)
+            panel.legend(loc="upper left", frameon=False, fontsize=7, handlelength=1.2)
             if row == 0:
                 panel.set_title(method, fontsize=9, loc="left")
         axes[row, 0].set_ylabel(f"{solver}: residual of the probes", fontsize=9)
+    # Room for the legends above a residual of one.
+    axes[0, 0].set_ylim(3e-3, 40)
     for panel in axes[-1]:
         panel.set_xlabel("step", fontsize=9)
     title = f"pol, n = {len(data.y):,}; in the legends: budget of a step, test log-likelihood at the end"
@@ -100,7 +102,7 @@ def entrants(n: int) -> dict[str, solvers.Solver]:
     return {
         "CG": solvers.CG(preconditioner=solvers.PivotedCholesky(scaled(100))),
         "AP": solvers.AP(block_size=scaled(1000)),
-        "SDD": solvers.SDD(batch_size=scaled(500)),
+        "SDD": solvers.SDD(),
     }
 
 

@@ -1,0 +1,19 @@
+"""The code on documentation pages that are programs runs as printed, block after block."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@pytest.mark.parametrize("page", ["learning.md"])
+def test_code_runs(page: str) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert blocks
+    exec(compile("\n".join(blocks), page, "exec"), {})
