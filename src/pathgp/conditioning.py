@@ -22,7 +22,7 @@ from pathgp.operators import KernelOperator, Operator
 from pathgp.pathwise import PriorPaths
 from pathgp.report import ConditionReport, ConvergenceWarning
 from pathgp.solvers import Solution, Solver, as_solver
-from pathgp.solvers.base import Callback
+from pathgp.solvers.base import Callback, NumericalFailure
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Settings:
             rule=rule,
         )
         if not bool(torch.isfinite(solution.x).all()):
-            raise ValueError("the solve left the range of numbers: rescale X and y, or check the kernel's parameters")
+            raise NumericalFailure("the solve left the range of numbers: rescale X and y, or check the kernel")
         return solution
 
 

@@ -149,7 +149,8 @@ def _draw(model: GP, data: Observations, state: State, samples: int, features: i
     """Draws for a posterior whose estimator has made none; the reason where there can be none."""
     try:
         Iterative(True, samples, features, True).draw(model, data, state, generator)
-    except NotImplementedError as error:
+    except (NotImplementedError, ValueError) as error:
+        # Learned values may be out of reach of the features; the fit is not lost for that.
         return str(error)
     return ""
 

@@ -19,6 +19,7 @@ from pathgp.kernels.stationary import Stationary
 from pathgp.learning.estimators import Exact
 from pathgp.learning.hyperparameters import hyperparameters, value_of
 from pathgp.learning.loop import Fit, Plan, Stage
+from pathgp.means import Constant
 from pathgp.models.observations import Observations
 from pathgp.randomness import permutation
 
@@ -32,7 +33,8 @@ SUBSET_ROWS_GPU, SUBSET_ROWS_CPU = 10_000, 1_000
 
 
 def from_data(model: GP, data: Observations, generator: torch.Generator) -> None:
-    """Length scales from median distances, the signal from the spread of y, the noise a tenth of it.
+    """Length scales from median distances, the signal from the spread of y, the noise a tenth of it, a learned
+    constant mean from the average of y.
 
     A length scale of a radial kernel becomes the median distance of two rows in its column, times sqrt(d) for d
     columns with one length scale each: typical points then lie about one length scale apart.
@@ -51,6 +53,9 @@ def from_data(model: GP, data: Observations, generator: torch.Generator) -> None
         if _learned(module._signal):
             module.signal = float(spread) / len(scales) ** 0.5
             module._signal.project()
+    if isinstance(model.mean, Constant) and model.mean.value.requires_grad:
+        with torch.no_grad():
+            model.mean.value.fill_(float(data.y.mean()))
     if _learned(model._noise):
         model.noise = 0.1 * float(spread)
         model._noise.project()

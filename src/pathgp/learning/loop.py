@@ -24,6 +24,7 @@ from tqdm.auto import tqdm
 
 from pathgp.conditioning import Settings
 from pathgp.features import FeatureMap
+from pathgp.kernels.parameters import short
 from pathgp.learning.checkpoint import Checkpoint
 from pathgp.learning.estimators import Estimate, Exact, Iterative, State
 from pathgp.learning.hyperparameters import Coordinates, description, log_prior, values
@@ -32,6 +33,7 @@ from pathgp.learning.report import NO_SOLVE, Step
 from pathgp.models.observations import Observations
 from pathgp.pathwise import PriorPaths
 from pathgp.randomness import permutation
+from pathgp.solvers.base import NumericalFailure
 
 if TYPE_CHECKING:
     from pathgp.models.gp import GP
@@ -162,7 +164,23 @@ class Fit:
         elif self._stage + 1 < len(plan.stages) and (self._stage_is_over() or self._settled()):
             self._enter(self._stage + 1)
         rows = plan.stages[self._stage].rows
+        before, solutions = self.evaluated_at, self.state.solutions
         self.evaluated_at = copy.deepcopy(model.state_dict())
+        try:
+            self._move(rows, began)
+        except NumericalFailure as failure:
+            if not self.history:
+                raise
+            model.load_state_dict(before)
+            self.evaluated_at, self.state.solutions = before, solutions
+            self.stopped = f"{failure}; the step before was kept"
+            return
+        if self._stage + 1 == len(plan.stages):
+            self.stopped = self._settled()
+
+    def _move(self, rows: int, began: float) -> None:
+        """Estimate the gradient, enter the step into the history, and let the optimiser move."""
+        model, plan = self.model, self.plan
         estimate = plan.estimator.evaluate(model, self.data, self.state, plan.settings, self.generator)
         prior = log_prior(model)
         for parameter in self.coordinates.parameters:
@@ -171,12 +189,9 @@ class Fit:
         objective = estimate.objective / rows + prior.to(estimate.objective.device) / len(self.data.y)
         (-objective).backward()
         value = None if estimate.value is None else estimate.value / rows + float(prior.detach()) / len(self.data.y)
-        step = self._record(estimate, value, rows, began)
+        self.history.append(self._record(estimate, value, rows, began))
         self.optimiser.step()
         self._project()
-        self.history.append(step)
-        if self._stage + 1 == len(plan.stages):
-            self.stopped = self._settled()
 
     def _enter(self, stage: int) -> None:
         rows = self.plan.stages[stage].rows
@@ -195,9 +210,9 @@ class Fit:
     def _record(self, estimate: Estimate, value: float | None, rows: int, began: float) -> Step:
         here, gradient = self.coordinates.position(), self.coordinates.gradient()
         if not bool(torch.isfinite(gradient).all()):
-            raise ValueError(
-                f"the gradient is not finite at step {len(self.history)}: {values(self.model)}. "
-                "Give bounds to the hyperparameter that ran away (gp.constrain), or use a smaller learning_rate"
+            raise NumericalFailure(
+                f"the gradient is not finite at step {len(self.history)}: give bounds to the hyperparameter that ran "
+                f"away (gp.constrain), or use float64 inputs; {_shown(self.model)}"
             )
         gain = self._gain(here, gradient, value)
         self._previous = (here, gradient, value)
@@ -312,6 +327,10 @@ class Fit:
         self._previous = content["previous"]
         self.history = [Step(**step) for step in content["history"]]
         self.stopped, self.seed = content["stopped"], content["seed"]
+
+
+def _shown(model: GP) -> str:
+    return ", ".join(f"{name} {short(value)}" for name, value in values(model).items())
 
 
 def _postfix(step: Step) -> str:

@@ -1,6 +1,6 @@
 """Outer-loop optimisers: each asks for one gradient per step.
 
-Adam is torch's, as in the thesis. `LBFGS` is for gradients that are a deterministic function of the hyperparameters
+`Adam` is the optimiser of the thesis. `LBFGS` is for gradients that are a deterministic function of the hyperparameters
 (exact, or with frozen draws). It never asks for the value of the objective, which is unknown for the iterative
 estimators: its line search looks at directional derivatives alone.
 """
@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.optim import Adam
 
 from pathgp.learning.hyperparameters import Coordinates
 
@@ -27,6 +26,41 @@ class Optimiser(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Adam:
+    """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p -= rate (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
+
+    Kingma and Ba (2015), with their b1 = 0.9, b2 = 0.999, eps = 1e-8. torch's own imports a compiler at its first step,
+    which takes seconds.
+
+    Args:
+        parameters: tensors and the learning rate of each.
+    """
+
+    def __init__(self, parameters: list[tuple[Tensor, float]]) -> None:
+        self.parameters = parameters
+        self.steps = 0
+        self.moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p, _ in parameters]
+
+    def step(self) -> None:
+        self.steps += 1
+        first, second = 1.0 - 0.9**self.steps, 1.0 - 0.999**self.steps
+        with torch.no_grad():
+            for (p, rate), (m, v) in zip(self.parameters, self.moments, strict=True):
+                g = torch.zeros_like(p) if p.grad is None else p.grad
+                m.mul_(0.9).add_(g, alpha=0.1)
+                v.mul_(0.999).addcmul_(g, g, value=0.001)
+                p.addcdiv_(m / first, (v / second).sqrt().add_(1e-8), value=-rate)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps, "moments": self.moments}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+        for mine, saved in zip(self.moments, state["moments"], strict=True):
+            for moment, value in zip(mine, saved, strict=True):
+                moment.copy_(value)
 
 
 class LBFGS:
@@ -115,10 +149,8 @@ class LBFGS:
 
 def make(name: str, coordinates: Coordinates, learning_rate: float) -> Optimiser:
     """The optimiser called ``name``; Adam moves the unconstrained parameters behind the softplus, as in the thesis."""
-    options: list[dict[str, Any]] = [{"params": [p.raw for p in coordinates.positive], "lr": learning_rate}]
-    options += [{"params": [p], "lr": learning_rate * unit} for p, unit in coordinates.free]
-    # One parameter at a time: there are few, and they may live on different devices.
-    adam = Adam([o for o in options if o["params"]], lr=learning_rate, foreach=False)
+    rates = [(p.raw, learning_rate) for p in coordinates.positive]
+    adam = Adam([*rates, *((p, learning_rate * unit) for p, unit in coordinates.free)])
     if name == "adam":
         return adam
     if name == "lbfgs":

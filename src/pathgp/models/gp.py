@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -159,7 +160,7 @@ class GP(nn.Module):
         *,
         starts: int = 1,
         coarse: bool = False,
-        min_gain: float = 1e-4,
+        min_gain: float = 5e-4,
         backend: str = "auto",
         memory: float | None = None,
         callback: Callable[[Step], None] | None = None,
@@ -170,8 +171,8 @@ class GP(nn.Module):
         and moves the hyperparameters; a last solve makes ``gp.posterior``. With the pathwise estimator its samples are
         the probes of the gradient, so that prediction needs no further solve. Thesis, chapter 5.
 
-        The model is changed when the fit is done, or interrupted: Ctrl-C leaves the hyperparameters and the posterior
-        of the last whole step, writes the checkpoint, and is raised again.
+        The model is changed when the fit is done, or interrupted: Ctrl-C leaves the hyperparameters of the last whole
+        step (and its posterior, with the pathwise estimator), writes the checkpoint, and is raised again.
 
         Args:
             X: inputs (n, d).
@@ -260,8 +261,11 @@ class GP(nn.Module):
         y = read_vector(y, data.X.shape[0], "y", like=data.X)
         if data.X.shape[0] == 0:
             raise ValueError("X has no rows: at least one observation is needed")
-        if self.standardise:
-            scaling = Standardisation.of(data.X, y - self.mean_at(data.X, exact=True).detach())
+        if self.standardise and isinstance(self.mean, nn.Module):
+            # A learned mean stands for the level of y: the units must not move with it.
+            scaling = replace(Standardisation.of(data.X, y), target_shift=y.new_zeros(()))
+        elif self.standardise:
+            scaling = Standardisation.of(data.X, y - self.mean_at(data.X, exact=True))
         else:
             scaling = Standardisation.identity(data.X)
         return Observations.of(data.X, y, noise, scaling)

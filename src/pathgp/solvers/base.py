@@ -73,6 +73,10 @@ class Solution:
 Callback = Callable[[Record], None]
 
 
+class NumericalFailure(ValueError):
+    """The numbers left their range: an indefinite matrix, an overflow; the message says what to do."""
+
+
 class Run:
     """One solve in progress: the scaled system, its costs so far, its history and its stopping rule.
 

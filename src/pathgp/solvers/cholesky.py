@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathgp.solvers.base import Run, Solution, Solver, Status
+from pathgp.solvers.base import NumericalFailure, Run, Solution, Solver, Status
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def factorise(A: Tensor) -> tuple[Tensor, float]:
         added = 1e-8 * scale if jitter == 0.0 else 9.0 * jitter
         jitter += added
         if not jitter <= scale < math.inf:
-            raise RuntimeError("the matrix is not positive definite, not even with jitter: check for NaN in the inputs")
+            raise NumericalFailure("the matrix is not positive definite, not even with jitter: check it for NaN")
         A.diagonal().add_(added)
         factor, info = torch.linalg.cholesky_ex(A)
     return factor, jitter
