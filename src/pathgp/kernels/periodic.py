@@ -18,7 +18,7 @@ class Periodic(Kernel):
 
     A product over dimensions; with the norm inside the sine, as often written, it is not positive
     semi-definite in two dimensions or more. It is the squared exponential kernel at the embedded points
-    u(x) = [cos, sin](2 pi x_k / period_k) / lengthscale_k. Thesis, section 2.1.3; MacKay (1998).
+    u(x) = (cos t_k, sin t_k) / lengthscale_k, t_k = 2 pi x_k / period_k. Thesis, section 2.1.3; MacKay (1998).
 
     Args:
         period: the period, one number or a tensor with one per dimension.

@@ -17,6 +17,7 @@ from pathgp.conditioning import Settings
 from pathgp.inputs import real_number, whole_number
 from pathgp.learning.checkpoint import Checkpoint, as_checkpoint
 from pathgp.learning.estimators import Exact, Iterative, State
+from pathgp.learning.hyperparameters import values
 from pathgp.learning.initialise import from_data, from_subsets, perturb
 from pathgp.learning.loop import Fit, Plan, stages
 from pathgp.learning.report import FitReport, Step
@@ -110,6 +111,7 @@ def fit(
         estimator=_described(chosen),
         optimiser=f"{optimiser} at rate {learning_rate:g}",
         history=running.history,
+        values={name: value.flatten().tolist() for name, value in values(running.model).items()},
         stopped=running.stopped,
         seconds=earlier + time.perf_counter() - began,
         seed=running.seed,

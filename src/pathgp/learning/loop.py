@@ -105,6 +105,7 @@ class Fit:
         self.optimiser: Optimiser = make(self.plan.optimiser, self.coordinates, self.plan.learning_rate)
         # Where the step before stood, the gradient of its loss, and its log likelihood where known, per row.
         self._previous: tuple[torch.Tensor, torch.Tensor, float | None] | None = None
+        self._best: tuple[float, dict[str, torch.Tensor]] | None = None
         self._stage = self._stage_began = 0
         self._order: torch.Tensor | None = None
         self.evaluated_at = copy.deepcopy(self.model.state_dict())
@@ -141,7 +142,7 @@ class Fit:
                 raise
         if checkpoint is not None:
             self._save(checkpoint, self._pack())
-        self.state.look_at(None, len(self.data.y))
+        self._conclude()
 
     def resume(self, checkpoint: Checkpoint) -> bool:
         """Go on from the file, where there is one."""
@@ -190,8 +191,22 @@ class Fit:
         (-objective).backward()
         value = None if estimate.value is None else estimate.value / rows + float(prior.detach()) / len(self.data.y)
         self.history.append(self._record(estimate, value, rows, began))
+        if value is not None and rows == len(self.data.y) and (self._best is None or value > self._best[0]):
+            self._best = (value, self.evaluated_at)
         self.optimiser.step()
         self._project()
+
+    def _conclude(self) -> None:
+        """The hyperparameters to end with: after the last move, unless an evaluated point is the safer choice.
+
+        Adam's moves are small. L-BFGS may just have leapt, so its last evaluated point is taken; where values of the
+        objective are known, the best one.
+        """
+        self.state.look_at(None, len(self.data.y))
+        if self._best is not None:
+            self.model.load_state_dict(self._best[1])
+        elif isinstance(self.optimiser, LBFGS) and self.history:
+            self.model.load_state_dict(self.evaluated_at)
 
     def _enter(self, stage: int) -> None:
         rows = self.plan.stages[stage].rows
@@ -301,6 +316,7 @@ class Fit:
             "draws": self.state.draws,
             "solutions": self.state.solutions,
             "previous": self._previous,
+            "best": self._best,
             "history": [vars(step) for step in self.history],
             "stopped": self.stopped,
             "seed": self.seed,
@@ -324,7 +340,7 @@ class Fit:
         self._order = found.pop("order")
         self.state = State(prior, **found)
         self._stage, self._stage_began = content["stage"]
-        self._previous = content["previous"]
+        self._previous, self._best = content["previous"], content["best"]
         self.history = [Step(**step) for step in content["history"]]
         self.stopped, self.seed = content["stopped"], content["seed"]
 

@@ -40,8 +40,8 @@ class Step:
 class FitReport:
     """The facts of one `GP.fit`; prints as a small table, `to_frame` gives a row per step.
 
-    ``history``: a list of `Step`.  ``stopped``: why the fit ended.  ``condition``: the report of the solve that the
-    posterior rests on.  ``start``: which of several starts was kept.
+    ``history``: a list of `Step`.  ``values``: the hyperparameters it ended with.  ``stopped``: why it ended.
+    ``condition``: the report of the solve that the posterior rests on.  ``note``: what it chose by itself.
     """
 
     rows: int
@@ -49,6 +49,7 @@ class FitReport:
     estimator: str
     optimiser: str
     history: list[Step]
+    values: dict[str, list[float]]
     stopped: str
     seconds: float
     seed: int | None
@@ -90,8 +91,7 @@ class FitReport:
             told = f", {short} of {len(steps)} steps ended above tol" if short else ""
             lines.append(("solves", f"{', '.join(solvers)}; {per_step:.1f} epochs a step{told}"))
             lines.append(("residual", f"mean {steps[-1].residual:.1e}, probes {steps[-1].probe_residual:.1e} at last"))
-        if steps:
-            lines += [(name, _numbers(numbers)) for name, numbers in steps[-1].values.items()]
+        lines += [(name, _numbers(numbers)) for name, numbers in self.values.items()]
         share = 100 * self.solver_seconds / max(self.seconds, 1e-9)
         lines.append(("seconds", f"{self.seconds:.3g}, {share:.0f} % in the solver"))
         lines.append(("posterior", f"{self.condition.status.name}, worst residual {self.condition.worst_residual:.1e}"))

@@ -183,6 +183,10 @@ class Run:
             residual = self.initial
         if residual is None:
             residual = self.record(column_norms(self.residual(x)), exact=True)
+        if status is Status.DIVERGED and self.initial is not None:
+            # Never worse than the start.
+            start, worse = self.initial.to(residual), ~(residual <= self.initial.to(residual))
+            x, residual = torch.where(worse.to(x.device), self.start, x), torch.where(worse, start, residual)
         if self.satisfied(residual):
             status = Status.CONVERGED
         elif status is Status.CONVERGED and self.tol > 0:
