@@ -3,3 +3,4 @@
 from pathgp.operators.base import Operator as Operator
 from pathgp.operators.cross import cross_product as cross_product
 from pathgp.operators.kernel import KernelOperator as KernelOperator
+from pathgp.operators.kronecker import LatentKroneckerOperator as LatentKroneckerOperator

@@ -56,7 +56,7 @@ class KernelOperator(Operator):
         self.dtype = X.dtype
         self.device = X.device
         self.memory = memory_budget(memory, X.device)
-        self._deviation = _checked_noise(noise, n, X.device)
+        self._deviation = checked_noise(noise, n, X.device)
         self.noise = self._deviation.detach().square()
         self._snapshot = copy.deepcopy(kernel).to(X.device)
         self._edge = tile_edge(self.memory, self.dtype, self.device)
@@ -104,6 +104,13 @@ class KernelOperator(Operator):
         result.diagonal().add_(self.noise[index] if self.noise.ndim else self.noise)
         return result
 
+    def between(self, index: Tensor, other: Tensor) -> Tensor:
+        """The dense part K[index, other] without the noise."""
+        if self._K is not None:
+            return self._K[index.unsqueeze(1), other]
+        with torch.no_grad():
+            return self._snapshot(self.X[index], self.X[other])
+
     def diagonal(self) -> Tensor:
         return self._variances + self.noise.to(self.dtype)
 
@@ -112,11 +119,22 @@ class KernelOperator(Operator):
         self._check(L, self.shape[0], "L")
         self._check(R, self.shape[0], "R")
         L, R = L.detach(), R.detach()
-        parameters = [p for p in self.kernel.parameters() if p.requires_grad]
         weights = (L * R).sum(1).to(torch.float64)
         noise = (self._deviation.square() * weights).sum()
-        value: Tensor = _Bilinear.apply(self, L, R, *parameters)
-        return value + noise
+
+        def weights(I: slice, J: slice) -> Tensor:
+            tile = L[I] @ R[J].T
+            return tile if I == J else tile.addmm_(R[I], L[J].T)
+
+        return self._weighted_sum(weights) + noise
+
+    def weighted_sum(self, W: Tensor) -> Tensor:
+        """sum_ij W_ij K_ij without the noise, for weights W (n, n); differentiable like `bilinear`."""
+        return self._weighted_sum(lambda I, J: W[I, J].clone() if I == J else W[I, J] + W[J, I].T)
+
+    def _weighted_sum(self, weights: Callable[[slice, slice], Tensor]) -> Tensor:
+        value: Tensor = _WeightedSum.apply(self, weights, *(p for p in self.kernel.parameters() if p.requires_grad))
+        return value
 
     def features(self, num: int, generator: torch.Generator | None = None, draws: int | None = None) -> Tensor:
         with torch.no_grad():
@@ -214,16 +232,18 @@ class KernelOperator(Operator):
         tile[row, column] = torch.where(inside, self._variances[index], tile[row, column])
 
 
-class _Bilinear(torch.autograd.Function):
-    """sum_j L_j^T K R_j with its gradient in the kernel's parameters, accumulated tile by tile.
+class _WeightedSum(torch.autograd.Function):
+    """sum_ij W_ij K_ij with its gradient in the kernel's parameters, accumulated tile by tile.
 
-    A tile contributes sum(W * K_IJ) with W = sum_j L_j[I] R_j[J]^T, symmetrised over (I, J) and (J, I).
-    The kernels bring closed-form gradients, so the tile's backward pass costs one more tile and two
-    products with the inputs, for all length scales together.
+    ``weights(I, J)`` is what meets the tile K_IJ, J up to I: W_IJ, and below the diagonal W_JI as well. The kernels
+    bring closed-form gradients, so the tile's backward pass costs one more tile and two products with the inputs, for
+    all length scales together.
     """
 
     @staticmethod
-    def forward(ctx: Any, operator: KernelOperator, L: Tensor, R: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, operator: KernelOperator, weights: Callable[[slice, slice], Tensor], *parameters: Tensor
+    ) -> Tensor:
         pairs = zip(operator.kernel.parameters(), operator._snapshot.parameters(), strict=True)
         learned = [snapshot for parameter, snapshot in pairs if parameter.requires_grad]
 
@@ -232,18 +252,16 @@ class _Bilinear(torch.autograd.Function):
             grads = [torch.zeros_like(q) for q in learned]
             for I in spans(operator.shape[0], edge):
                 for J in spans(I.stop, edge):
-                    weights = L[I] @ R[J].T
-                    if I != J:
-                        weights.addmm_(R[I], L[J].T)
+                    W = weights(I, J)
                     with torch.enable_grad():
                         X = operator.X
                         tile = operator._snapshot(X[I]) if I == J else operator._snapshot(X[I], X[J])
                     if learned and tile.requires_grad:
-                        found = torch.autograd.grad(tile, learned, weights, allow_unused=True)
+                        found = torch.autograd.grad(tile, learned, W, allow_unused=True)
                         for grad, new in zip(grads, found, strict=True):
                             if new is not None:
                                 grad += new
-                    value += torch.dot(tile.detach().flatten(), weights.flatten())
+                    value += torch.dot(tile.detach().flatten(), W.flatten())
             return value, grads
 
         # On a CPU the tile, its weights and its gradient share the cache.
@@ -256,7 +274,7 @@ class _Bilinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         grads = ctx.saved_tensors
-        return (None, None, None, *((outer[0] * g).to(d) for g, d in zip(grads, ctx.devices, strict=True)))
+        return (None, None, *((outer[0] * g).to(d) for g, d in zip(grads, ctx.devices, strict=True)))
 
 
 def _gathered(K: Tensor, index: Tensor) -> Iterator[tuple[slice, Tensor]]:
@@ -268,7 +286,8 @@ def _gathered(K: Tensor, index: Tensor) -> Iterator[tuple[slice, Tensor]]:
         yield part, torch.index_select(K, 0, rows, out=buffer[: len(rows)])
 
 
-def _checked_noise(noise: float | Tensor, n: int, device: torch.device) -> Tensor:
+def checked_noise(noise: float | Tensor, n: int, device: torch.device) -> Tensor:
+    """Standard deviations of the noise, one number or one per row, float64, with their graph."""
     deviation = torch.as_tensor(noise, dtype=torch.float64, device=device)
     if deviation.ndim > 1 or (deviation.ndim == 1 and deviation.shape[0] != n):
         raise ValueError(f"noise must be one number or one per row ({n},), got shape {tuple(deviation.shape)}")
