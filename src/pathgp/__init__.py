@@ -9,6 +9,7 @@ from pathgp.kernels.parameters import LogNormal as LogNormal
 from pathgp.learning.checkpoint import Checkpoint as Checkpoint
 from pathgp.learning.report import FitReport as FitReport
 from pathgp.models import GP as GP
+from pathgp.models import LatentKroneckerGP as LatentKroneckerGP
 from pathgp.posterior import Posterior as Posterior
 from pathgp.report import ConditionReport as ConditionReport
 from pathgp.report import ConvergenceWarning as ConvergenceWarning

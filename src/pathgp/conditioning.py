@@ -9,6 +9,7 @@ regulariser (thesis, section 3.1.2), every other solver adds it to the right-han
 from __future__ import annotations
 
 import math
+import sys
 import time
 import warnings
 from dataclasses import dataclass, replace
@@ -29,8 +30,9 @@ from pathgp.solvers.base import Callback, NumericalFailure
 class System:
     """The right-hand sides in the model's units.
 
-    X: (n, d).  targets: (n, 1 + s), y and the prior draws f_j(X).  noise_draws: (n, s) standard normal, or (n, 0)
-    where the targets are all there is.  deviation: standard deviation of the noise, a scalar or (n,), float64.
+    X: (n, d), for a grid the numbers of the cells (n, 1).  targets: (n, 1 + s), y and the prior draws f_j(X).
+    noise_draws: (n, s) standard normal, or (n, 0) where the targets are all there is.  deviation: standard deviation
+    of the noise, a scalar or (n,), float64.
     """
 
     X: Tensor
@@ -43,7 +45,7 @@ class System:
         if not self.noise_draws.shape[1]:
             return None
         scale = self.deviation.unsqueeze(1) if self.deviation.ndim else self.deviation
-        scaled = self.noise_draws / scale.to(self.X.dtype)
+        scaled = self.noise_draws / scale.to(self.noise_draws.dtype)
         return torch.cat([torch.zeros_like(scaled[:, :1]), scaled], 1)
 
     def extended(self, other: System) -> System:
@@ -108,7 +110,9 @@ class Settings:
 
 
 def solve_system(
-    kernel: Kernel,
+    H: Operator,
+    largest: float,
+    columns: int,
     system: System,
     settings: Settings,
     generator: torch.Generator,
@@ -118,28 +122,26 @@ def solve_system(
 ) -> tuple[Tensor, ConditionReport]:
     """The representer weights (n, 1 + s) and the report; warns when the solver stopped short.
 
-    ``began``: when the caller's clock started, so that the report's seconds include its preparations.
+    ``largest``: the largest prior variance at the data.  ``columns``: of the inputs.  ``began``: when the caller's
+    clock started, so that the report's seconds include its preparations.
     """
     began = time.perf_counter() if began is None else began
-    X, deviation = system.X, system.deviation
     size = float(torch.linalg.vector_norm(system.targets[:, 0]))
     if not math.isfinite(size):
-        raise ValueError(f"the sum of squares of y is beyond the range of {X.dtype}: rescale y")
-    H = settings.operator(kernel, X, deviation)
+        raise ValueError(f"the sum of squares of y is beyond the range of {H.dtype}: rescale y")
     solution = settings.solve(H, system, generator, x0, callback)
-    largest = math.sqrt(float(kernel.diag(X).max()))
     residual = float(solution.residual[0]) * size
     report = ConditionReport(
-        rows=X.shape[0],
-        columns=X.shape[1],
+        rows=H.shape[0],
+        columns=columns,
         samples=system.noise_draws.shape[1],
         features=0,
         backend=H.backend,
-        precision=str(X.dtype).removeprefix("torch."),
-        device=str(X.device),
+        precision=str(H.dtype).removeprefix("torch."),
+        device=str(H.device),
         tol=settings.tol,
         solution=replace(solution, x=solution.x[:0]),
-        error_bound=largest * residual / (2.0 * float(deviation.min())),
+        error_bound=math.sqrt(largest) * residual / (2.0 * float(system.deviation.min())),
         seconds=time.perf_counter() - began,
         seed=None,
     )
@@ -148,9 +150,17 @@ def solve_system(
             f"{solution.solver} ended {solution.status.name} with a worst residual of {report.worst_residual:.1e} "
             f"(tol {settings.tol:.0e}): {solution.status.value}",
             ConvergenceWarning,
-            stacklevel=4,
+            stacklevel=_levels_to_the_caller(),
         )
     return solution.x, report
+
+
+def _levels_to_the_caller() -> int:
+    """How many frames up the package was entered: a warning belongs to that line."""
+    levels, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pathgp."):
+        levels, frame = levels + 1, frame.f_back
+    return levels
 
 
 def extend_prior(prior: PriorPaths | None, X: Tensor, y: Tensor) -> Tensor:

@@ -67,6 +67,40 @@ def read_vector(y: Array, n: int, name: str, like: Tensor) -> Tensor:
     return _match(tensor, like.new_empty(0, dtype=torch.float64), name, is_numpy)
 
 
+def read_grid(Y: Array, name: str = "Y") -> Tensor:
+    """Check a grid of values, NaN where one is missing: a floating tensor with at least one dimension."""
+    tensor, _ = _tensor(Y, name)
+    if tensor.ndim == 0 or tensor.numel() == 0:
+        raise ValueError(f"{name} must be a grid with at least one cell, got shape {tuple(tensor.shape)}")
+    if bool(torch.isinf(tensor).any()):
+        first = torch.nonzero(torch.isinf(tensor))[0].tolist()
+        raise ValueError(f"{name} is infinite at cell {first}: mark missing values by NaN")
+    return tensor
+
+
+def read_factors(factors: Any, shape: tuple[int, ...], sides: int, like: Tensor) -> list[Tensor]:
+    """Check the inputs of the sides of a grid: (p_i, d_i) each, in the dtype and on the device of ``like``.
+
+    One-dimensional inputs become a column, None becomes 0, 1, ..., p_i - 1.
+    """
+    if len(shape) != sides:
+        raise ValueError(f"Y has {len(shape)} dimensions, the model has {sides} kernels: one per side of the grid")
+    if isinstance(factors, (Tensor, np.ndarray)) or len(factors) != sides:
+        raise ValueError(f"factors must be a list of {sides} sets of inputs, one per side of the grid")
+    found = []
+    for i, (F, p) in enumerate(zip(factors, shape, strict=True)):
+        if F is None:
+            found.append(torch.arange(p, dtype=like.dtype, device=like.device).unsqueeze(1))
+            continue
+        tensor, is_numpy = _tensor(F, f"factor {i}")
+        column = tensor.unsqueeze(1) if tensor.ndim == 1 else tensor
+        matrix = read_matrix(column, f"factor {i}").X
+        if len(matrix) != p:
+            raise ValueError(f"factor {i} has {len(matrix)} rows, side {i} of Y has {p} cells")
+        found.append(_match(matrix, like, f"factor {i}", is_numpy))
+    return found
+
+
 def whole_number(value: Any, name: str, least: int) -> int:
     """A count, at least ``least``."""
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,15 @@ class PriorPaths:
         """Each path gets ``features`` random features of its own, at inputs with ``columns`` columns."""
         phi = kernel.features(features, generator=generator, paths=samples, dim=columns)
         return cls(phi, normal((samples, phi.num), generator, torch.float64, torch.device("cpu")))
+
+    def state(self) -> dict[str, Any]:
+        """What the paths consist of beside their kernel, in numbers and tensors, for ``from_state``."""
+        return {"features": self.features.state(), "weights": self.weights}
+
+    @classmethod
+    def from_state(cls, kernel: Kernel, state: dict[str, Any]) -> PriorPaths:
+        """The paths with this ``state()``, for a kernel of the same structure."""
+        return cls(FeatureMap.from_state(kernel, state["features"]), state["weights"])
 
     def __call__(self, X: Tensor, only: Collection[int] | None = None) -> Tensor:
         """Values (s, m) at X (m, d); differentiable in X. Time O(s m features). ``only``: see `FeatureMap.weighted`."""
@@ -75,7 +85,11 @@ def variance_from_paths(g: Tensor, h: Tensor, prior: Tensor) -> Tensor:
     iterated from k G / (G + H), has 2 / s / (1 + v^2 / (k - v)^2): the same near the data, half of it where
     v = k / 2, and none far from the data, where v = k.
     """
-    G, H = g.square().mean(0), h.square().mean(0)
+    return variance_from_moments(g.square().mean(0), h.square().mean(0), prior)
+
+
+def variance_from_moments(G: Tensor, H: Tensor, prior: Tensor) -> Tensor:
+    """The same from the mean squares of both parts."""
     tiny = torch.finfo(G.dtype).tiny
     variance = prior * G / (G + H).clamp_min(tiny)
     for _ in range(3):

@@ -77,7 +77,10 @@ class Posterior:
         began: float | None = None,
     ) -> Posterior:
         """Solve the system of a model and its prior draws; what conditioning, updates and fits end with."""
-        weights, report = solve_system(model.kernel, system, settings, generator, x0, callback, began)
+        began = time.perf_counter() if began is None else began
+        H = settings.operator(model.kernel, system.X, system.deviation)
+        largest = float(model.kernel.diag(system.X).max())
+        weights, report = solve_system(H, largest, system.X.shape[1], system, settings, generator, x0, callback, began)
         report = replace(
             report,
             features=0 if prior is None else prior.features.num,

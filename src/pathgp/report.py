@@ -68,8 +68,10 @@ class ConditionReport:
     def rows_of_table(self) -> list[tuple[str, str]]:
         """The report as (name, value) pairs, in the order in which it is printed."""
         if self.samples:
-            accuracy = f"std to {100 * self.std_error:.0f} % or better, controlled by neighbours"
-            sampled = f"{self.samples} paths, {self.features} features each; {accuracy}"
+            sampled = f"{self.samples} samples on the grid; std to {100 * self.std_error:.0f} %"
+            if self.features:
+                accuracy = f"std to {100 * self.std_error:.0f} % or better, controlled by neighbours"
+                sampled = f"{self.samples} paths, {self.features} features each; {accuracy}"
         else:
             sampled = f"no paths: {self.no_paths}" if self.no_paths else "none: variances come from solves"
         solution = self.solution

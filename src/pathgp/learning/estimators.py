@@ -20,20 +20,18 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from pathgp.conditioning import Settings, System
-from pathgp.models.observations import Observations
-from pathgp.pathwise import PriorPaths
 from pathgp.randomness import normal
 from pathgp.solvers import Solution
 from pathgp.solvers.cholesky import factorise
 
 if TYPE_CHECKING:
-    from pathgp.models.gp import GP
+    from pathgp.models.base import Model
 
 
 @dataclass
@@ -46,7 +44,7 @@ class State:
     solutions: (len(rows), 1 + s), of the previous step.
     """
 
-    prior: PriorPaths | None = None
+    prior: Any = None
     draws: Tensor | None = None
     rows: Tensor | None = None
     solutions: Tensor | None = None
@@ -59,7 +57,7 @@ class State:
             self.solutions = everywhere if rows is None else everywhere[rows]
         self.rows = rows
 
-    def seen(self, data: Observations) -> Observations:
+    def seen(self, data: Any) -> Any:
         """The rows of the data that count now."""
         return data if self.rows is None else data.subset(self.rows)
 
@@ -84,15 +82,15 @@ class Estimate:
 class Exact:
     """The gradient by a Cholesky factorisation in float64. Time O(n^3), memory 24 n^2 bytes."""
 
-    def draw(self, model: GP, data: Observations, state: State, generator: torch.Generator) -> None:
+    def draw(self, model: Model, data: Any, state: State, generator: torch.Generator) -> None:
         """Nothing is random here."""
 
     def evaluate(
-        self, model: GP, data: Observations, state: State, settings: Settings, generator: torch.Generator
+        self, model: Model, data: Any, state: State, settings: Settings, generator: torch.Generator
     ) -> Estimate:
         data = state.seen(data)
         n = len(data.y)
-        H = settings.operator(model.kernel, data.X, model.deviation(data.known, data.X))
+        H = model.operator(data, settings)
         if 24 * n**2 > H.memory:
             raise ValueError(
                 f"the exact estimator needs {24e-9 * n**2:.2g} GB, the memory budget is {H.memory / 1e9:.2g} GB: "
@@ -126,22 +124,21 @@ class Iterative:
     features: int
     warm_start: bool
 
-    def draw(self, model: GP, data: Observations, state: State, generator: torch.Generator) -> None:
+    def draw(self, model: Model, data: Any, state: State, generator: torch.Generator) -> None:
         """Fill the state with fresh draws."""
-        n, d = data.X.shape
         if self.pathwise:
-            state.prior = PriorPaths.draw(model.kernel, self.samples, self.features, d, generator)
-        state.draws = normal((n, self.samples), generator, torch.float64, data.X.device).to(data.X.dtype)
+            state.prior = model.draw_prior(data, self.samples, self.features, generator)
+        state.draws = normal((len(data.y), self.samples), generator, torch.float64, data.device).to(data.dtype)
         state.solutions = None
 
     def evaluate(
-        self, model: GP, data: Observations, state: State, settings: Settings, generator: torch.Generator
+        self, model: Model, data: Any, state: State, settings: Settings, generator: torch.Generator
     ) -> Estimate:
         if not self.warm_start:
             self.draw(model, data, state, generator)
         system = self.system(model, data, state)
         data = state.seen(data)
-        H = settings.operator(model.kernel, data.X, model.deviation(data.known, data.X))
+        H = model.operator(data, settings)
         began = time.perf_counter()
         solution = settings.solve(H, system, generator, state.solutions, rule="average")
         state.solutions = solution.x
@@ -152,7 +149,7 @@ class Iterative:
         mean = model.mean_at(data.given, exact=True)
         return Estimate(forms + mean_term(v[:, 0], mean, data), None, solution, seconds)
 
-    def system(self, model: GP, data: Observations, state: State) -> System:
+    def system(self, model: Model, data: Any, state: State) -> System:
         """The right-hand sides at the current hyperparameters."""
         assert state.draws is not None
         data, draws = state.seen(data), state.draws if state.rows is None else state.draws[state.rows]
@@ -162,7 +159,7 @@ class Iterative:
         return System(alone.X, torch.cat([alone.targets, draws], 1), alone.noise_draws, alone.deviation)
 
 
-def mean_term(v: Tensor, mean: Tensor, data: Observations) -> Tensor:
+def mean_term(v: Tensor, mean: Tensor, data: Any) -> Tensor:
     """A scalar whose gradient is that of L in the parameters of the mean: v^T dmu, in the model's units."""
     if not mean.requires_grad:
         return torch.zeros((), dtype=torch.float64, device=v.device)

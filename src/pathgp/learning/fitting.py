@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,20 +21,18 @@ from pathgp.learning.hyperparameters import values
 from pathgp.learning.initialise import from_data, from_subsets, perturb
 from pathgp.learning.loop import Fit, Plan, stages
 from pathgp.learning.report import FitReport, Step
-from pathgp.models.observations import Observations
-from pathgp.posterior import Posterior
 from pathgp.randomness import as_generator, repeating_seed
 from pathgp.report import ConvergenceWarning
 
 if TYPE_CHECKING:
-    from pathgp.models.gp import GP
+    from pathgp.models.base import Model
 
 ESTIMATORS = ("pathwise", "standard", "exact")
 
 
 def fit(
-    gp: GP,
-    data: Observations,
+    gp: Model,
+    data: Any,
     *,
     steps: int,
     learning_rate: float,
@@ -73,17 +71,17 @@ def fit(
     note, pathwise = "", estimator == "pathwise"
     if pathwise:
         try:
-            gp.kernel.features(features, generator=torch.Generator(), paths=1, dim=data.X.shape[1])
+            gp.draw_prior(data, 1, features, torch.Generator())
         except NotImplementedError as error:
             pathwise, estimator = False, "standard"
             note = f"standard estimator, without paths: {error}"
     chosen = Exact() if estimator == "exact" else Iterative(pathwise, samples, features, bool(warm_start))
     plan = Plan(stages(len(data.y), steps, coarse), learning_rate, optimiser, min_gain, chosen, settings)
 
-    best: tuple[float, Fit, Posterior, int] | None = None
+    best: tuple[float, Fit, Any, int] | None = None
     earlier = 0.0
     for start in range(starts):
-        model = gp.working_copy(data.X.device)
+        model = gp.working_copy(data.device)
         running = Fit(model, data, plan, generator, seed)
         file = _numbered(saved, start)
         if file is None or not running.resume(file):
@@ -106,8 +104,8 @@ def fit(
         note = "; ".join(filter(None, [note, f"start {start + 1} of {starts} kept, log likelihood {value:.1f}"]))
     _adopt(gp, running.model.state_dict(), posterior)
     return FitReport(
-        rows=data.X.shape[0],
-        columns=data.X.shape[1],
+        rows=len(data.y),
+        columns=data.columns,
         estimator=_described(chosen),
         optimiser=f"{optimiser} at rate {learning_rate:g}",
         history=running.history,
@@ -120,14 +118,14 @@ def fit(
     )
 
 
-def _initialise(model: GP, data: Observations, how: str | None, settings: Settings, generator: torch.Generator) -> None:
+def _initialise(model: Model, data: Any, how: str | None, settings: Settings, generator: torch.Generator) -> None:
     if how is not None:
         from_data(model, data, generator)
     if how == "subsets":
         from_subsets(model, data, settings, generator)
 
 
-def _posterior(running: Fit, samples: int, features: int) -> Posterior:
+def _posterior(running: Fit, samples: int, features: int) -> Any:
     """The solve at the final hyperparameters, from where the loop left off: its probes are the samples."""
     estimator, state = running.plan.estimator, running.state
     if isinstance(estimator, Iterative) and estimator.pathwise and state.solutions is not None:
@@ -137,17 +135,17 @@ def _posterior(running: Fit, samples: int, features: int) -> Posterior:
     return _solved(running, state, running.plan.settings, None, no_paths)
 
 
-def _solved(running: Fit, state: State, settings: Settings, x0: Tensor | None, no_paths: str = "") -> Posterior:
+def _solved(running: Fit, state: State, settings: Settings, x0: Tensor | None, no_paths: str = "") -> Any:
     """A posterior with a model of its own; the copies of model and prior draws belong together."""
     model, prior = copy.deepcopy((running.model, state.prior))
     model.requires_grad_(False)
     data = running.data
-    draws = data.X.new_empty(len(data.y), 0) if state.draws is None else state.draws
-    system = model.system(data, prior, draws)
-    return Posterior.solved(model, data.scaling, system, prior, settings, running.generator, running.seed, no_paths, x0)
+    empty = torch.empty(len(data.y), 0, dtype=data.dtype, device=data.device)
+    draws = empty if state.draws is None else state.draws
+    return model.solved(data, prior, draws, settings, running.generator, running.seed, no_paths, x0)
 
 
-def _draw(model: GP, data: Observations, state: State, samples: int, features: int, generator: torch.Generator) -> str:
+def _draw(model: Model, data: Any, state: State, samples: int, features: int, generator: torch.Generator) -> str:
     """Draws for a posterior whose estimator has made none; the reason where there can be none."""
     try:
         Iterative(True, samples, features, True).draw(model, data, state, generator)
@@ -157,7 +155,7 @@ def _draw(model: GP, data: Observations, state: State, samples: int, features: i
     return ""
 
 
-def _leave_usable(gp: GP, running: Fit) -> None:
+def _leave_usable(gp: Model, running: Fit) -> None:
     """After an interruption: the hyperparameters of the last whole step, and its solutions as the posterior."""
     estimator, state = running.plan.estimator, running.state
     if not running.history:
@@ -174,7 +172,7 @@ def _leave_usable(gp: GP, running: Fit) -> None:
     _adopt(gp, running.model.state_dict(), posterior)
 
 
-def _adopt(gp: GP, learned: dict[str, torch.Tensor], posterior: Posterior | None) -> None:
+def _adopt(gp: Model, learned: dict[str, torch.Tensor], posterior: Any) -> None:
     gp.load_state_dict(learned)
     gp._posterior = posterior
 

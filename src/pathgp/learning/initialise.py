@@ -6,7 +6,7 @@ The values are set in the model's units, which are those of standardised data wh
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from pathgp.models.observations import Observations
 from pathgp.randomness import permutation
 
 if TYPE_CHECKING:
-    from pathgp.models.gp import GP
+    from pathgp.models.base import Model
 
 # Rows that stand for all in the medians; subsets and their size in the procedure of the thesis (section 3.3.1).
 _ROWS = 1000
@@ -32,23 +32,23 @@ SUBSETS = 10
 SUBSET_ROWS_GPU, SUBSET_ROWS_CPU = 10_000, 1_000
 
 
-def from_data(model: GP, data: Observations, generator: torch.Generator) -> None:
+def from_data(model: Model, data: Any, generator: torch.Generator) -> None:
     """Length scales from median distances, the signal from the spread of y, the noise a tenth of it, a learned
     constant mean from the average of y.
 
     A length scale of a radial kernel becomes the median distance of two rows in its column, times sqrt(d) for d
     columns with one length scale each: typical points then lie about one length scale apart.
     """
-    rows = permutation(len(data.y), generator, data.X.device)[:_ROWS]
-    X = data.X[rows].to(torch.float64)
     with torch.no_grad():
         spread = data.targets(model.mean_at(data.given, exact=True)).to(torch.float64).std(correction=0)
     spread = spread if bool(spread > 0) else torch.ones_like(spread)
-    scales = [module for module in model.kernel.modules() if isinstance(module, Scale)]
-    for kernel, columns in _leaves(model.kernel, tuple(range(X.shape[1]))):
-        if _learned(kernel._lengthscale):
-            kernel.lengthscale = _lengthscale(X[:, list(columns)], kernel.lengthscale.ndim == 1).cpu()
-            kernel._lengthscale.project()
+    scales = [module for module in model.modules() if isinstance(module, Scale)]
+    for whole, inputs in model.kernels_and_inputs(data):
+        X = inputs[permutation(len(inputs), generator, data.device)[:_ROWS]].to(torch.float64)
+        for kernel, columns in _leaves(whole, tuple(range(X.shape[1]))):
+            if _learned(kernel._lengthscale):
+                kernel.lengthscale = _lengthscale(X[:, list(columns)], kernel.lengthscale.ndim == 1).cpu()
+                kernel._lengthscale.project()
     for module in scales:
         if _learned(module._signal):
             module.signal = float(spread) / len(scales) ** 0.5
@@ -61,7 +61,7 @@ def from_data(model: GP, data: Observations, generator: torch.Generator) -> None
         model._noise.project()
 
 
-def from_subsets(model: GP, data: Observations, settings: Settings, generator: torch.Generator) -> None:
+def from_subsets(model: Model, data: Observations, settings: Settings, generator: torch.Generator) -> None:
     """The average of what exact fits of several subsets find: each a random row and its nearest neighbours.
 
     Thesis, section 3.3.1: ten subsets of 10,000 rows; on a CPU ten of 1,000, which take about half a minute.
@@ -85,7 +85,7 @@ def from_subsets(model: GP, data: Observations, settings: Settings, generator: t
                 parameter.copy_(average)
 
 
-def perturb(model: GP, generator: torch.Generator) -> None:
+def perturb(model: Model, generator: torch.Generator) -> None:
     """Multiply every learned positive hyperparameter by a factor exp(z), z standard normal."""
     for parameter in hyperparameters(model).values():
         if isinstance(parameter, Positive) and _learned(parameter):

@@ -23,20 +23,17 @@ import torch
 from tqdm.auto import tqdm
 
 from pathgp.conditioning import Settings
-from pathgp.features import FeatureMap
 from pathgp.kernels.parameters import short
 from pathgp.learning.checkpoint import Checkpoint
 from pathgp.learning.estimators import Estimate, Exact, Iterative, State
 from pathgp.learning.hyperparameters import Coordinates, description, log_prior, values
 from pathgp.learning.optimisers import LBFGS, Optimiser, make
 from pathgp.learning.report import NO_SOLVE, Step
-from pathgp.models.observations import Observations
-from pathgp.pathwise import PriorPaths
 from pathgp.randomness import permutation
 from pathgp.solvers.base import NumericalFailure
 
 if TYPE_CHECKING:
-    from pathgp.models.gp import GP
+    from pathgp.models.base import Model
 
 # The fewest rows of a stage that does not look at all of them.
 LEAST_ROWS = 2000
@@ -83,8 +80,8 @@ class Plan:
 class Fit:
     """A fit in progress; ``model`` is changed in place."""
 
-    model: GP
-    data: Observations
+    model: Model
+    data: Any
     plan: Plan
     generator: torch.Generator
     seed: int | None = None
@@ -160,7 +157,7 @@ class Fit:
         if not self.history:
             plan.estimator.draw(model, self.data, self.state, self.generator)
             if len(plan.stages) > 1:
-                self._order = permutation(len(self.data.y), self.generator, self.data.X.device)
+                self._order = permutation(len(self.data.y), self.generator, self.data.device)
             self._enter(0)
         elif self._stage + 1 < len(plan.stages) and (self._stage_is_over() or self._settled()):
             self._enter(self._stage + 1)
@@ -289,10 +286,8 @@ class Fit:
         """
         noise = self.model._noise
         if self._free_noise:
-            X = self.data.X
-            with torch.no_grad():
-                largest = float(self.model.kernel.diag(X).max())
-            rounding = torch.finfo(X.dtype).eps * math.sqrt(len(X)) * largest
+            largest = self.model.largest_variance(self.data)
+            rounding = torch.finfo(self.data.dtype).eps * math.sqrt(len(self.data.y)) * largest
             noise.bounds = (math.sqrt(max(rounding, (LEAST_NOISE * self._spread) ** 2)), math.inf)
         for positive in self.coordinates.positive:
             positive.project()
@@ -312,7 +307,7 @@ class Fit:
             "evaluated_at": self.evaluated_at,
             "optimiser": copy.deepcopy(self.optimiser.state_dict()),
             "generator": self.generator.get_state(),
-            "prior": None if prior is None else {"features": prior.features.state(), "weights": prior.weights},
+            "prior": None if prior is None else prior.state(),
             "draws": self.state.draws,
             "solutions": self.state.solutions,
             "previous": self._previous,
@@ -324,15 +319,12 @@ class Fit:
 
     def _unpack(self, content: dict[str, Any]) -> None:
         """The state after some step, from `_pack` or from a file."""
-        device = self.data.X.device
+        device = self.data.device
         self.model.load_state_dict(content["model"])
         self.evaluated_at = content["evaluated_at"]
         self.optimiser.load_state_dict(content["optimiser"])
         self.generator.set_state(content["generator"])
-        prior = None
-        if content["prior"] is not None:
-            phi = FeatureMap.from_state(self.model.kernel, content["prior"]["features"])
-            prior = PriorPaths(phi, content["prior"]["weights"])
+        prior = None if content["prior"] is None else self.model.restore_prior(content["prior"])
         found = {
             name: None if content[name] is None else content[name].to(device)
             for name in ("draws", "rows", "solutions", "order")
@@ -345,7 +337,7 @@ class Fit:
         self.stopped, self.seed = content["stopped"], content["seed"]
 
 
-def _shown(model: GP) -> str:
+def _shown(model: Model) -> str:
     return ", ".join(f"{name} {short(value)}" for name, value in values(model).items())
 
 

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import copy
-import math
+import inspect
 import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pathgp.conditioning import Settings, System, extend_prior
-from pathgp.inputs import Array, read_matrix, read_vector, real_number, whole_number
+from pathgp.inputs import Array, read_matrix, read_vector, whole_number
 from pathgp.kernels import Kernel
-from pathgp.kernels.parameters import LogNormal, Positive, PositiveValue, short
+from pathgp.kernels.parameters import short
 from pathgp.learning.checkpoint import Checkpoint
 from pathgp.learning.fitting import fit
-from pathgp.learning.hyperparameters import constrain, values
 from pathgp.learning.report import FitReport, Step
+from pathgp.models.base import Mean, Model
 from pathgp.models.observations import Observations
 from pathgp.models.standardise import Standardisation
+from pathgp.operators import Operator
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior import Posterior
 from pathgp.randomness import as_generator, normal, repeating_seed
 from pathgp.solvers import Solver
 from pathgp.solvers.base import Callback
 
-Mean = float | Callable[[Tensor], Tensor]
 
-
-class GP(nn.Module):
+class GP(Model):
     """A Gaussian process prior with Gaussian noise: y = f(x) + eps, f ~ GP(mean, kernel), eps ~ N(0, noise^2).
 
     Args:
@@ -43,23 +43,12 @@ class GP(nn.Module):
             and noise then refer to these units; predictions come back in the units of the data.
     """
 
-    noise = PositiveValue("Standard deviation of the noise: a scalar, float64.")
-
     def __init__(self, kernel: Kernel, noise: float = 0.1, mean: Mean = 0.0, standardise: bool = False) -> None:
-        super().__init__()
+        super().__init__(noise, mean, standardise)
         if not isinstance(kernel, Kernel):
             given = f"the class {kernel.__name__}" if isinstance(kernel, type) else type(kernel).__name__
             raise TypeError(f"kernel must be a pathgp kernel such as Matern(nu=1.5), got {given}")
         self.kernel = copy.deepcopy(kernel)
-        try:
-            self._noise = Positive(noise, "noise")
-        except (TypeError, RuntimeError):
-            raise TypeError(f"noise must be a number, got {noise!r}") from None
-        if self._noise.raw.ndim:
-            raise ValueError("noise must be one number; give known per-point noise to condition(noise=...)")
-        self.mean: Mean = mean if callable(mean) else real_number(mean, "mean")
-        self.standardise = bool(standardise)
-        self._posterior: Posterior | None = None
 
     def prior(
         self, samples: int, features: int = 512, generator: torch.Generator | None = None
@@ -126,17 +115,14 @@ class GP(nn.Module):
         generator = as_generator(generator)
         seed = repeating_seed(generator)
         data = self.observe(X, y, noise)
-        model = self.frozen(data.X.device)
+        model = self.frozen(data.device)
         prior, no_paths = None, ""
         try:
-            prior = PriorPaths.draw(model.kernel, samples, features, data.X.shape[1], generator) if samples else None
+            prior = model.draw_prior(data, samples, features, generator) if samples else None
         except NotImplementedError as error:
             samples, no_paths = 0, str(error)
-        draws = normal((len(data.y), samples), generator, torch.float64, data.X.device).to(data.X.dtype)
-        system = model.system(data, prior, draws)
-        return Posterior.solved(
-            model, data.scaling, system, prior, settings, generator, seed, no_paths, callback=callback, began=began
-        )
+        draws = normal((len(data.y), samples), generator, torch.float64, data.device).to(data.dtype)
+        return model.solved(data, prior, draws, settings, generator, seed, no_paths, callback=callback, began=began)
 
     def fit(
         self,
@@ -226,35 +212,6 @@ class GP(nn.Module):
             callback=callback,
         )
 
-    @property
-    def posterior(self) -> Posterior:
-        """The posterior that the last `fit` ended with."""
-        if self._posterior is None:
-            raise RuntimeError("there is no posterior yet: call fit(X, y), or use what condition(X, y) returns")
-        return self._posterior
-
-    def constrain(
-        self,
-        name: str,
-        fixed: bool | None = None,
-        bounds: tuple[float, float] | None = None,
-        prior: LogNormal | None = None,
-    ) -> GP:
-        """Say what `fit` may do with a hyperparameter; returns the model, so that calls can be chained.
-
-        Args:
-            name: as in `hyperparameters`; a last word alone ("lengthscale") means all that end with it.
-            fixed: leave it as it is, or learn it again.
-            bounds: the least and the largest value.
-            prior: what is known beforehand; the fit then maximises the posterior density of the hyperparameters.
-        """
-        constrain(self, name, fixed, bounds, prior)
-        return self
-
-    def hyperparameters(self) -> dict[str, Tensor]:
-        """The values of all hyperparameters by name, in the model's units: copies, float64."""
-        return values(self)
-
     def observe(self, X: Array, y: Array, noise: Array | None = None) -> Observations:
         """Check data and bring it into the model's units."""
         data = read_matrix(X)
@@ -270,44 +227,52 @@ class GP(nn.Module):
             scaling = Standardisation.identity(data.X)
         return Observations.of(data.X, y, noise, scaling)
 
+    def operator(self, data: Observations, settings: Settings) -> Operator:
+        return settings.operator(self.kernel, data.X, self.deviation(data))
+
     def system(self, data: Observations, prior: PriorPaths | None, draws: Tensor) -> System:
-        """The systems of the posterior mean and samples; ``draws``: (n, s) standard normal, for the noise."""
         with torch.no_grad():
             targets = extend_prior(prior, data.X, data.targets(self.mean_at(data.given, exact=True)))
-            return System(data.X, targets, draws, self.deviation(data.known, data.X))
+            return System(data.X, targets, draws, self.deviation(data))
 
-    def frozen(self, device: torch.device) -> GP:
-        """A copy without gradients on a device, for a posterior to keep."""
-        return self.working_copy(device).requires_grad_(False)
+    def draw_prior(self, data: Observations, samples: int, features: int, generator: torch.Generator) -> PriorPaths:
+        return PriorPaths.draw(self.kernel, samples, features, data.columns, generator)
 
-    def working_copy(self, device: torch.device) -> GP:
-        """A copy on a device, without the posterior of an earlier fit."""
-        return copy.deepcopy(self, {id(self._posterior): None}).to(device)
+    def restore_prior(self, state: dict[str, Any]) -> PriorPaths:
+        return PriorPaths.from_state(self.kernel, state)
 
-    def mean_at(self, X: Tensor, exact: bool = False) -> Tensor:
-        """The prior mean at X (m, d): (m,), or a scalar when it is constant; ``exact``: float64 whatever X is."""
-        dtype = torch.float64 if exact else X.dtype
-        if not callable(self.mean):
-            return torch.as_tensor(self.mean, dtype=dtype, device=X.device)
-        values = self.mean(X)
-        if not isinstance(values, Tensor) or values.shape != X.shape[:1]:
-            came = f"a tensor {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
-            raise ValueError(f"the mean function must return a tensor of shape ({X.shape[0]},), it gave {came}")
-        if not bool(torch.isfinite(values.detach()).all()):
-            raise ValueError("the mean function gave NaN or infinite values")
-        return values.to(X.device, dtype)
+    def largest_variance(self, data: Observations) -> float:
+        with torch.no_grad():
+            return float(self.kernel.diag(data.X).max())
 
-    def deviation(self, known: Tensor | None, X: Tensor) -> Tensor:
-        """Total standard deviation of the noise in the model's units: a scalar, or one per row, with gradients."""
-        total = self.noise.to(X.device)
-        if known is not None:
-            total = (total.square() + known.square()).sqrt()
-        variance = total.detach().square().to(X.dtype)
-        if not bool(((variance > 0) & (variance < math.inf)).all()):
-            raise ValueError(f"the square of the noise is beyond the range of {X.dtype}: use another unit for y")
-        return total
+    def kernels_and_inputs(self, data: Observations) -> list[tuple[Kernel, Tensor]]:
+        return [(self.kernel, data.X)]
+
+    def solved(
+        self,
+        data: Observations,
+        prior: PriorPaths | None,
+        draws: Tensor,
+        settings: Settings,
+        generator: torch.Generator,
+        seed: int | None,
+        no_paths: str = "",
+        x0: Tensor | None = None,
+        callback: Callback | None = None,
+        began: float | None = None,
+    ) -> Posterior:
+        system = self.system(data, prior, draws)
+        return Posterior.solved(
+            self, data.scaling, system, prior, settings, generator, seed, no_paths, x0, callback, began
+        )
 
     def __repr__(self) -> str:
-        mean = "a function" if callable(self.mean) else f"{self.mean:g}"
-        scaled = ", standardise=True" if self.standardise else ""
-        return f"GP({self.kernel!r}, noise={short(self.noise)}, mean={mean}{scaled})"
+        return f"GP({self.kernel!r}, noise={short(self.noise)}, {self._described()})"
+
+
+# The options of `fit` and their defaults, for models that take the same.
+FIT_OPTIONS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(GP.fit).parameters.items()
+    if name not in ("self", "X", "y", "noise")
+}

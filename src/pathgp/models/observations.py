@@ -33,6 +33,18 @@ class Observations:
         X = scaling.inputs(given).detach().clone()
         return cls(given.detach(), y, X, None if known is None else known / scaling.target_scale, scaling)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.X.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.X.device
+
+    @property
+    def columns(self) -> int:
+        return self.X.shape[1]
+
     def targets(self, mean: Tensor) -> Tensor:
         """(y - mean) in the model's units (n,), in the dtype of X."""
         return self.scaling.targets(self.y - mean).to(self.X.dtype)

@@ -119,8 +119,7 @@ class KernelOperator(Operator):
         self._check(L, self.shape[0], "L")
         self._check(R, self.shape[0], "R")
         L, R = L.detach(), R.detach()
-        weights = (L * R).sum(1).to(torch.float64)
-        noise = (self._deviation.square() * weights).sum()
+        noise = (self._deviation.square() * (L * R).sum(1).to(torch.float64)).sum()
 
         def weights(I: slice, J: slice) -> Tensor:
             tile = L[I] @ R[J].T

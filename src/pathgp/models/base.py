@@ -1,0 +1,151 @@
+"""What all models share, and what learning asks of them."""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from pathgp.conditioning import Settings, System
+from pathgp.inputs import real_number
+from pathgp.kernels import Kernel
+from pathgp.kernels.parameters import LogNormal, Positive, PositiveValue
+from pathgp.learning.hyperparameters import constrain, values
+from pathgp.operators import Operator
+from pathgp.solvers.base import Callback
+
+Mean = float | Callable[[Tensor], Tensor]
+
+
+class Model(nn.Module):
+    """A prior with Gaussian noise: noise, mean, constraints, and the posterior of the last fit.
+
+    Learning (`pathgp.learning`) knows a model by the abstract methods below; its data are opaque to it but for
+    ``y`` (n,), ``known``, ``given``, ``dtype``, ``device``, ``columns``, ``scaling``, ``targets``, ``subset`` and
+    ``fingerprint``.
+    """
+
+    noise = PositiveValue("Standard deviation of the noise: a scalar, float64.")
+
+    def __init__(self, noise: float, mean: Mean, standardise: bool) -> None:
+        super().__init__()
+        try:
+            self._noise = Positive(noise, "noise")
+        except (TypeError, RuntimeError):
+            raise TypeError(f"noise must be a number, got {noise!r}") from None
+        if self._noise.raw.ndim:
+            raise ValueError("noise must be one number; give known per-point noise to condition(noise=...)")
+        self.mean: Mean = mean if callable(mean) else real_number(mean, "mean")
+        self.standardise = bool(standardise)
+        self._posterior: Any = None
+
+    @abstractmethod
+    def operator(self, data: Any, settings: Settings) -> Operator:
+        """H at the present hyperparameters, with gradients in ``bilinear``."""
+
+    @abstractmethod
+    def system(self, data: Any, prior: Any, draws: Tensor) -> System:
+        """The systems of the posterior mean and samples; ``draws``: (n, s) standard normal, for the noise."""
+
+    @abstractmethod
+    def draw_prior(self, data: Any, samples: int, features: int, generator: torch.Generator) -> Any:
+        """Frozen draws from the prior that follow the hyperparameters; NotImplementedError where there are none."""
+
+    @abstractmethod
+    def restore_prior(self, state: dict[str, Any]) -> Any:
+        """The draws with this ``state()``, which holds tensors and plain types."""
+
+    @abstractmethod
+    def largest_variance(self, data: Any) -> float:
+        """max k(x, x) at the data."""
+
+    @abstractmethod
+    def kernels_and_inputs(self, data: Any) -> list[tuple[Kernel, Tensor]]:
+        """Every kernel with the inputs it sees."""
+
+    @abstractmethod
+    def solved(
+        self,
+        data: Any,
+        prior: Any,
+        draws: Tensor,
+        settings: Settings,
+        generator: torch.Generator,
+        seed: int | None,
+        no_paths: str = "",
+        x0: Tensor | None = None,
+        callback: Callback | None = None,
+        began: float | None = None,
+    ) -> Any:
+        """The posterior of this model, which keeps the model and the draws: give copies."""
+
+    @property
+    def posterior(self) -> Any:
+        """The posterior that the last `fit` ended with."""
+        if self._posterior is None:
+            raise RuntimeError("there is no posterior yet: call fit, or use what condition returns")
+        return self._posterior
+
+    def constrain(
+        self,
+        name: str,
+        fixed: bool | None = None,
+        bounds: tuple[float, float] | None = None,
+        prior: LogNormal | None = None,
+    ) -> Self:
+        """Say what `fit` may do with a hyperparameter; returns the model, so that calls can be chained.
+
+        Args:
+            name: as in `hyperparameters`; a last word alone ("lengthscale") means all that end with it.
+            fixed: leave it as it is, or learn it again.
+            bounds: the least and the largest value.
+            prior: what is known beforehand; the fit then maximises the posterior density of the hyperparameters.
+        """
+        constrain(self, name, fixed, bounds, prior)
+        return self
+
+    def hyperparameters(self) -> dict[str, Tensor]:
+        """The values of all hyperparameters by name, in the model's units: copies, float64."""
+        return values(self)
+
+    def frozen(self, device: torch.device) -> Self:
+        """A copy without gradients on a device, for a posterior to keep."""
+        return self.working_copy(device).requires_grad_(False)
+
+    def working_copy(self, device: torch.device) -> Self:
+        """A copy on a device, without the posterior of an earlier fit."""
+        return copy.deepcopy(self, {id(self._posterior): None}).to(device)
+
+    def mean_at(self, X: Tensor, exact: bool = False) -> Tensor:
+        """The prior mean at X (m, d): (m,), or a scalar when it is constant; ``exact``: float64 whatever X is."""
+        dtype = torch.float64 if exact else X.dtype
+        if not callable(self.mean):
+            return torch.as_tensor(self.mean, dtype=dtype, device=X.device)
+        values = self.mean(X)
+        if not isinstance(values, Tensor) or values.shape != X.shape[:1]:
+            came = f"a tensor {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+            raise ValueError(f"the mean function must return a tensor of shape ({X.shape[0]},), it gave {came}")
+        if not bool(torch.isfinite(values.detach()).all()):
+            raise ValueError("the mean function gave NaN or infinite values")
+        return values.to(X.device, dtype)
+
+    def deviation(self, data: Any) -> Tensor:
+        """Total standard deviation of the noise in the model's units: a scalar, or one per row, with gradients."""
+        total = self.noise.to(data.device)
+        if data.known is not None:
+            total = (total.square() + data.known.square()).sqrt()
+        variance = total.detach().square().to(data.dtype)
+        if not bool(((variance > 0) & (variance < math.inf)).all()):
+            raise ValueError(f"the square of the noise is beyond the range of {data.dtype}: use another unit for y")
+        return total
+
+    def _described(self) -> str:
+        """What follows the kernels in a repr."""
+        mean = "a function" if callable(self.mean) else f"{self.mean:g}"
+        mean = repr(self.mean) if isinstance(self.mean, nn.Module) else mean
+        return f"mean={mean}" + (", standardise=True" if self.standardise else "")

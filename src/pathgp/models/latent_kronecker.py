@@ -1,0 +1,182 @@
+"""Gaussian processes on grids with holes: a product kernel, one factor per side (thesis, chapter 6)."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pathgp.conditioning import Settings, System
+from pathgp.grid_posterior import GridPosterior
+from pathgp.inputs import Array, read_factors, read_grid, whole_number
+from pathgp.kernels import Kernel
+from pathgp.kernels.parameters import short
+from pathgp.learning.fitting import fit
+from pathgp.learning.report import FitReport
+from pathgp.models.base import Mean, Model
+from pathgp.models.gp import FIT_OPTIONS
+from pathgp.models.grid import GridObservations, GridPrior, prior_variance
+from pathgp.models.standardise import Standardisation
+from pathgp.operators import LatentKroneckerOperator
+from pathgp.randomness import as_generator, normal, repeating_seed
+from pathgp.solvers import Solver
+from pathgp.solvers.base import Callback
+
+
+class LatentKroneckerGP(Model):
+    """y = f(x_1, ..., x_k) + eps on a grid, f ~ GP(mean, k_1 k_2 ... k_k), any cells of which may be missing.
+
+    The covariance of the observed cells is a part of a Kronecker product of k small matrices, and products with it
+    need only these: exact inference with p = p_1 ... p_k cells in the memory of a few grids.
+
+    Args:
+        kernels: one covariance function per side of the grid; the model keeps deep copies. Let only one of them carry
+            a signal scale, `kernels.Scale`.
+        noise: standard deviation of the noise.
+        mean: a number, or a function from inputs (n, d_1 + ... + d_k) to values (n,), in the units of y; the
+            parameters of a torch module such as `means.Constant` are learned.
+        standardise: shift and scale the inputs of every side and the observed values to mean zero and standard
+            deviation one inside the model.
+    """
+
+    def __init__(
+        self, kernels: Sequence[Kernel], noise: float = 0.1, mean: Mean = 0.0, standardise: bool = False
+    ) -> None:
+        super().__init__(noise, mean, standardise)
+        if isinstance(kernels, Kernel) or not len(kernels):
+            raise TypeError("kernels must be a list, one kernel per side of the grid")
+        for kernel in kernels:
+            if not isinstance(kernel, Kernel):
+                raise TypeError(f"kernels must be pathgp kernels such as Matern(nu=1.5), got {type(kernel).__name__}")
+        self.kernels = nn.ModuleList(copy.deepcopy(list(kernels)))
+
+    @property
+    def sides(self) -> list[Kernel]:
+        """The kernels, one per side."""
+        return [kernel for kernel in self.kernels if isinstance(kernel, Kernel)]
+
+    def condition(
+        self,
+        factors: Sequence[Array | None],
+        Y: Array,
+        noise: Array | None = None,
+        solver: str | Solver = "auto",
+        samples: int = 64,
+        tol: float = 1e-2,
+        max_epochs: float | None = None,
+        generator: torch.Generator | None = None,
+        memory: float | None = None,
+        callback: Callback | None = None,
+    ) -> GridPosterior:
+        """The posterior given a grid of observations, hyperparameters fixed.
+
+        Args:
+            factors: the inputs of every side, (p_i, d_i) or (p_i,); None stands for 0, 1, ..., p_i - 1.
+            Y: observations (p_1, ..., p_k), NaN where there is none.
+            noise: known standard deviations (p_1, ..., p_k), or anything that broadcasts to it; the total variance of
+                a cell is gp.noise^2 + noise^2.
+            solver: as in `GP.condition`.
+            samples: number of posterior samples.
+            tol: relative residual to reach in every system.
+            max_epochs: budget in products with the covariance.
+            generator: source of all draws; None draws a fresh seed, which the report records.
+            memory: budget in bytes.
+            callback: called with a `Record` whenever residuals are known.
+        """
+        began = time.perf_counter()
+        samples = whole_number(samples, "samples", 1)
+        settings = Settings.read(solver, tol, max_epochs, "auto", memory)
+        generator = as_generator(generator)
+        seed = repeating_seed(generator)
+        data = self.observe(factors, Y, noise)
+        model = self.frozen(data.device)
+        prior = model.draw_prior(data, samples, 0, generator)
+        draws = normal((len(data.y), samples), generator, torch.float64, data.device).to(data.dtype)
+        return model.solved(data, prior, draws, settings, generator, seed, callback=callback, began=began)
+
+    def fit(self, factors: Sequence[Array | None], Y: Array, noise: Array | None = None, **options: Any) -> FitReport:
+        """Learn the hyperparameters; ``factors``, ``Y`` and ``noise`` as in `condition`, the options those of `GP.fit`.
+
+        The same loop as for tables: pathwise gradients, warm starts, budgets, checkpoints. ``gp.posterior`` is ready
+        afterwards. ``features``, ``coarse`` and ``initialise="subsets"`` have no meaning here.
+        """
+        unknown = set(options) - set(FIT_OPTIONS)
+        if unknown:
+            raise TypeError(f"fit has no option {', '.join(sorted(unknown))}")
+        chosen = {**FIT_OPTIONS, **options}
+        names = ("solver", "tol", "max_epochs", "backend", "memory")
+        settings = Settings.read(*(chosen.pop(name) for name in names))
+        return fit(self, self.observe(factors, Y, noise), settings=settings, **chosen)
+
+    def observe(self, factors: Sequence[Array | None], Y: Array, noise: Array | None = None) -> GridObservations:
+        """Check a grid of data and bring it into the model's units."""
+        grid = read_grid(Y)
+        originals = read_factors(factors, tuple(grid.shape), len(self.kernels), grid)
+        observed = ~torch.isnan(grid)
+        if not bool(observed.any()):
+            raise ValueError("every value of Y is missing: at least one observation is needed")
+        y = grid[observed].to(torch.float64)
+        known = None
+        if noise is not None:
+            everywhere = read_grid(noise, "noise").to(grid.device).expand_as(grid)
+            known = everywhere[observed].to(torch.float64)
+            if not bool((known >= 0).all()):
+                raise ValueError("noise must hold standard deviations, not negative and not missing, in observed cells")
+        if self.standardise:
+            scalings = [Standardisation.of(F, y) for F in originals]
+            if isinstance(self.mean, nn.Module):
+                scalings[0] = replace(scalings[0], target_shift=y.new_zeros(()))
+        else:
+            scalings = [Standardisation.identity(F) for F in originals]
+        inputs = [scaling.inputs(F).detach().clone() for scaling, F in zip(scalings, originals, strict=True)]
+        known = None if known is None else known / scalings[0].target_scale
+        return GridObservations(inputs, originals, observed, y, known, scalings, not isinstance(Y, Tensor))
+
+    def operator(self, data: GridObservations, settings: Settings) -> LatentKroneckerOperator:
+        return LatentKroneckerOperator(
+            self.sides, data.factors, data.observed, self.deviation(data), memory=settings.memory
+        )
+
+    def system(self, data: GridObservations, prior: GridPrior | None, draws: Tensor) -> System:
+        with torch.no_grad():
+            targets = data.targets(self.mean_at(data.given, exact=True)).unsqueeze(1)
+            if prior is not None:
+                grid = prior.on_grid(self.sides, data.factors)
+                targets = torch.cat([targets, grid.reshape(-1, grid.shape[-1])[data.cells]], 1)
+            return System(data.cells.unsqueeze(1).to(data.dtype), targets, draws, self.deviation(data))
+
+    def draw_prior(self, data: GridObservations, samples: int, features: int, generator: torch.Generator) -> GridPrior:
+        return GridPrior.draw(tuple(data.observed.shape), samples, generator, data.factors[0])
+
+    def restore_prior(self, state: dict[str, Any]) -> GridPrior:
+        return GridPrior(state["w"].to(self._noise.raw.device))
+
+    def largest_variance(self, data: GridObservations) -> float:
+        return float(prior_variance(self.sides, data.factors).max())
+
+    def kernels_and_inputs(self, data: GridObservations) -> list[tuple[Kernel, Tensor]]:
+        return list(zip(self.sides, data.factors, strict=True))
+
+    def solved(
+        self,
+        data: GridObservations,
+        prior: GridPrior | None,
+        draws: Tensor,
+        settings: Settings,
+        generator: torch.Generator,
+        seed: int | None,
+        no_paths: str = "",
+        x0: Tensor | None = None,
+        callback: Callback | None = None,
+        began: float | None = None,
+    ) -> GridPosterior:
+        return GridPosterior.solved(self, data, prior, draws, settings, generator, seed, x0, callback, began)
+
+    def __repr__(self) -> str:
+        kernels = ", ".join(repr(kernel) for kernel in self.sides)
+        return f"LatentKroneckerGP([{kernels}], noise={short(self.noise)}, {self._described()})"
