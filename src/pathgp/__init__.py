@@ -10,6 +10,8 @@ from pathgp.learning.checkpoint import Checkpoint as Checkpoint
 from pathgp.learning.report import FitReport as FitReport
 from pathgp.models import GP as GP
 from pathgp.models import LatentKroneckerGP as LatentKroneckerGP
+from pathgp.planning import break_even as break_even
+from pathgp.planning import plan_grid as plan_grid
 from pathgp.posterior import Posterior as Posterior
 from pathgp.report import ConditionReport as ConditionReport
 from pathgp.report import ConvergenceWarning as ConvergenceWarning

@@ -71,9 +71,17 @@ class GridObservations:
 
     @property
     def given(self) -> Tensor:
-        """The inputs of the observed cells (n, d_1 + ... + d_k), for mean functions."""
+        """The inputs of the observed cells (n, d_1 + ... + d_k) in the caller's units, for mean functions."""
+        return self._at_cells(self.originals)
+
+    @property
+    def inputs(self) -> Tensor:
+        """The same, standardised."""
+        return self._at_cells(self.factors)
+
+    def _at_cells(self, factors: list[Tensor]) -> Tensor:
         places = torch.unravel_index(self.cells, tuple(self.observed.shape))
-        return torch.cat([F[place] for F, place in zip(self.originals, places, strict=True)], 1)
+        return torch.cat([F[place] for F, place in zip(factors, places, strict=True)], 1)
 
     def targets(self, mean: Tensor) -> Tensor:
         """(y - mean) in the model's units (n,), in the dtype of the factors."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pathgp.conditioning import Settings, System
 from pathgp.grid_posterior import GridPosterior
 from pathgp.inputs import Array, read_factors, read_grid, whole_number
-from pathgp.kernels import Kernel
+from pathgp.kernels import Kernel, Product, Sum
 from pathgp.kernels.parameters import short
 from pathgp.learning.fitting import fit
 from pathgp.learning.report import FitReport
@@ -22,7 +22,7 @@ from pathgp.models.base import Mean, Model
 from pathgp.models.gp import FIT_OPTIONS
 from pathgp.models.grid import GridObservations, GridPrior, prior_variance
 from pathgp.models.standardise import Standardisation
-from pathgp.operators import LatentKroneckerOperator
+from pathgp.operators import LatentKroneckerOperator, Operator
 from pathgp.randomness import as_generator, normal, repeating_seed
 from pathgp.solvers import Solver
 from pathgp.solvers.base import Callback
@@ -137,10 +137,22 @@ class LatentKroneckerGP(Model):
         known = None if known is None else known / scalings[0].target_scale
         return GridObservations(inputs, originals, observed, y, known, scalings, not isinstance(Y, Tensor))
 
-    def operator(self, data: GridObservations, settings: Settings) -> LatentKroneckerOperator:
+    def operator(self, data: GridObservations, settings: Settings) -> Operator:
+        """Through the factors, or dense where so much is missing that a dense product takes fewer operations."""
+        shape = data.observed.shape
+        if len(data.y) ** 2 < shape.numel() * sum(shape):
+            return settings.operator(self.product(data), data.inputs, self.deviation(data))
         return LatentKroneckerOperator(
             self.sides, data.factors, data.observed, self.deviation(data), memory=settings.memory
         )
+
+    def product(self, data: GridObservations) -> Kernel:
+        """k_1 k_2 ... k_k as one kernel on the columns of all sides; it shares their parameters."""
+        parts, start = [], 0
+        for kernel, F in zip(self.sides, data.factors, strict=True):
+            parts.append(Sum(kernel, active_dims=range(start, start + F.shape[1])))
+            start += F.shape[1]
+        return Product(*parts)
 
     def system(self, data: GridObservations, prior: GridPrior | None, draws: Tensor) -> System:
         with torch.no_grad():

@@ -12,7 +12,8 @@ class Operator(ABC):
     """A symmetric positive-definite matrix H = K + Sigma of shape (n, n), known through its products.
 
     ``noise`` is the diagonal of Sigma: a 0-d tensor, or one variance per row. ``memory`` is a budget in bytes
-    for whatever is derived from H. Costs are counted in epochs: one epoch is the cost of one full product.
+    for whatever is derived from H. ``entries`` counts the multiplications of a product with one column. Costs are
+    counted in epochs: one epoch is the cost of one full product.
     """
 
     shape: tuple[int, int]
@@ -21,6 +22,7 @@ class Operator(ABC):
     backend: str
     noise: Tensor
     memory: int
+    entries: int
 
     @abstractmethod
     def __matmul__(self, V: Tensor) -> Tensor:

@@ -53,6 +53,7 @@ class KernelOperator(Operator):
         self.kernel = kernel
         self.X = X.detach()
         self.shape = (n, n)
+        self.entries = n**2
         self.dtype = X.dtype
         self.device = X.device
         self.memory = memory_budget(memory, X.device)

@@ -94,7 +94,7 @@ def cholesky_excluded(run: Run) -> str:
 def predict_cholesky(H: Operator, s: int) -> float:
     """Evaluate H, n^3 / 3 operations, two substitutions."""
     n, r = H.shape[0], rates(H.device, H.dtype)
-    evaluate = 0.0 if H.backend == "dense" else n**2 / r.evaluate
+    evaluate = 0.0 if H.backend != "streamed" else n**2 / r.evaluate
     return evaluate + n**3 / 3 / r.factorise + 2 * n**2 * s / r.multiply64 + product(H, s)
 
 
@@ -103,7 +103,7 @@ def predict_ap(H: Operator, s: int, epochs: float) -> float:
     n, r = H.shape[0], rates(H.device, H.dtype)
     b = min(n, automatic_block_size(H, s))
     blocks = math.ceil(n / b)
-    evaluate = 0.0 if H.backend == "dense" else (n**2 / 2 + n * b) / r.evaluate
+    evaluate = 0.0 if H.backend != "streamed" else (n**2 / 2 + n * b) / r.evaluate
     factorise = b**3 / 3 / r.factorise + 2 * b**2 * s / r.multiply64 + r.latency
     return epochs * (H.cost(b) * blocks * product(H, s) + evaluate + blocks * factorise)
 
@@ -112,7 +112,7 @@ def predict_cg(H: Operator, s: int, epochs: float) -> float:
     """A factor of rank k, once, 128 columns at a time; each epoch a product with H and two with the factor."""
     n, r = H.shape[0], rates(H.device, H.dtype)
     k = automatic_rank(H)
-    evaluate = 0.0 if H.backend == "dense" else n * k / r.evaluate
+    evaluate = 0.0 if H.backend != "streamed" else n * k / r.evaluate
     build = evaluate + 4 * n * k**2 / r.multiply64 + k / 128 * 2.5 * r.latency
     return build + epochs * (product(H, s) + 4 * n * k * s / r.multiply64 + r.latency / 4)
 
@@ -120,10 +120,10 @@ def predict_cg(H: Operator, s: int, epochs: float) -> float:
 def product(H: Operator, s: int) -> float:
     """H V: bound by reading K or by multiplying; the streamed one evaluates half of K and uses it twice."""
     n, r = H.shape[0], rates(H.device, H.dtype)
-    multiply = 2 * n**2 * s / r.multiply
+    multiply = 2 * H.entries * s / r.multiply
     if H.backend == "dense":
         return max(multiply, n**2 * (4 if H.dtype == torch.float32 else 8) / r.read)
-    return multiply + n**2 / 2 / r.evaluate
+    return multiply + (n**2 / 2 / r.evaluate if H.backend == "streamed" else 0.0)
 
 
 def as_solver(solver: str | Solver) -> Solver:
