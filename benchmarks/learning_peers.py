@@ -111,21 +111,24 @@ def gpytorch_row(data: Regression, mode: str, steps: int, measured: int) -> dict
     }
 
 
-def ours(data: Regression, optimiser: str, steps: int, generators: int) -> tuple[dict[str, Any], FitReport]:
-    """pathgp with one optimiser; also the report of the first generator."""
+# Our ways by name: the options of `fit`. Adam takes as many steps as the others do; L-BFGS may end early.
+WAYS: dict[str, dict[str, Any]] = {
+    "adam": {"optimiser": "adam", "min_gain": 0.0},
+    "adam, coarse": {"optimiser": "adam", "min_gain": 0.0, "coarse": True},
+    "lbfgs": {"optimiser": "lbfgs"},
+}
+
+
+def ours(data: Regression, way: str, steps: int, generators: int) -> tuple[dict[str, Any], FitReport]:
+    """pathgp in one of its ways; also the report of the first generator."""
     fits, predictions, scores, reports = [], [], [], []
     for seed in range(generators):
         gp = initial(data)
         predicted: list[Any] = []
 
         def fit(gp: pathgp.GP = gp, seed: int = seed) -> None:
-            # Adam takes as many steps as the others do; L-BFGS keeps the default rule for ending early.
-            rule = {"min_gain": 0.0} if optimiser == "adam" else {}
             generator = torch.Generator().manual_seed(seed)
-            fitted = gp.fit(
-                data.X, data.y, steps=steps, learning_rate=RATE, optimiser=optimiser, generator=generator, **rule
-            )
-            reports.append(fitted)
+            reports.append(gp.fit(data.X, data.y, steps=steps, learning_rate=RATE, generator=generator, **WAYS[way]))
 
         def predict(gp: pathgp.GP = gp, predicted: list[Any] = predicted) -> None:
             predicted.append(gp.posterior.mean(data.X_test))
@@ -135,7 +138,7 @@ def ours(data: Regression, optimiser: str, steps: int, generators: int) -> tuple
         predictions.append(seconds(predict))
         scores.append(-nll(data.y_test, *predicted))
     row = {
-        "method": f"pathgp {optimiser}",
+        "method": f"pathgp {way}",
         "seconds": median(a + b for a, b in zip(fits, predictions, strict=True)),
         "fit_seconds": median(fits),
         "predict_seconds": median(predictions),
@@ -218,25 +221,25 @@ def compare(name: str, options: argparse.Namespace, device: str) -> list[dict[st
     reports: dict[str, FitReport] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pathgp.ConvergenceWarning)
-        for optimiser in ("adam", "lbfgs"):
+        for way in options.ways:
             try:
-                row, reports[optimiser] = ours(data, optimiser, options.steps, options.generators)
+                row, reports[way] = ours(data, way, options.steps, options.generators)
             except (RuntimeError, ValueError) as error:
-                row = {"method": f"pathgp {optimiser}", "failed": f"{type(error).__name__}: {error}"}
-            rows[optimiser] = about | row
-            record(rows[optimiser], device)
-        for optimiser, found in times_to_best(data, reports, options.every).items():
-            rows[optimiser] |= found
-            record(rows[optimiser], device)
+                row = {"method": f"pathgp {way}", "failed": f"{type(error).__name__}: {error}"}
+            rows[way] = about | row
+            record(rows[way], device)
+        for way, found in times_to_best(data, reports, options.every).items():
+            rows[way] |= found
+            record(rows[way], device)
     reports.clear()
     measured = min(options.gpytorch_steps or options.steps, options.steps)
     for mode in options.modes:
         if device == "cuda":
             torch.cuda.empty_cache()  # each method starts with the whole device
         rows[mode] = about | gpytorch_row(data, mode, options.steps, measured)
-        for optimiser in ("adam", "lbfgs"):
-            if "seconds" in rows[mode] and "seconds" in rows[optimiser]:
-                rows[mode][f"times_{optimiser}"] = rows[mode]["seconds"] / rows[optimiser]["seconds"]
+        for way in options.ways:
+            if "seconds" in rows[mode] and "seconds" in rows[way]:
+                rows[mode][f"times {way}"] = rows[mode]["seconds"] / rows[way]["seconds"]
         record(rows[mode], device)
     return list(rows.values())
 
@@ -261,6 +264,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--gpytorch-steps", type=int, default=0 if large else 3, help="measure so many; 0 for all")
     parser.add_argument("--modes", nargs="*", choices=("cholesky", "cg"), default=["cholesky", "cg"])
+    parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--generators", type=int, default=4)
     parser.add_argument("--every", type=int, default=5, help="grid of steps on which the best likelihood is looked for")
     parser.add_argument("--rows-of-data", type=int, default=0, help="training rows; 0 takes all")
@@ -270,7 +274,7 @@ def main() -> None:
     for name in names:
         rows += compare(name, options, device)
     keys = ["set", "n", "method", "seconds", "fit_seconds", "predict_seconds", "log_likelihood", "steps_taken"]
-    keys += ["seconds_within", "times_adam", "times_lbfgs", "extrapolated", "failed"]
+    keys += ["seconds_within", *(f"times {way}" for way in WAYS), "extrapolated", "failed"]
     print("\n" + table([{key: row.get(key) for key in keys} for row in rows]))
     print("written to", RESULTS / f"learning_peers_{device}.json")
 
