@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,7 +23,7 @@ from pathgp.inputs import Array, read_matrix, whole_number
 from pathgp.models.grid import GridObservations, GridPrior, extended_root, prior_variance
 from pathgp.operators.kronecker import along_sides
 from pathgp.operators.memory import memory_budget, spans
-from pathgp.pathwise import variance_from_moments
+from pathgp.pathwise import PriorPaths, variance_from_moments
 from pathgp.randomness import as_generator, normal, repeating_seed
 from pathgp.report import ConditionReport
 from pathgp.solvers.base import Callback
@@ -129,6 +130,21 @@ class GridPosterior:
         parts = [centre + f - h for f, h in self._draws(sides, num, as_generator(generator))]
         draws = torch.cat(parts, -1).movedim(-1, 0)
         return give(self._restored(draws, sides))
+
+    def paths(self, *inputs: Array | None) -> Array:
+        """Posterior paths (s, g_1, ..., g_k) that are functions: the same however the inputs are split or grouped.
+
+        Their priors are random features of the product kernel, drawn at the first call, which also solves their
+        systems; a kernel without features raises NotImplementedError. Differentiable in the inputs. On grids `sample`
+        is cheaper and needs no features.
+        """
+        sides, give = self._read(inputs)
+        prior, weights = self._functions
+        centre = self._explained(sides, self._weights[:, :1] - weights)
+        used = self._used(sides)
+        shape = torch.Size([len(G) for G in used])
+        f = prior(_cells(used, shape)).T.reshape(*shape, -1)
+        return give(self._restored((f + centre).movedim(-1, 0), sides))
 
     def at(self, points: Array, generator: torch.Generator | None = None) -> Predictions:
         """Mean, variance and samples at scattered points (m, d_1 + ... + d_k), the columns side by side.
@@ -238,9 +254,27 @@ class GridPosterior:
             for G, F, scaling in zip(sides, self._data.originals, self._data.scalings, strict=True)
         ]
         shape = torch.Size([len(G) for G in given])
-        places = torch.unravel_index(torch.arange(shape.numel(), device=values.device), shape)
-        X = torch.cat([G[place] for G, place in zip(given, places, strict=True)], 1)
-        return restored + self.model.mean_at(X).view(shape)
+        return restored + self.model.mean_at(_cells(given, shape)).view(shape)
+
+    @cached_property
+    def _functions(self) -> tuple[PriorPaths, Tensor]:
+        """Prior paths made of features, and their weights (n, s)."""
+        if self._prior is None:
+            raise ValueError("this posterior has no samples: use condition(samples=64)")
+        data, model, source = self._data, self.model, torch.Generator().manual_seed(self._seed)
+        drawn = PriorPaths.draw(model.product(data), self.num_samples, self._prior.features, data.columns, source)
+        H = model.operator(data, self._settings)
+        deviation = H.noise.sqrt().to(H.dtype)
+        eps = (deviation.unsqueeze(1) if deviation.ndim else deviation) * self._system.noise_draws
+        with torch.no_grad():
+            system = replace(self._system, targets=drawn(data.inputs).T + eps, noise_draws=eps[:, :0])
+        return drawn, self._settings.solve(H, system, source).x
+
+
+def _cells(sides: Sequence[Tensor], shape: torch.Size) -> Tensor:
+    """The inputs of all cells of a grid, row by row: (g_1 ... g_k, d_1 + ... + d_k)."""
+    places = torch.unravel_index(torch.arange(shape.numel(), device=sides[0].device), shape)
+    return torch.cat([G[place] for G, place in zip(sides, places, strict=True)], 1)
 
 
 def _row_by_row(matrices: Sequence[Tensor], grid: Tensor) -> Tensor:

@@ -102,16 +102,22 @@ class GridObservations:
 
 @dataclass(frozen=True)
 class GridPrior:
-    """s draws on a grid from frozen standard normal numbers w (p_1, ..., p_k, s)."""
+    """s draws on a grid from frozen standard normal numbers w (p_1, ..., p_k, s).
+
+    features: random features of each path, for paths that are functions (`GridPosterior.paths`).
+    """
 
     w: Tensor
+    features: int = 512
 
     @classmethod
-    def draw(cls, sizes: tuple[int, ...], samples: int, generator: torch.Generator, like: Tensor) -> GridPrior:
-        return cls(normal((*sizes, samples), generator, like.dtype, like.device))
+    def draw(
+        cls, sizes: tuple[int, ...], samples: int, features: int, generator: torch.Generator, like: Tensor
+    ) -> GridPrior:
+        return cls(normal((*sizes, samples), generator, like.dtype, like.device), features)
 
     def state(self) -> dict[str, Any]:
-        return {"w": self.w}
+        return {"w": self.w, "features": self.features}
 
     def on_grid(self, kernels: Sequence[Kernel], factors: Sequence[Tensor]) -> Tensor:
         """The draws on the training grid at the present hyperparameters: (p_1, ..., p_k, s).

@@ -67,6 +67,7 @@ class LatentKroneckerGP(Model):
         noise: Array | None = None,
         solver: str | Solver = "auto",
         samples: int = 64,
+        features: int = 512,
         tol: float = 1e-2,
         max_epochs: float | None = None,
         generator: torch.Generator | None = None,
@@ -82,6 +83,7 @@ class LatentKroneckerGP(Model):
                 a cell is gp.noise^2 + noise^2.
             solver: as in `GP.condition`.
             samples: number of posterior samples.
+            features: random features of each path, see `GridPosterior.paths`.
             tol: relative residual to reach in every system.
             max_epochs: budget in products with the covariance.
             generator: source of all draws; None draws a fresh seed, which the report records.
@@ -89,13 +91,13 @@ class LatentKroneckerGP(Model):
             callback: called with a `Record` whenever residuals are known.
         """
         began = time.perf_counter()
-        samples = whole_number(samples, "samples", 1)
+        samples, features = whole_number(samples, "samples", 1), whole_number(features, "features", 1)
         settings = Settings.read(solver, tol, max_epochs, "auto", memory)
         generator = as_generator(generator)
         seed = repeating_seed(generator)
         data = self.observe(factors, Y, noise)
         model = self.frozen(data.device)
-        prior = model.draw_prior(data, samples, 0, generator)
+        prior = model.draw_prior(data, samples, features, generator)
         draws = normal((len(data.y), samples), generator, torch.float64, data.device).to(data.dtype)
         return model.solved(data, prior, draws, settings, generator, seed, callback=callback, began=began)
 
@@ -103,7 +105,7 @@ class LatentKroneckerGP(Model):
         """Learn the hyperparameters; ``factors``, ``Y`` and ``noise`` as in `condition`, the options those of `GP.fit`.
 
         The same loop as for tables: pathwise gradients, warm starts, budgets, checkpoints. ``gp.posterior`` is ready
-        afterwards. ``features``, ``coarse`` and ``initialise="subsets"`` have no meaning here.
+        afterwards. ``coarse`` and ``initialise="subsets"`` are for tables.
         """
         unknown = set(options) - set(FIT_OPTIONS)
         if unknown:
@@ -163,10 +165,10 @@ class LatentKroneckerGP(Model):
             return System(data.cells.unsqueeze(1).to(data.dtype), targets, draws, self.deviation(data))
 
     def draw_prior(self, data: GridObservations, samples: int, features: int, generator: torch.Generator) -> GridPrior:
-        return GridPrior.draw(tuple(data.observed.shape), samples, generator, data.factors[0])
+        return GridPrior.draw(tuple(data.observed.shape), samples, features, generator, data.factors[0])
 
     def restore_prior(self, state: dict[str, Any]) -> GridPrior:
-        return GridPrior(state["w"].to(self._noise.raw.device))
+        return GridPrior(state["w"].to(self._noise.raw.device), state["features"])
 
     def largest_variance(self, data: GridObservations) -> float:
         return float(prior_variance(self.sides, data.factors).max())

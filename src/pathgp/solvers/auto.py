@@ -13,7 +13,7 @@ from pathgp.solvers.ap import AP, automatic_block_size
 from pathgp.solvers.base import Run, Solution, Solver, column_norms
 from pathgp.solvers.cg import CG
 from pathgp.solvers.cholesky import Cholesky
-from pathgp.solvers.preconditioners import automatic_rank
+from pathgp.solvers.preconditioners import GridInverse, automatic, automatic_rank
 from pathgp.solvers.sdd import SDD
 from pathgp.solvers.sgd import SGD
 
@@ -111,6 +111,9 @@ def predict_ap(H: Operator, s: int, epochs: float) -> float:
 def predict_cg(H: Operator, s: int, epochs: float) -> float:
     """A factor of rank k, once, 128 columns at a time; each epoch a product with H and two with the factor."""
     n, r = H.shape[0], rates(H.device, H.dtype)
+    if isinstance(automatic(H), GridInverse):
+        # Ten cubes of every side for its eigenvectors, and one iteration with two checks.
+        return sum(10.0 * p**3 for p in getattr(H, "sizes", ())) / r.factorise + 5.0 * product(H, s)
     k = automatic_rank(H)
     evaluate = 0.0 if H.backend != "streamed" else n * k / r.evaluate
     build = evaluate + 4 * n * k**2 / r.multiply64 + k / 128 * 2.5 * r.latency

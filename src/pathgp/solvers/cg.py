@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pathgp.solvers.base import Run, Solution, Solver, Status, column_norms
-from pathgp.solvers.preconditioners import Preconditioner, RandomlyPivotedCholesky
+from pathgp.solvers.preconditioners import Preconditioner, automatic
 
 # The recurrence for the residual drifts from the truth in float32; a product every so often corrects it.
 _CHECK_EVERY = 50
@@ -23,7 +23,8 @@ class CG(Solver):
         q = H d;  a = r.z / d.q;  x += a d;  r -= a q;  z = P^-1 r;  d = z + (r.z / previous r.z) d
 
     One epoch per iteration, six vectors of memory per column. The preconditioner P = F F^T + Sigma comes
-    from a low-rank factor of K: "auto" is a randomly pivoted Cholesky factor of automatic rank, None is none.
+    from a low-rank factor of K: "auto" is a randomly pivoted Cholesky factor of automatic rank (on a complete grid the
+    exact inverse, `GridInverse`), None is none.
     Thesis, section 2.2.4 (eq. cg).
     """
 
@@ -37,7 +38,7 @@ class CG(Solver):
             )
 
     def _solve(self, run: Run, residual: Tensor) -> Solution:
-        choice = RandomlyPivotedCholesky() if isinstance(self.preconditioner, str) else self.preconditioner
+        choice = automatic(run.H) if isinstance(self.preconditioner, str) else self.preconditioner
         if not run.affords(1.0 if choice is None else 1.0 + choice.cost(run.H)):
             return run.finish(run.start, Status.BUDGET_EXHAUSTED, repr(self), "the budget is below one iteration")
         apply, note = ((lambda r: r), "no preconditioner") if choice is None else choice.build(run)

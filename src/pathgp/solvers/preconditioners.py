@@ -5,6 +5,7 @@ Everything here is float64: in float32 the Woodbury identity cancels to nothing 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -182,3 +183,13 @@ class GridInverse(Preconditioner):
 
     def _pivots(self, run: Run, left: Tensor, num: int) -> Tensor:
         raise NotImplementedError("GridInverse has no pivots")
+
+
+def automatic(H: Operator) -> Preconditioner:
+    """What "auto" means: the exact inverse on a complete grid, otherwise a randomly pivoted Cholesky factor.
+
+    With a tenth of the cells missing the inverse on the whole grid takes 440 epochs where the low-rank factor takes 19
+    (500 x 52 cells, squared exponential times periodic, noise 0.1 of the signal), with half missing 710 and 15.
+    """
+    complete = isinstance(H, LatentKroneckerOperator) and H.shape[0] == math.prod(H.sizes) and H.noise.ndim == 0
+    return GridInverse() if complete else RandomlyPivotedCholesky()
