@@ -58,3 +58,11 @@ class Operator(ABC):
     @abstractmethod
     def cost(self, rows: int | None = None) -> float:
         """Epochs of a product with all rows, or with ``rows`` of them."""
+
+    def _check(self, V: Tensor, rows: int, name: str) -> None:
+        if V.ndim != 2 or V.shape[0] != rows:
+            raise ValueError(f"{name} must have shape ({rows}, s), got {tuple(V.shape)}")
+        if V.dtype != self.dtype or V.device != self.device:
+            raise TypeError(
+                f"{name} is {V.dtype} on {V.device}, the operator is {self.dtype} on {self.device}: convert {name}"
+            )

@@ -159,14 +159,6 @@ class KernelOperator(Operator):
             raise ValueError(f"backend must be 'auto', 'dense' or 'streamed', got {backend!r}")
         return backend
 
-    def _check(self, V: Tensor, rows: int, name: str) -> None:
-        if V.ndim != 2 or V.shape[0] != rows:
-            raise ValueError(f"{name} must have shape ({rows}, s), got {tuple(V.shape)}")
-        if V.dtype != self.dtype or V.device != self.device:
-            raise TypeError(
-                f"{name} is {V.dtype} on {V.device}, the operator is {self.dtype} on {self.device}: convert {name}"
-            )
-
     def _weighted_noise(self, V: Tensor, index: Tensor | None = None) -> Tensor:
         noise = self.noise.to(self.dtype)
         if noise.ndim:

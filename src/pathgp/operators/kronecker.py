@@ -47,6 +47,9 @@ class LatentKroneckerOperator(Operator):
     ) -> None:
         if not kernels or len(kernels) != len(factors):
             raise ValueError(f"{len(kernels)} kernels and {len(factors)} factors: one kernel per side of the grid")
+        factors = [F if F.is_floating_point() else F.to(torch.float64) for F in factors]
+        if len({(F.dtype, F.device) for F in factors}) > 1:
+            raise TypeError("factors must have one dtype on one device")
         self.sizes = tuple(len(F) for F in factors)
         if tuple(observed.shape) != self.sizes or observed.dtype != torch.bool:
             raise ValueError(f"observed must be a boolean grid of shape {self.sizes}, got {tuple(observed.shape)}")
@@ -67,12 +70,14 @@ class LatentKroneckerOperator(Operator):
         self._places = torch.unravel_index(self.cells, self.sizes)
 
     def __matmul__(self, V: Tensor) -> Tensor:
+        self._check(V, self.shape[0], "V")
         result = self._weighted_noise(V)
         for part in spans(V.shape[1], self._columns_at_once()):
             result[:, part] += self.gather(self.multiply(self.scatter(V[:, part])))
         return result
 
     def rows(self, index: Tensor, V: Tensor) -> Tensor:
+        self._check(V, self.shape[0], "V")
         if self.cost(len(index)) >= 1.0:
             return (self @ V)[index]
         result = self._weighted_noise(V[index], index)
@@ -81,6 +86,7 @@ class LatentKroneckerOperator(Operator):
         return result
 
     def columns(self, index: Tensor, D: Tensor) -> Tensor:
+        self._check(D, len(index), "D")
         result = torch.zeros(self.shape[0], D.shape[1], dtype=self.dtype, device=self.device)
         if self.cost(len(index)) >= 1.0:
             return self @ result.index_add_(0, index, D)
@@ -103,6 +109,8 @@ class LatentKroneckerOperator(Operator):
         With l and r scattered to the grid and unfolded along side i, G_i = sum_j l_j (x_{m != i} K_m) r_j^T has the
         size of factor i, and the derivative in its parameters is that of sum(G_i * K_i).
         """
+        self._check(L, self.shape[0], "L")
+        self._check(R, self.shape[0], "R")
         L, R = L.detach(), R.detach()
         k, step = len(self.sizes), self._columns_at_once()
         G = [torch.zeros(p, p, dtype=torch.float64, device=self.device) for p in self.sizes]
