@@ -12,7 +12,7 @@ import math
 import sys
 import time
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -109,27 +109,35 @@ class Settings:
         return solution
 
 
+@dataclass(frozen=True)
+class Solve:
+    """One solve on the way to a posterior: how, from where, and what its report is to say.
+
+    seed: what repeats the draws.  no_paths: why there are none.  x0: an initial guess.  began: when the caller's clock
+    started, so that the report's seconds include its preparations.
+    """
+
+    settings: Settings
+    generator: torch.Generator
+    seed: int | None = None
+    no_paths: str = ""
+    x0: Tensor | None = None
+    callback: Callback | None = None
+    began: float = field(default_factory=time.perf_counter)
+
+
 def solve_system(
-    H: Operator,
-    largest: float,
-    columns: int,
-    system: System,
-    settings: Settings,
-    generator: torch.Generator,
-    x0: Tensor | None = None,
-    callback: Callback | None = None,
-    began: float | None = None,
+    H: Operator, largest: float, columns: int, system: System, how: Solve
 ) -> tuple[Tensor, ConditionReport]:
     """The representer weights (n, 1 + s) and the report; warns when the solver stopped short.
 
-    ``largest``: the largest prior variance at the data.  ``columns``: of the inputs.  ``began``: when the caller's
-    clock started, so that the report's seconds include its preparations.
+    ``largest``: the largest prior variance at the data.  ``columns``: of the inputs.
     """
-    began = time.perf_counter() if began is None else began
+    settings = how.settings
     size = float(torch.linalg.vector_norm(system.targets[:, 0]))
     if not math.isfinite(size):
         raise ValueError(f"the sum of squares of y is beyond the range of {H.dtype}: rescale y")
-    solution = settings.solve(H, system, generator, x0, callback)
+    solution = settings.solve(H, system, how.generator, how.x0, how.callback)
     residual = float(solution.residual[0]) * size
     report = ConditionReport(
         rows=H.shape[0],
@@ -142,8 +150,9 @@ def solve_system(
         tol=settings.tol,
         solution=replace(solution, x=solution.x[:0]),
         error_bound=math.sqrt(largest) * residual / (2.0 * float(system.deviation.min())),
-        seconds=time.perf_counter() - began,
-        seed=None,
+        seconds=time.perf_counter() - how.began,
+        seed=how.seed,
+        no_paths=how.no_paths,
     )
     if not solution.converged:
         warnings.warn(

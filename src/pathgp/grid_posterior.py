@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pathgp.conditioning import Settings, System, solve_system
+from pathgp.conditioning import Settings, Solve, System, solve_system
 from pathgp.inputs import Array, read_matrix, whole_number
 from pathgp.models.grid import GridObservations, GridPrior, extended_root, prior_variance
 from pathgp.operators.kronecker import along_sides
@@ -75,22 +75,14 @@ class GridPosterior:
         data: GridObservations,
         prior: GridPrior | None,
         draws: Tensor,
-        settings: Settings,
-        generator: torch.Generator,
-        seed: int | None,
-        x0: Tensor | None = None,
-        callback: Callback | None = None,
-        began: float | None = None,
+        how: Solve,
     ) -> GridPosterior:
         """Solve the systems of a model and its prior draws."""
-        began = time.perf_counter() if began is None else began
         system = model.system(data, prior, draws)
-        H = model.operator(data, settings)
-        largest = model.largest_variance(data)
-        weights, report = solve_system(H, largest, data.columns, system, settings, generator, x0, callback, began)
-        bound = report.error_bound * float(data.scaling.target_scale)
-        report = replace(report, seed=seed, error_bound=bound)
-        return cls(model, data, system, prior, weights, settings, report)
+        H = model.operator(data, how.settings)
+        weights, report = solve_system(H, model.largest_variance(data), data.columns, system, how)
+        report = replace(report, error_bound=report.error_bound * float(data.scaling.target_scale))
+        return cls(model, data, system, prior, weights, how.settings, report)
 
     @property
     def num_samples(self) -> int:
@@ -189,9 +181,8 @@ class GridPosterior:
         kept = old.observed.flatten()[data.cells].unsqueeze(1)
         draws = torch.where(kept, everywhere[data.cells], draws)
         x0 = self._scattered(self._weights).reshape(-1, self._weights.shape[1])[data.cells]
-        return GridPosterior.solved(
-            self.model, data, self._prior, draws, self._settings, generator, seed, x0, callback, began
-        )
+        how = Solve(self._settings, generator, seed, x0=x0, callback=callback, began=began)
+        return GridPosterior.solved(self.model, data, self._prior, draws, how)
 
     def __repr__(self) -> str:
         return f"GridPosterior\n{self.report!r}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pathgp.conditioning import Settings, System, solve_system
+from pathgp.conditioning import Settings, Solve, System, solve_system
 from pathgp.exact import ExactCovariance
 from pathgp.inputs import Array, Matrix, read_matrix, read_vector, whole_number
 from pathgp.kernels import Kernel
@@ -68,27 +68,18 @@ class Posterior:
         scaling: Standardisation,
         system: System,
         prior: PriorPaths | None,
-        settings: Settings,
-        generator: torch.Generator,
-        seed: int | None,
-        no_paths: str = "",
-        x0: Tensor | None = None,
-        callback: Callback | None = None,
-        began: float | None = None,
+        how: Solve,
     ) -> Posterior:
         """Solve the system of a model and its prior draws; what conditioning, updates and fits end with."""
-        began = time.perf_counter() if began is None else began
-        H = settings.operator(model.kernel, system.X, system.deviation)
+        H = how.settings.operator(model.kernel, system.X, system.deviation)
         largest = float(model.kernel.diag(system.X).max())
-        weights, report = solve_system(H, largest, system.X.shape[1], system, settings, generator, x0, callback, began)
+        weights, report = solve_system(H, largest, system.X.shape[1], system, how)
         report = replace(
             report,
             features=0 if prior is None else prior.features.num,
-            no_paths=no_paths,
-            seed=seed,
             error_bound=report.error_bound * float(scaling.target_scale),
         )
-        return cls(model, scaling, system, prior, weights, settings, report)
+        return cls(model, scaling, system, prior, weights, how.settings, report)
 
     @property
     def num_samples(self) -> int:
@@ -192,19 +183,8 @@ class Posterior:
         draws = normal((len(y), self.num_samples), generator, torch.float64, X.device).to(X.dtype)
         grown = system.extended(self.model.system(data, self._prior, draws))
         x0 = torch.cat([self._weights, self._weights.new_zeros(len(y), self._weights.shape[1])])
-        return Posterior.solved(
-            self.model,
-            self._scaling,
-            grown,
-            self._prior,
-            self._settings,
-            generator,
-            seed,
-            no_paths=self.report.no_paths,
-            x0=x0,
-            callback=callback,
-            began=began,
-        )
+        how = Solve(self._settings, generator, seed, self.report.no_paths, x0, callback, began)
+        return Posterior.solved(self.model, self._scaling, grown, self._prior, how)
 
     def components(self) -> dict[str, Component]:
         """For a kernel k = sum_c k_c the posterior of each summand, by name: mean, variance and paths of f_c.

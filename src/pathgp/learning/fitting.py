@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pathgp.conditioning import Settings
+from pathgp.conditioning import Settings, Solve
 from pathgp.inputs import real_number, whole_number
 from pathgp.learning.checkpoint import Checkpoint, as_checkpoint
 from pathgp.learning.estimators import Exact, Iterative, State
@@ -142,7 +142,7 @@ def _solved(running: Fit, state: State, settings: Settings, x0: Tensor | None, n
     data = running.data
     empty = torch.empty(len(data.y), 0, dtype=data.dtype, device=data.device)
     draws = empty if state.draws is None else state.draws
-    return model.solved(data, prior, draws, settings, running.generator, running.seed, no_paths, x0)
+    return model.solved(data, prior, draws, Solve(settings, running.generator, running.seed, no_paths, x0))
 
 
 def _draw(model: Model, data: Any, state: State, samples: int, features: int, generator: torch.Generator) -> str:

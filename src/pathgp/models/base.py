@@ -11,13 +11,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from pathgp.conditioning import Settings, System
+from pathgp.conditioning import Settings, Solve, System
 from pathgp.inputs import real_number
 from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import LogNormal, Positive, PositiveValue
 from pathgp.learning.hyperparameters import constrain, values
 from pathgp.operators import Operator
-from pathgp.solvers.base import Callback
 
 Mean = float | Callable[[Tensor], Tensor]
 
@@ -69,19 +68,7 @@ class Model(nn.Module):
         """Every kernel with the inputs it sees."""
 
     @abstractmethod
-    def solved(
-        self,
-        data: Any,
-        prior: Any,
-        draws: Tensor,
-        settings: Settings,
-        generator: torch.Generator,
-        seed: int | None,
-        no_paths: str = "",
-        x0: Tensor | None = None,
-        callback: Callback | None = None,
-        began: float | None = None,
-    ) -> Any:
+    def solved(self, data: Any, prior: Any, draws: Tensor, how: Solve) -> Any:
         """The posterior of this model, which keeps the model and the draws: give copies."""
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pathgp.conditioning import Settings, System, extend_prior
+from pathgp.conditioning import Settings, Solve, System, extend_prior
 from pathgp.inputs import Array, read_matrix, read_vector, whole_number
 from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import short
@@ -122,7 +122,8 @@ class GP(Model):
         except NotImplementedError as error:
             samples, no_paths = 0, str(error)
         draws = normal((len(data.y), samples), generator, torch.float64, data.device).to(data.dtype)
-        return model.solved(data, prior, draws, settings, generator, seed, no_paths, callback=callback, began=began)
+        how = Solve(settings, generator, seed, no_paths, callback=callback, began=began)
+        return model.solved(data, prior, draws, how)
 
     def fit(
         self,
@@ -248,23 +249,8 @@ class GP(Model):
     def kernels_and_inputs(self, data: Observations) -> list[tuple[Kernel, Tensor]]:
         return [(self.kernel, data.X)]
 
-    def solved(
-        self,
-        data: Observations,
-        prior: PriorPaths | None,
-        draws: Tensor,
-        settings: Settings,
-        generator: torch.Generator,
-        seed: int | None,
-        no_paths: str = "",
-        x0: Tensor | None = None,
-        callback: Callback | None = None,
-        began: float | None = None,
-    ) -> Posterior:
-        system = self.system(data, prior, draws)
-        return Posterior.solved(
-            self, data.scaling, system, prior, settings, generator, seed, no_paths, x0, callback, began
-        )
+    def solved(self, data: Observations, prior: PriorPaths | None, draws: Tensor, how: Solve) -> Posterior:
+        return Posterior.solved(self, data.scaling, self.system(data, prior, draws), prior, how)
 
     def __repr__(self) -> str:
         return f"GP({self.kernel!r}, noise={short(self.noise)}, {self._described()})"

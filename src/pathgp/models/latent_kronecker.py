@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pathgp.conditioning import Settings, System
+from pathgp.conditioning import Settings, Solve, System
 from pathgp.grid_posterior import GridPosterior
 from pathgp.inputs import Array, read_factors, read_grid, whole_number
 from pathgp.kernels import Kernel, Product, Sum
@@ -99,7 +99,8 @@ class LatentKroneckerGP(Model):
         model = self.frozen(data.device)
         prior = model.draw_prior(data, samples, features, generator)
         draws = normal((len(data.y), samples), generator, torch.float64, data.device).to(data.dtype)
-        return model.solved(data, prior, draws, settings, generator, seed, callback=callback, began=began)
+        how = Solve(settings, generator, seed, callback=callback, began=began)
+        return model.solved(data, prior, draws, how)
 
     def fit(self, factors: Sequence[Array | None], Y: Array, noise: Array | None = None, **options: Any) -> FitReport:
         """Learn the hyperparameters; ``factors``, ``Y`` and ``noise`` as in `condition`, the options those of `GP.fit`.
@@ -176,20 +177,8 @@ class LatentKroneckerGP(Model):
     def kernels_and_inputs(self, data: GridObservations) -> list[tuple[Kernel, Tensor]]:
         return list(zip(self.sides, data.factors, strict=True))
 
-    def solved(
-        self,
-        data: GridObservations,
-        prior: GridPrior | None,
-        draws: Tensor,
-        settings: Settings,
-        generator: torch.Generator,
-        seed: int | None,
-        no_paths: str = "",
-        x0: Tensor | None = None,
-        callback: Callback | None = None,
-        began: float | None = None,
-    ) -> GridPosterior:
-        return GridPosterior.solved(self, data, prior, draws, settings, generator, seed, x0, callback, began)
+    def solved(self, data: GridObservations, prior: GridPrior | None, draws: Tensor, how: Solve) -> GridPosterior:
+        return GridPosterior.solved(self, data, prior, draws, how)
 
     def __repr__(self) -> str:
         kernels = ", ".join(repr(kernel) for kernel in self.sides)
