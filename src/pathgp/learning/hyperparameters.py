@@ -23,7 +23,9 @@ def hyperparameters(model: nn.Module) -> dict[str, Positive | nn.Parameter]:
             continue
         for name, parameter in module.named_parameters(recurse=False):
             found[f"{path}.{name}" if path else name] = parameter
-    return dict(zip(_shortened(found), found.values(), strict=True))
+    named = dict(zip(_shortened(found), found.values(), strict=True))
+    # Kernels first, then noise and mean.
+    return dict(sorted(named.items(), key=lambda item: item[0].split(".")[0] in ("noise", "mean")))
 
 
 def value_of(parameter: Positive | nn.Parameter) -> Tensor:

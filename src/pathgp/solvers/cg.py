@@ -39,7 +39,8 @@ class CG(Solver):
 
     def _solve(self, run: Run, residual: Tensor) -> Solution:
         choice = automatic(run.H) if isinstance(self.preconditioner, str) else self.preconditioner
-        if not run.affords(1.0 if choice is None else 1.0 + choice.cost(run.H)):
+        each = 0.0 if choice is None else choice.applied(run.H)
+        if not run.affords(1.0 if choice is None else 1.0 + choice.cost(run.H) + each):
             return run.finish(run.start, Status.BUDGET_EXHAUSTED, repr(self), "the budget is below one iteration")
         apply, note = ((lambda r: r), "no preconditioner") if choice is None else choice.build(run)
         # Norms live on the CPU: the stopping test then waits for the device once in an iteration.
@@ -67,7 +68,7 @@ class CG(Solver):
 
             claimed = run.satisfied(norms) or not bool((sound.cpu() & (norms[active] > run.tol)).any())
             if claimed or run.iterations % _CHECK_EVERY == 0:
-                if not run.affords(1.0):
+                if not run.affords(1.0 + each):
                     break
                 x[:, active] = part
                 residual = run.residual(x)
@@ -96,6 +97,8 @@ class CG(Solver):
                 active, part, r, d = active[keep], part[:, keep], r[:, keep], d[:, keep]
                 rz, sound = rz[keep], sound[keep]
 
+            if not run.affords(1.0 + each):
+                break
             z = apply(r)
             new = _dots(r, z)
             d = z + torch.where(sound, new / rz, 0.0).to(r.dtype) * d

@@ -64,6 +64,10 @@ class Preconditioner(ABC):
         """The most epochs that ``build`` can take."""
         return H.cost(self.largest_rank(H))
 
+    def applied(self, H: Operator) -> float:
+        """Epochs of one application, where it counts beside a product."""
+        return 0.0
+
     def build(self, run: Run) -> tuple[Callable[[Tensor], Tensor], str]:
         """The preconditioner of ``run.H`` and a note on it; columns of K are counted as epochs."""
         noise = run.H.noise
@@ -162,6 +166,9 @@ class GridInverse(Preconditioner):
     def cost(self, H: Operator) -> float:
         return 0.0
 
+    def applied(self, H: Operator) -> float:
+        return 2.0 * H.cost()
+
     def build(self, run: Run) -> tuple[Callable[[Tensor], Tensor], str]:
         H = run.H
         if not isinstance(H, LatentKroneckerOperator):
@@ -175,7 +182,7 @@ class GridInverse(Preconditioner):
         Qt = [V.T for V in Q]
 
         def apply(R: Tensor) -> Tensor:
-            run.epochs += 2.0 * H.cost()
+            run.epochs += self.applied(H)
             return H.gather(along_sides(Q, inverse * along_sides(Qt, H.scatter(R))))
 
         missing = 1.0 - H.shape[0] / inverse.numel()
