@@ -72,8 +72,8 @@ def test_out_of_budget_is_said_and_kept(case: Any, problem: Any) -> None:
     for budget in (1.0, 2.0, 5.5):
         solution = _solve(case, problem, tol=1e-14, max_epochs=budget)
         assert solution.epochs <= budget + 1e-6
-        # A direct method may get there within the budget.
-        if "Cholesky()" not in solution.solver:
+        # A direct method may get there within the budget, and on a complete grid preconditioned CG is one.
+        if "Cholesky()" not in solution.solver and "inverse on the whole grid" not in solution.note:
             assert solution.status is Status.BUDGET_EXHAUSTED
         assert solution.converged == bool((solution.residual <= 1e-14).all())
         error = (solution.residual.double() - problem.residual(solution.x)).abs()

@@ -19,7 +19,7 @@ class Pretend(KernelOperator):
 
     def __init__(self, n: int, backend: str, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(kernels.Matern(1.5, 0.3), torch.zeros(1, 1, dtype=dtype))
-        self.shape, self.backend, self.memory = (n, n), backend, 10**12
+        self.shape, self.entries, self.backend, self.memory = (n, n), n**2, backend, 10**12
 
 
 def test_small_systems_are_solved_directly(make: Make) -> None:

@@ -1,0 +1,120 @@
+"""The inverse on the whole grid as a preconditioner: exact where nothing is missing, sound where something is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from pathgp import kernels
+from pathgp.operators import KernelOperator, LatentKroneckerOperator
+from pathgp.solvers import AP, CG, SGD, Auto, GridInverse, RandomlyPivotedCholesky
+from pathgp.solvers.base import Run
+from pathgp.solvers.preconditioners import automatic
+
+SIZES = {1: (60,), 2: (12, 9), 3: (6, 5, 4)}
+
+
+def grid(
+    k: int, missing: float = 0.0, noise: float | Tensor = 0.2, dtype: torch.dtype = torch.float64
+) -> tuple[LatentKroneckerOperator, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    factors = [torch.rand(p, 2, generator=generator, dtype=torch.float64).to(dtype) for p in SIZES[k]]
+    parts = [kernels.Scale(kernels.Matern(1.5, 0.4), 1.3), kernels.SquaredExponential(0.5), kernels.Matern(0.5, 0.7)]
+    observed = torch.rand(SIZES[k], generator=generator) >= missing
+    H = LatentKroneckerOperator(parts[:k], factors, observed, noise)
+    return H, torch.randn(H.shape[0], 4, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def applied(H: LatentKroneckerOperator, R: Tensor) -> Tensor:
+    run = Run(H, R, None, None, 1e-2, None, None, None, "every")
+    apply, _ = GridInverse().build(run)
+    result = apply(R)
+    assert run.epochs == GridInverse().applied(H) == 2.0
+    return result
+
+
+def dense(H: LatentKroneckerOperator) -> Tensor:
+    return H.block(torch.arange(H.shape[0]))
+
+
+@pytest.mark.parametrize("k", SIZES)
+def test_the_inverse_of_a_complete_grid(k: int) -> None:
+    H, B = grid(k)
+    torch.testing.assert_close(applied(H, B), torch.linalg.solve(dense(H), B), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("k", SIZES)
+def test_one_iteration_on_a_complete_grid(k: int, dtype: torch.dtype) -> None:
+    H, B = grid(k, dtype=dtype)
+    for solver in (CG(GridInverse()), CG()):
+        solution = solver.solve(H, B, tol=1e-4)
+        assert solution.converged
+        assert solution.iterations == 1
+        assert solution.epochs == 4.0
+        assert solution.note == "inverse on the whole grid, 0 % of it missing"
+
+
+@pytest.mark.parametrize("noise", ["scalar", "per-cell"])
+@pytest.mark.parametrize("missing", [0.0, 0.3, 0.8])
+@pytest.mark.parametrize("k", SIZES)
+def test_symmetric_positive_definite_and_right_in_the_end(k: int, missing: float, noise: str) -> None:
+    n = grid(k, missing)[0].shape[0]
+    H, B = grid(k, missing, 0.2 if noise == "scalar" else torch.linspace(0.1, 0.5, n, dtype=torch.float64))
+    M = applied(H, torch.eye(n, dtype=torch.float64))
+    torch.testing.assert_close(M, M.T)
+    assert float(torch.linalg.eigvalsh(M).min()) > 0
+    solution = CG(GridInverse()).solve(H, B, tol=1e-8)
+    assert solution.converged
+    torch.testing.assert_close(solution.x, torch.linalg.solve(dense(H), B), rtol=1e-6, atol=1e-6)
+
+
+def test_without_noise_and_with_rows_alike() -> None:
+    """A singular matrix on the whole grid: the largest eigenvalue lends its rounding error."""
+    H, B = grid(2, noise=0.0)
+    assert bool(torch.isfinite(applied(H, B)).all())
+    factors = [torch.zeros(5, 1, dtype=torch.float64), torch.linspace(0.0, 1.0, 4, dtype=torch.float64).unsqueeze(1)]
+    parts = [kernels.Matern(1.5, 0.4), kernels.SquaredExponential(0.5)]
+    H = LatentKroneckerOperator(parts, factors, torch.ones(5, 4, dtype=torch.bool), 0.1)
+    solution = CG(GridInverse()).solve(H, B[:20], tol=1e-8)
+    assert solution.converged
+    assert solution.iterations <= 2
+
+
+def test_a_budget_counts_the_applications() -> None:
+    H, B = grid(2, missing=0.3, noise=0.05)
+    for budget in (1.0, 3.0, 4.0, 6.5, 20.0):
+        assert CG(GridInverse()).solve(H, B, tol=1e-12, max_epochs=budget).epochs <= budget
+
+
+def test_what_automatic_means() -> None:
+    n = grid(2)[0].shape[0]
+    assert automatic(grid(2)[0]) == GridInverse()
+    assert automatic(grid(2, missing=0.1)[0]) == RandomlyPivotedCholesky()
+    per_cell = torch.linspace(0.1, 0.5, n, dtype=torch.float64)
+    assert automatic(grid(2, noise=per_cell)[0]) == RandomlyPivotedCholesky()
+
+
+def test_auto_says_that_a_complete_grid_is_solved_through_its_factors() -> None:
+    H, B = grid(2)
+    solution = Auto().solve(H, B)
+    assert solution.converged
+    assert "inverse on the whole grid" in solution.note
+    # Rows of a grid cost as much as those of a dense matrix: AP is never the first choice here.
+    holes, B = grid(2, missing=0.3)
+    assert not Auto().solve(holes, B).note.startswith(AP.__name__)
+
+
+def test_refused_for_other_operators(make: Callable[..., tuple[KernelOperator, Tensor]]) -> None:
+    H, B = make(n=50)
+    with pytest.raises(ValueError, match="GridInverse is for grids with holes, not for KernelOperator"):
+        CG(GridInverse()).solve(H, B)
+
+
+def test_primal_sgd_is_refused() -> None:
+    H, B = grid(2, missing=0.3)
+    with pytest.raises(NotImplementedError, match="no random features for primal SGD: use CG"):
+        SGD().solve(H, B)
