@@ -24,7 +24,7 @@ from pathgp.models.grid import GridObservations, GridPrior, extended_root, prior
 from pathgp.operators.kronecker import along_sides
 from pathgp.operators.memory import memory_budget, spans
 from pathgp.pathwise import PriorPaths, variance_from_moments
-from pathgp.randomness import as_generator, normal, repeating_seed
+from pathgp.randomness import as_generator, normal, offspring, repeating_seed
 from pathgp.report import ConditionReport
 from pathgp.solvers.base import Callback
 
@@ -163,19 +163,27 @@ class GridPosterior:
         )
 
     def update(
-        self, Y: Array, generator: torch.Generator | None = None, callback: Callback | None = None
+        self,
+        Y: Array,
+        noise: Array | None = None,
+        generator: torch.Generator | None = None,
+        callback: Callback | None = None,
     ) -> GridPosterior:
         """The posterior with another set of observed cells on the same grid: same draws, warm-started.
 
-        Cells observed before keep the draws of their noise; hyperparameters and settings stay.
+        Cells observed before keep the draws of their noise; hyperparameters and settings stay. ``noise``: known
+        standard deviations of all cells, as in `LatentKroneckerGP.condition`.
         """
+        if noise is None and self._data.known is not None:
+            raise ValueError("the noise was known so far: give that of all cells to update(Y, noise=...)")
         began = time.perf_counter()
         generator = as_generator(generator)
         seed = repeating_seed(generator)
-        data, old = self.model.observe(self._data.originals, Y), self._data
+        data, old = self.model.observe(self._data.originals, Y, noise), self._data
         if data.observed.shape != old.observed.shape:
             raise ValueError(f"Y has shape {tuple(data.observed.shape)}, the grid has {tuple(old.observed.shape)}")
-        data = replace(data, factors=old.factors, scalings=old.scalings)
+        known = None if data.known is None else data.known * data.scaling.target_scale / old.scaling.target_scale
+        data = replace(data, factors=old.factors, originals=old.originals, known=known, scalings=old.scalings)
         draws = normal((len(data.y), self.num_samples), generator, torch.float64, data.device).to(data.dtype)
         everywhere = self._scattered(self._system.noise_draws).reshape(-1, self.num_samples)
         kept = old.observed.flatten()[data.cells].unsqueeze(1)
@@ -252,7 +260,8 @@ class GridPosterior:
         """Prior paths made of features, and their weights (n, s)."""
         if self._prior is None:
             raise ValueError("this posterior has no samples: use condition(samples=64)")
-        data, model, source = self._data, self.model, torch.Generator().manual_seed(self._seed)
+        # The noise of the paths may come from the same seed.
+        data, model, source = self._data, self.model, offspring(torch.Generator().manual_seed(self._seed))
         drawn = PriorPaths.draw(model.product(data), self.num_samples, self._prior.features, data.columns, source)
         H = model.operator(data, self._settings)
         deviation = H.noise.sqrt().to(H.dtype)

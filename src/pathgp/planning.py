@@ -60,7 +60,7 @@ class GridPlan:
     @property
     def choice(self) -> str:
         """What `LatentKroneckerGP` takes: the way with fewer operations."""
-        return min(self.flops, key=lambda way: self.flops[way])
+        return "dense" if self.flops["dense"] < self.flops["kronecker"] else "kronecker"
 
     def __repr__(self) -> str:
         limit = break_even(*self.sizes)
@@ -85,7 +85,10 @@ def plan_grid(
     dtype: torch.dtype = torch.float32,
 ) -> GridPlan:
     """What products cost on a grid with these sides, of which ``observed`` cells (by default all) have a value."""
-    cells = math.prod(sizes)
+    if not sizes:
+        raise ValueError("plan_grid needs the sizes of the sides, for instance plan_grid(2000, 52)")
+    sizes = tuple(whole_number(p, "a side of the grid", 1) for p in sizes)
+    cells, columns = math.prod(sizes), whole_number(columns, "columns", 1)
     n = cells if observed is None else whole_number(observed, "observed", 1)
     if n > cells:
         raise ValueError(f"{n} observed cells of {cells}")
@@ -97,4 +100,4 @@ def plan_grid(
         "dense": max(flops["dense"] / rate.multiply, kept["dense"] / rate.read),
         "kronecker": flops["kronecker"] / rate.multiply + grids / rate.read,
     }
-    return GridPlan(tuple(sizes), n, columns, flops, kept, seconds)
+    return GridPlan(sizes, n, columns, flops, kept, seconds)

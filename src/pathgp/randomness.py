@@ -23,6 +23,12 @@ def repeating_seed(generator: torch.Generator) -> int | None:
     return seed if torch.equal(fresh.get_state(), generator.get_state()) else None
 
 
+def offspring(generator: torch.Generator) -> torch.Generator:
+    """A generator whose numbers have nothing to do with those that others drew from the same seed."""
+    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    return torch.Generator(generator.device).manual_seed(seed)
+
+
 def normal(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Standard normal draws on ``device``, made where the generator lives (a CPU generator serves all)."""
     return torch.randn(shape, generator=generator, dtype=dtype, device=generator.device).to(device)

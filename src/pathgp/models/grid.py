@@ -23,7 +23,7 @@ from torch import Tensor
 from pathgp.kernels import Kernel
 from pathgp.models.standardise import Standardisation
 from pathgp.operators.kronecker import along_sides
-from pathgp.randomness import normal
+from pathgp.randomness import normal, offspring
 from pathgp.solvers.cholesky import factorise
 
 # Directions of S22 with less than this part of the variance at new inputs are rounding errors: inputs seen before.
@@ -87,9 +87,6 @@ class GridObservations:
         """(y - mean) in the model's units (n,), in the dtype of the factors."""
         return self.scaling.targets(self.y - mean).to(self.dtype)
 
-    def subset(self, rows: Tensor) -> GridObservations:
-        raise ValueError("a grid is learned from as a whole: coarse=True and initialise='subsets' are for tables")
-
     def fingerprint(self) -> str:
         """A digest of the numbers: equal for equal data only."""
         digest = hashlib.sha256()
@@ -129,7 +126,9 @@ class GridPrior:
 
     def extended(self, shapes: Sequence[tuple[int, int]], generator: torch.Generator) -> Tensor:
         """w with fresh numbers in all new blocks; ``shapes``: old and new entries of every side."""
-        fresh = normal((*(a + b for a, b in shapes), self.w.shape[-1]), generator, self.w.dtype, self.w.device)
+        # w itself may come from the same seed: its numbers must not appear again in the new blocks.
+        source = offspring(generator)
+        fresh = normal((*(a + b for a, b in shapes), self.w.shape[-1]), source, self.w.dtype, self.w.device)
         fresh[tuple(slice(a) for a, _ in shapes)] = self.w
         return fresh
 

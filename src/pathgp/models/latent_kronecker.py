@@ -112,6 +112,8 @@ class LatentKroneckerGP(Model):
         if unknown:
             raise TypeError(f"fit has no option {', '.join(sorted(unknown))}")
         chosen = {**FIT_OPTIONS, **options}
+        if chosen["coarse"] or chosen["initialise"] == "subsets":
+            raise ValueError("a grid is learned from as a whole: coarse=True and initialise='subsets' are for tables")
         names = ("solver", "tol", "max_epochs", "backend", "memory")
         settings = Settings.read(*(chosen.pop(name) for name in names))
         return fit(self, self.observe(factors, Y, noise), settings=settings, **chosen)
@@ -119,26 +121,30 @@ class LatentKroneckerGP(Model):
     def observe(self, factors: Sequence[Array | None], Y: Array, noise: Array | None = None) -> GridObservations:
         """Check a grid of data and bring it into the model's units."""
         grid = read_grid(Y)
-        originals = read_factors(factors, tuple(grid.shape), len(self.kernels), grid)
+        found = read_factors(factors, tuple(grid.shape), len(self.kernels), grid)
+        originals = [F.detach().clone() for F in found]
         observed = ~torch.isnan(grid)
         if not bool(observed.any()):
             raise ValueError("every value of Y is missing: at least one observation is needed")
         y = grid[observed].to(torch.float64)
         known = None
         if noise is not None:
-            everywhere = read_grid(noise, "noise").to(grid.device).expand_as(grid)
-            known = everywhere[observed].to(torch.float64)
+            known = _spread(read_grid(noise, "noise").to(grid.device), grid)[observed].to(torch.float64)
             if not bool((known >= 0).all()):
                 raise ValueError("noise must hold standard deviations, not negative and not missing, in observed cells")
-        if self.standardise:
-            scalings = [Standardisation.of(F, y) for F in originals]
-            if isinstance(self.mean, nn.Module):
-                scalings[0] = replace(scalings[0], target_shift=y.new_zeros(()))
-        else:
-            scalings = [Standardisation.identity(F) for F in originals]
-        inputs = [scaling.inputs(F).detach().clone() for scaling, F in zip(scalings, originals, strict=True)]
+        plain = [Standardisation.identity(F) for F in originals]
+        data = GridObservations(originals, originals, observed, y, known, plain, not isinstance(Y, Tensor))
+        if not self.standardise:
+            return data
+        # As in `GP.observe`: a learned mean stands for the level of y, any other is taken off first.
+        learned = isinstance(self.mean, nn.Module)
+        centred = y if learned else y - self.mean_at(data.given, exact=True)
+        scalings = [Standardisation.of(F, centred) for F in originals]
+        if learned:
+            scalings[0] = replace(scalings[0], target_shift=y.new_zeros(()))
+        inputs = [scaling.inputs(F) for scaling, F in zip(scalings, originals, strict=True)]
         known = None if known is None else known / scalings[0].target_scale
-        return GridObservations(inputs, originals, observed, y, known, scalings, not isinstance(Y, Tensor))
+        return replace(data, factors=inputs, known=known, scalings=scalings)
 
     def operator(self, data: GridObservations, settings: Settings) -> Operator:
         """Through the factors, or dense where so much is missing that a dense product takes fewer operations."""
@@ -183,3 +189,12 @@ class LatentKroneckerGP(Model):
     def __repr__(self) -> str:
         kernels = ", ".join(repr(kernel) for kernel in self.sides)
         return f"LatentKroneckerGP([{kernels}], noise={short(self.noise)}, {self._described()})"
+
+
+def _spread(noise: Tensor, grid: Tensor) -> Tensor:
+    """Noise on every cell of a grid, from what broadcasts to it."""
+    try:
+        return noise.expand_as(grid)
+    except RuntimeError:
+        shapes = f"{tuple(noise.shape)}, which does not broadcast to that of Y, {tuple(grid.shape)}"
+        raise ValueError(f"noise has shape {shapes}") from None
