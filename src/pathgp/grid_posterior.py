@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pathgp.conditioning import Settings, Solve, System, solve_system
 from pathgp.inputs import Array, read_matrix, whole_number
+from pathgp.learning.evidence import Evidence, log_density
 from pathgp.models.grid import GridObservations, GridPrior, extended_root, prior_variance
 from pathgp.operators.kronecker import along_sides
 from pathgp.operators.memory import memory_budget, spans
@@ -161,6 +162,13 @@ class GridPosterior:
             read.give(self._data.scaling.restore_variance(variance)),
             read.give(restore((both[:, :1] + f - h).T) + shift),
         )
+
+    def log_marginal_likelihood(self, probes: int = 32, generator: torch.Generator | None = None) -> Evidence:
+        """log p(y) of the observed cells in the units of y, with an error bar, as for `Posterior`."""
+        H = self.model.operator(self._data, self._settings)
+        found = log_density(H, self._system.targets[:, 0], self._weights[:, 0], probes, generator)
+        units = len(self._data.y) * math.log(float(self._data.scaling.target_scale))
+        return replace(found, value=found.value - units)
 
     def update(
         self,

@@ -116,7 +116,6 @@ def log_marginal_likelihood(
     """
     probes, generator = whole_number(probes, "probes", 4), as_generator(generator)
     n, y = len(system.X), system.targets[:, 0].to(torch.float64)
-    constant = -0.5 * n * math.log(2 * math.pi)
     with torch.no_grad():
         if factor is not None:
             last = kernel.diag(system.X[-1:].to(torch.float64)) + system.deviation.expand(n)[-1:].square()
@@ -126,18 +125,35 @@ def log_marginal_likelihood(
             jitter = jitter if jitter > 1e-10 * variance else 0.0
             found = _from_factor(factor, jitter, system.deviation.square(), probes)
             half = torch.linalg.solve_triangular(factor, y.unsqueeze(1), upper=False)
-            value = constant - 0.5 * (float(half.square().sum()) + found.value)
+            value = -0.5 * (float(half.square().sum()) + found.value + n * math.log(2 * math.pi))
             return Evidence(value, 0.5 * found.error, found.method, found.epochs)
         X = system.X
         if _rounding(kernel.diag(X), system.deviation.square(), X.dtype) > _ROUNDING:
             X = X.to(torch.float64)
         backend = settings.backend if X.dtype == system.X.dtype else "auto"
         H = KernelOperator(kernel, X, system.deviation, backend=backend, memory=settings.memory)
-        v = weights.to(X.dtype).unsqueeze(1)
-        r = y.unsqueeze(1) - (H @ v).to(torch.float64)
-        quadratic = float((v.to(torch.float64)[:, 0] * (y + r[:, 0])).sum())
-        found, rest, change = _quadrature(H, r, probes, generator)
-    value = constant - 0.5 * (quadratic + rest + found.value)
+        return _by_quadrature(H, y, weights, probes, generator)
+
+
+def log_density(H: Operator, y: Tensor, weights: Tensor, probes: int, generator: torch.Generator | None) -> Evidence:
+    """log N(y | 0, H) for y (n,) and weights ~ H^-1 y: by a factor under the rule of `log_determinant`, or as above."""
+    probes, n, y = whole_number(probes, "probes", 4), len(y), y.to(torch.float64)
+    with torch.no_grad():
+        if n > _EXACT_ROWS or 16 * n**2 > H.memory:
+            return _by_quadrature(H, y, weights, probes, as_generator(generator))
+        factor, jitter = factorise(H.block(torch.arange(n, device=H.device)).to(torch.float64))
+        found = _from_factor(factor, jitter, H.noise, probes)
+        half = torch.linalg.solve_triangular(factor, y.unsqueeze(1), upper=False)
+    value = -0.5 * (float(half.square().sum()) + found.value + n * math.log(2 * math.pi))
+    return Evidence(value, 0.5 * found.error, found.method, found.epochs)
+
+
+def _by_quadrature(H: Operator, y: Tensor, weights: Tensor, probes: int, generator: torch.Generator) -> Evidence:
+    v = weights.to(H.dtype).unsqueeze(1)
+    r = y.unsqueeze(1) - (H @ v).to(torch.float64)
+    quadratic = float((v.to(torch.float64)[:, 0] * (y + r[:, 0])).sum())
+    found, rest, change = _quadrature(H, r, probes, generator)
+    value = -0.5 * (quadratic + rest + found.value + len(y) * math.log(2 * math.pi))
     return Evidence(value, 0.5 * math.hypot(found.error, change), found.method, found.epochs + H.cost())
 
 
