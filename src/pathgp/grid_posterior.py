@@ -192,7 +192,8 @@ class GridPosterior:
             raise ValueError(f"Y has shape {tuple(data.observed.shape)}, the grid has {tuple(old.observed.shape)}")
         known = None if data.known is None else data.known * data.scaling.target_scale / old.scaling.target_scale
         data = replace(data, factors=old.factors, originals=old.originals, known=known, scalings=old.scalings)
-        draws = normal((len(data.y), self.num_samples), generator, torch.float64, data.device).to(data.dtype)
+        source = offspring(generator)
+        draws = normal((len(data.y), self.num_samples), source, torch.float64, data.device).to(data.dtype)
         everywhere = self._scattered(self._system.noise_draws).reshape(-1, self.num_samples)
         kept = old.observed.flatten()[data.cells].unsqueeze(1)
         draws = torch.where(kept, everywhere[data.cells], draws)

@@ -85,7 +85,7 @@ def read_factors(factors: Any, shape: tuple[int, ...], sides: int, like: Tensor)
     """
     if len(shape) != sides:
         raise ValueError(f"Y has {len(shape)} dimensions, the model has {sides} kernels: one per side of the grid")
-    if isinstance(factors, (Tensor, np.ndarray)) or len(factors) != sides:
+    if not isinstance(factors, (list, tuple)) or len(factors) != sides:
         raise ValueError(f"factors must be a list of {sides} sets of inputs, one per side of the grid")
     found = []
     for i, (F, p) in enumerate(zip(factors, shape, strict=True)):
