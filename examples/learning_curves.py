@@ -75,12 +75,8 @@ place = 1 + truth[:, -1].argsort().argsort()  # in the end, which nobody knows y
 saved = (52 - seen[stop]).sum() / (52 - seen[running]).sum()
 good = running & (place <= TOP)
 print(f"best loss of the {FINISHED} finished runs: {best:.3f}")
-print(
-    f"stop the {stop.sum()} of {running.sum()} running ones that are among the best {TOP} in less than 1 % of the samples"
-)
-print(
-    f"saves {100 * saved:.0f} % of the epochs left, loses {(stop & good).sum()} of {good.sum()} that get there in truth\n"
-)
+print(f"stop {stop.sum()} of {running.sum()} running ones, among the best {TOP} in less than 1 % of the samples;")
+print(f"saves {100 * saved:.0f} % of the epochs left, loses {(stop & good).sum()} of {good.sum()} that get there\n")
 
 order = np.flatnonzero(running)[np.argsort(-among[running], kind="stable")]
 shown = [*order[:6], *order[20 : len(order) : 30]]
