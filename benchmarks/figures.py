@@ -3,8 +3,9 @@
     python benchmarks/figures.py NAME [--out DIR] [--rows N]
 
 NAME is 2.1, 2.2, 2.3 (priors), 3.1 (solvers on a toy problem), 3.3 (error norms), 4.1, 4.2, 4.3 (gradient methods),
-5.1, 5.3, 5.4, 5.5, 5.7, 5.8 (learning), or all. Figures on real data use a part of the rows on a CPU (--rows, 3000 by
-default, 1000 for learning, with 30 steps in place of 100) and all of them on a GPU.
+5.1, 5.3, 5.4, 5.5, 5.7, 5.8 (learning), 6.2, 6.3 (grids with holes), or all. Figures on real data use a part of the
+rows on a CPU (--rows, 3000 by default, 1000 for learning, with 30 steps in place of 100; 1000 a side for 6.2, 250 for
+6.3) and all of them on a GPU.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import figures_costs
 import figures_descent
+import figures_grid
 import figures_learning
 import figures_norms
 import figures_priors
@@ -43,11 +45,22 @@ LEARNING: dict[str, Callable[[Path, int | None], Path]] = {
     "5.7": figures_learning.warm_trajectories,
     "5.8": figures_costs.budgets,
 }
+GRIDS: dict[str, Callable[[Path, int | None], Path]] = {
+    "6.2": figures_grid.resources_against_n,
+    "6.3": figures_grid.inverse_dynamics,
+}
+# Training rows on a CPU by figure.
+CPU = {
+    **dict.fromkeys(DATA, CPU_ROWS),
+    **dict.fromkeys(LEARNING, CPU_ROWS_LEARNING),
+    "6.2": 1000,
+    "6.3": 250,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [*PRIORS, *DATA, *LEARNING]
+    names = [*PRIORS, *DATA, *LEARNING, *GRIDS]
     parser.add_argument("name", choices=[*names, "all"], metavar="NAME")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/scratch"), help="folder for the PNG files")
     parser.add_argument("--rows", type=int, help="training rows; by default all on a GPU and a part on a CPU")
@@ -58,9 +71,8 @@ def main() -> None:
         if name in PRIORS:
             PRIORS[name](path)
         else:
-            usual = CPU_ROWS_LEARNING if name in LEARNING else CPU_ROWS
-            rows = options.rows or (None if torch.cuda.is_available() else usual)
-            (DATA | LEARNING)[name](path, rows)
+            rows = options.rows or (None if torch.cuda.is_available() else CPU[name])
+            (DATA | LEARNING | GRIDS)[name](path, rows)
         print(f"figure {name}: {path}, {time.perf_counter() - began:.0f} s", flush=True)
 
 
