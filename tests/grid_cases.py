@@ -17,7 +17,6 @@ from reference import Covariance
 
 NOISE = 0.3
 SIZES = {1: (16,), 2: (8, 6), 3: (5, 4, 4)}
-MISSING = [0.0, 0.3, 0.8]
 Inputs = Sequence[Tensor | None]
 
 
@@ -99,3 +98,9 @@ class Grid:
 
     def at(self, Xs: Tensor, X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return reference.posterior(covariance(self.k), X, y, NOISE, Xs)
+
+    def __str__(self) -> str:
+        return f"k={self.k}, {100 * self.missing:.0f} % missing"
+
+
+GRIDS = [Grid(k, missing) for k in SIZES for missing in (0.0, 0.3, 0.8)]

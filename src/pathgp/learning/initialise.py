@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # Rows that stand for all in the medians; subsets and their size in the procedure of the thesis (section 3.3.1).
 _ROWS = 1000
+# Up to here all pairs are looked at: the sides of a grid may be short.
+_FEW = 50
 SUBSETS = 10
 SUBSET_ROWS_GPU, SUBSET_ROWS_CPU = 10_000, 1_000
 
@@ -106,10 +108,13 @@ def _leaves(kernel: Kernel, columns: tuple[int, ...]) -> list[tuple[Stationary, 
 
 def _lengthscale(X: Tensor, per_column: bool) -> Tensor:
     """Median distances between rows: one number, or one per column times sqrt(d); 1 where a column is constant."""
-    half = len(X) // 2
+    n, half = len(X), len(X) // 2
     if half == 0:
         return torch.ones(X.shape[1] if per_column else (), dtype=torch.float64)
     apart = X[:half] - X[half : 2 * half]
+    if n <= _FEW:
+        first, second = torch.triu_indices(n, n, 1, device=X.device)
+        apart = X[first] - X[second]
     if not per_column:
         median = torch.linalg.vector_norm(apart, dim=1).median()
         return median if bool(median > 0) else torch.ones_like(median)
