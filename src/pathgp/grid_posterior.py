@@ -136,7 +136,7 @@ class GridPosterior:
         centre = self._explained(sides, self._weights[:, :1] - weights)
         used = self._used(sides)
         shape = torch.Size([len(G) for G in used])
-        f = prior(_cells(used, shape)).T.reshape(*shape, -1)
+        f = prior(_cells(used, shape)).T.reshape(*shape, self.num_samples)
         return give(self._restored((f + centre).movedim(-1, 0), sides))
 
     def at(self, points: Array, generator: torch.Generator | None = None) -> Predictions:

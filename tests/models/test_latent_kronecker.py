@@ -532,6 +532,13 @@ def test_bad_data_is_refused(case: str) -> None:
         Grid(2).model.condition(factors, Y, **options)
 
 
+def test_no_inputs_no_values() -> None:
+    post, none = sampled(2), torch.zeros(0, 2, dtype=torch.float64)
+    assert post.mean(none, None).shape == post.variance(none, None).shape == (0, 6)
+    assert post.sample(none, None).shape == post.paths(none, None).shape == (4096, 0, 6)
+    assert post.at(torch.zeros(0, 3, dtype=torch.float64)).samples.shape == (4096, 0)
+
+
 def test_bad_models_and_questions() -> None:
     with pytest.raises(TypeError, match="kernels must be a list, one kernel per side"):
         LatentKroneckerGP(K.Matern())  # type: ignore[arg-type]

@@ -156,7 +156,7 @@ def extended_root(kernel: Kernel, F: Tensor, G: Tensor | None) -> tuple[Tensor, 
         F, G = F.to(torch.float64), G.to(torch.float64)
         S21 = torch.linalg.solve_triangular(L, kernel(F, G), upper=False).T
         values, vectors = torch.linalg.eigh(kernel(G) - S21 @ S21.T)
-        keep = values > _NOTHING * float(kernel.diag(G).max())
+        keep = values > _NOTHING * float(kernel.diag(G).max()) if len(G) else values > 0
         S22 = vectors[:, keep] * values[keep].sqrt()
     return torch.cat([S21, S22], 1), S22.shape[1]
 

@@ -197,5 +197,5 @@ def along_sides(matrices: Sequence[KernelOperator | Tensor | None], grid: Tensor
             continue
         unfolded = grid.movedim(i, 0)
         rest = unfolded.shape[1:]
-        grid = (matrix @ unfolded.reshape(shape[i], -1)).view(-1, *rest).movedim(0, i)
+        grid = (matrix @ unfolded.reshape(shape[i], -1)).view(matrix.shape[0], *rest).movedim(0, i)
     return grid
