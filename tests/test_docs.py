@@ -12,7 +12,7 @@ pytest.importorskip("matplotlib")
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-@pytest.mark.parametrize("page", ["learning.md"])
+@pytest.mark.parametrize("page", ["grids.md", "learning.md"])
 def test_code_runs(page: str) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL)
     assert blocks
