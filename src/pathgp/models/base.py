@@ -25,8 +25,8 @@ class Model(nn.Module):
     """A prior with Gaussian noise: noise, mean, constraints, and the posterior of the last fit.
 
     Learning (`pathgp.learning`) knows a model by the abstract methods below; its data are opaque to it but for
-    ``y`` (n,), ``known``, ``given``, ``dtype``, ``device``, ``columns``, ``scaling``, ``targets``, ``subset`` and
-    ``fingerprint``.
+    ``y`` (n,), ``known``, ``given``, ``dtype``, ``device``, ``columns``, ``scaling``, ``targets``, ``fingerprint``
+    and, for tables, ``subset``.
     """
 
     noise = PositiveValue("Standard deviation of the noise: a scalar, float64.")

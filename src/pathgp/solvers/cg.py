@@ -33,8 +33,8 @@ class CG(Solver):
     def __post_init__(self) -> None:
         if not (self.preconditioner in ("auto", None) or isinstance(self.preconditioner, Preconditioner)):
             raise ValueError(
-                "preconditioner must be 'auto', None, PivotedCholesky(rank) or "
-                f"RandomlyPivotedCholesky(rank), got {self.preconditioner!r}"
+                "preconditioner must be 'auto', None, PivotedCholesky(rank), RandomlyPivotedCholesky(rank) or "
+                f"GridInverse(), got {self.preconditioner!r}"
             )
 
     def _solve(self, run: Run, residual: Tensor) -> Solution:
