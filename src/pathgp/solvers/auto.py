@@ -28,7 +28,8 @@ class Rates:
 
     multiply, multiply64: operations of a matrix product, in the dtype of the system and in float64.
     factorise: operations of a Cholesky factorisation in float64.  read: bytes.
-    evaluate: entries of a kernel matrix.  latency: seconds that even a small factorisation takes.
+    evaluate: entries of a kernel matrix, or of a Kronecker product that is put together entry by entry.
+    latency: seconds that even a small factorisation takes.
     """
 
     multiply: float
@@ -94,7 +95,7 @@ def cholesky_excluded(run: Run) -> str:
 def predict_cholesky(H: Operator, s: int) -> float:
     """Evaluate H, n^3 / 3 operations, two substitutions."""
     n, r = H.shape[0], rates(H.device, H.dtype)
-    evaluate = 0.0 if H.backend != "streamed" else n**2 / r.evaluate
+    evaluate = 0.0 if H.backend == "dense" else n**2 / r.evaluate
     return evaluate + n**3 / 3 / r.factorise + 2 * n**2 * s / r.multiply64 + product(H, s)
 
 
@@ -103,7 +104,7 @@ def predict_ap(H: Operator, s: int, epochs: float) -> float:
     n, r = H.shape[0], rates(H.device, H.dtype)
     b = min(n, automatic_block_size(H, s))
     blocks = math.ceil(n / b)
-    evaluate = 0.0 if H.backend != "streamed" else (n**2 / 2 + n * b) / r.evaluate
+    evaluate = 0.0 if H.backend == "dense" else (n**2 / 2 + n * b) / r.evaluate
     factorise = b**3 / 3 / r.factorise + 2 * b**2 * s / r.multiply64 + r.latency
     return epochs * (H.cost(b) * blocks * product(H, s) + evaluate + blocks * factorise)
 
@@ -115,7 +116,7 @@ def predict_cg(H: Operator, s: int, epochs: float) -> float:
         # Ten cubes of every side for its eigenvectors, and one iteration with two checks.
         return sum(10.0 * p**3 for p in getattr(H, "sizes", ())) / r.factorise + 5.0 * product(H, s)
     k = automatic_rank(H)
-    evaluate = 0.0 if H.backend != "streamed" else n * k / r.evaluate
+    evaluate = 0.0 if H.backend == "dense" else n * k / r.evaluate
     build = evaluate + 4 * n * k**2 / r.multiply64 + k / 128 * 2.5 * r.latency
     return build + epochs * (product(H, s) + 4 * n * k * s / r.multiply64 + r.latency / 4)
 
