@@ -1,0 +1,328 @@
+"""Fields over space and time with holes (thesis, section 6.3.3): generated at the thesis's sizes, and real ones.
+
+    python benchmarks/climate.py [NAME ...] [--missing 0.1 0.3 0.5] [--steps 100] [--probes 10] [--cut N] [--seeds 0]
+                                 [--sizes 5000 1000] [--preconditioner auto] [--sparse 1000] [--table]
+
+NAME is one of
+
+- generated: a draw of SE on [0, 1]^2 times SE * Periodic on days, and noise of 0.1, 5,000 places x 1,000 days;
+- era5_uk_t2m, 1,617 places x 744 hours, and pacific_sst, 2,261 x 399 months: SE on space x SE * Periodic on time, whose
+  period begins at a day and a year;
+- colorado_monthly_met, 376 stations x 1,236 months with 62 % holes of its own, elevation as a third input of space: the
+  same kernels, 10 % of the observed cells held out;
+- precip_ciq, three sides year x longitude x latitude, 10 x 144 x 72: Matern-3/2 each, 10 % held out;
+- etopo5_global, 2,161 latitudes x 4,320 longitudes: Matern-3/2 each, 30 % held out; for a GPU, or with ``--cut``.
+
+Cells are held out uniformly at random: ``--missing`` of those of the first three, by default 10 to 50 % on a GPU. Space
+is standardised, time is counted in periods, values are standardised by the ones observed, and all scores are on that
+scale. Adam at 0.1 from GPyTorch's initial values, solves to 0.01, ``--probes`` systems beside that of the mean,
+float32; then mean, variance and 64 samples of all cells. Seconds are of all this; memory is the peak above what was
+held before (GPU: of the allocator, CPU: of the process).
+
+Beside it a sparse variational GP of GPyTorch with the same kernel, ``--sparse`` inducing points that begin at random
+observed cells, batches of 1,000 and Adam at 0.01, which is given the same seconds for its steps (0: none).
+
+``--cut N`` takes N entries of every side, for trying things out: the first of time, evenly spaced ones elsewhere. Rows
+add up in the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from break_even import Peak
+from data import folder
+from lcbench import DEFAULT, PRECONDITIONERS, RATE, SAMPLES, TOL
+from recording import RESULTS, device_name, seconds, table, write
+from torch import Tensor
+
+import pathgp
+from pathgp import kernels
+from pathgp.metrics import coverage, nll, rmse
+from pathgp.models.grid import root
+from pathgp.operators.kronecker import along_sides
+
+NOISE = 0.1
+BATCH, SPARSE_RATE = 1000, 0.01
+
+
+@dataclass(frozen=True)
+class Field:
+    """Inputs of every side, values on the grid (NaN: none), kind of kernel by side, share of values to hold out."""
+
+    name: str
+    factors: list[Tensor]
+    Y: Tensor
+    kinds: tuple[str, ...]
+    held_out: float | None = None
+
+    def split(self, share: float, seed: int) -> tuple[Tensor, Tensor]:
+        """Values to learn from, standardised, NaN elsewhere; and those held out, on the same scale, likewise."""
+        known = ~torch.isnan(self.Y)
+        draw = torch.rand(self.Y.shape, generator=torch.Generator().manual_seed(seed)).to(self.Y.device)
+        test = known & (draw < share)
+        train = known & ~test
+        values = self.Y[train].to(torch.float64)
+        Y = ((self.Y - values.mean()) / values.std()).to(torch.float32)
+        return torch.where(train, Y, torch.nan), torch.where(test, Y, torch.nan)
+
+
+def generated(sizes: tuple[int, int], seed: int = 0) -> Field:
+    """A draw from the prior and noise; time in years."""
+    source, device = torch.Generator().manual_seed(seed), device_name()
+    space = torch.rand(sizes[0], 2, generator=source).to(device)
+    days = torch.arange(sizes[1], dtype=torch.float32, device=device).unsqueeze(1) / 365.25
+    truth = [kernels.SquaredExponential(0.15), kernels.SquaredExponential(0.1) * kernels.Periodic(1.0, 1.0)]
+    w = torch.randn(*sizes, 1, generator=source).to(device)
+    roots = [root(kernel.to(device), F).to(w) for kernel, F in zip(truth, (space, days), strict=True)]
+    noise = NOISE * torch.randn(*sizes, generator=source).to(device)
+    return Field("generated", [_standardised(space), days], along_sides(roots, w)[..., 0] + noise, ("se", "season"))
+
+
+def measured(name: str, period: float, held_out: float | None = None) -> Field:
+    """Places x times from a file, time in periods."""
+    file = np.load(folder() / f"{name}.npz")
+    T = (file["T"].astype(np.float64) - float(file["T"][0, 0])) / period
+    return Field(name, [_standardised(_tensor(file["S"])), _tensor(T)], _tensor(file["Y"]), ("se", "season"), held_out)
+
+
+def precipitation() -> Field:
+    """A table of year, longitude, latitude and value, as a grid."""
+    file = np.load(folder() / "precip_ciq.npz")
+    sides, places = zip(*(np.unique(column, return_inverse=True) for column in file["X"].T), strict=True)
+    Y = np.full([len(side) for side in sides], np.nan, dtype=np.float32)
+    Y[places] = file["y"]
+    factors = [_standardised(_tensor(side[:, None])) for side in sides]
+    return Field("precip_ciq", factors, _tensor(Y), ("matern",) * 3, 0.1)
+
+
+def relief() -> Field:
+    """Heights of land and sea."""
+    file = np.load(folder() / "etopo5_global.npz")
+    factors = [_standardised(_tensor(file[side].reshape(-1, 1))) for side in ("lat", "lon")]
+    return Field("etopo5_global", factors, _tensor(file["Y"]), ("matern",) * 2, 0.3)
+
+
+def _tensor(values: np.ndarray) -> Tensor:
+    return torch.tensor(values.astype(np.float32), device=device_name())
+
+
+def _standardised(F: Tensor) -> Tensor:
+    return (F - F.mean(0)) / F.std(0)
+
+
+FIELDS: dict[str, Callable[[], Field]] = {
+    "era5_uk_t2m": lambda: measured("era5_uk_t2m", 24.0),
+    "pacific_sst": lambda: measured("pacific_sst", 12.0),
+    "colorado_monthly_met": lambda: measured("colorado_monthly_met", 1.0, 0.1),
+    "precip_ciq": precipitation,
+    "etopo5_global": relief,
+}
+
+
+def cut(field: Field, most: int) -> Field:
+    """At most so many entries of every side: the first of time, evenly spaced ones elsewhere."""
+    factors, Y = [], field.Y
+    for side, (F, kind) in enumerate(zip(field.factors, field.kinds, strict=True)):
+        count = min(most, len(F))
+        chosen = torch.arange(count) if kind == "season" else torch.linspace(0, len(F) - 1, count).long()
+        factors.append(F[chosen.to(F.device)])
+        Y = Y.index_select(side, chosen.to(Y.device))
+    return replace(field, factors=factors, Y=Y)
+
+
+def model(field: Field) -> pathgp.LatentKroneckerGP:
+    """Kernels at GPyTorch's initial values, periods at one; the first side carries the signal scale."""
+    sides: list[kernels.Kernel] = []
+    for F, kind in zip(field.factors, field.kinds, strict=True):
+        each = torch.full((F.shape[1],), DEFAULT, dtype=torch.float64)
+        smooth = kernels.Matern(1.5, each) if kind == "matern" else kernels.SquaredExponential(each)
+        sides.append(smooth * kernels.Periodic(1.0, math.sqrt(DEFAULT)) if kind == "season" else smooth)
+    sides[0] = kernels.Scale(sides[0], math.sqrt(DEFAULT))
+    return pathgp.LatentKroneckerGP(sides, noise=math.sqrt(DEFAULT))
+
+
+def ours(field: Field, given: Tensor, seed: int, options: argparse.Namespace) -> tuple[dict[str, Any], Tensor, Tensor]:
+    """Fit, mean, variance, samples: the row, and mean and variance of every cell."""
+    gp, reports, found = model(field), [], {}
+    solver, generator = PRECONDITIONERS[options.preconditioner], torch.Generator().manual_seed(seed)
+
+    def fit() -> None:
+        chosen = {"solver": solver, "tol": TOL, "samples": options.probes, "generator": generator}
+        reports.append(gp.fit(field.factors, given, steps=options.steps, learning_rate=RATE, min_gain=0.0, **chosen))
+
+    def predict() -> None:
+        post = gp.posterior
+        if options.probes < SAMPLES:
+            chosen = {"solver": solver, "tol": TOL, "samples": SAMPLES, "generator": generator}
+            post = gp.condition(field.factors, given, **chosen)
+        found.update(mean=post.mean(), variance=post.variance(noise=True), residual=post.report.worst_residual)
+        found["samples"] = post.sample()
+
+    with Peak() as peak, warnings.catch_warnings():
+        warnings.simplefilter("ignore", pathgp.ConvergenceWarning)
+        fitted, predicted = seconds(fit), seconds(predict)
+    history = reports[0].history
+    row = {
+        "method": "pathgp",
+        "seconds": fitted + predicted,
+        "fit_seconds": fitted,
+        "predict_seconds": predicted,
+        "peak_gb": 1e-9 * peak.bytes,
+        "epochs": sum(step.epochs for step in history),
+        "solver_share": sum(step.solver_seconds for step in history) / sum(step.seconds for step in history),
+        "above_tol": sum(step.status != "CONVERGED" for step in history),
+        "last_residual": found["residual"],
+        "values": reports[0].values,
+    }
+    return row, found["mean"], found["variance"]
+
+
+def cells(field: Field, chosen: Tensor) -> Tensor:
+    """The inputs of some cells, columns side by side."""
+    places = torch.nonzero(chosen, as_tuple=True)
+    return torch.cat([F[place] for F, place in zip(field.factors, places, strict=True)], 1)
+
+
+def sparse(field: Field, given: Tensor, test: Tensor, allowed: float, inducing: int, seed: int) -> dict[str, Any]:
+    """GPyTorch's variational GP for ``allowed`` seconds of steps, scored; a failure is recorded as one."""
+    try:
+        import gpytorch
+        from gpytorch.kernels import MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
+    except ImportError:
+        raise SystemExit("this comparison needs GPyTorch: pip install gpytorch, or --sparse 0") from None
+    torch.manual_seed(seed)
+    observed, held_out = ~torch.isnan(given), ~torch.isnan(test)
+    X, y, start, product = cells(field, observed), given[observed], 0, None
+    for F, kind in zip(field.factors, field.kinds, strict=True):
+        dims = {"active_dims": tuple(range(start, start + F.shape[1]))}
+        side = MaternKernel(1.5, ard_num_dims=F.shape[1], **dims) if kind == "matern" else None
+        side = RBFKernel(ard_num_dims=F.shape[1], **dims) if side is None else side
+        if kind == "season":
+            periodic = PeriodicKernel(**dims)
+            periodic.period_length = 1.0
+            side = side * periodic
+        product, start = side if product is None else product * side, start + F.shape[1]
+    chosen = X[torch.randperm(len(X), device=X.device)[:inducing]]
+
+    class Variational(gpytorch.models.ApproximateGP):
+        def __init__(self) -> None:
+            q = gpytorch.variational.CholeskyVariationalDistribution(len(chosen))
+            super().__init__(gpytorch.variational.VariationalStrategy(self, chosen, q))
+            self.mean, self.kernel = gpytorch.means.ZeroMean(), ScaleKernel(product)
+
+        def forward(self, X: Tensor) -> Any:
+            return gpytorch.distributions.MultivariateNormal(self.mean(X), self.kernel(X))
+
+    likelihood, gp = gpytorch.likelihoods.GaussianLikelihood().to(X), Variational().to(X)
+    bound = gpytorch.mlls.VariationalELBO(likelihood, gp, num_data=len(X))
+    adam = torch.optim.Adam([*gp.parameters(), *likelihood.parameters()], lr=SPARSE_RATE)
+    row: dict[str, Any] = {"method": f"gpytorch sparse {len(chosen)}"}
+    steps = 0
+    try:
+        with Peak() as peak:
+            began = time.perf_counter()
+            while time.perf_counter() - began < allowed:
+                batch = torch.randint(len(X), (BATCH,), device=X.device)
+                adam.zero_grad()
+                (-bound(gp(X[batch]), y[batch])).backward()
+                adam.step()
+                steps += 1
+                if X.is_cuda:
+                    torch.cuda.synchronize()
+            fitted = time.perf_counter() - began
+            gp.eval()
+            with torch.no_grad():
+                parts = [likelihood(gp(part)) for part in cells(field, held_out).split(10 * BATCH)]
+                mean, variance = (torch.cat([getattr(p, name) for p in parts]) for name in ("mean", "variance"))
+        took = time.perf_counter() - began
+        row |= {"seconds": took, "fit_seconds": fitted, "predict_seconds": took - fitted, "sparse_steps": steps}
+        return row | {"peak_gb": 1e-9 * peak.bytes} | scores("test", test[held_out], mean, variance)
+    except (RuntimeError, ValueError) as error:  # NotPSDError and NanError are RuntimeErrors
+        return {**row, "sparse_steps": steps, "failed": f"{type(error).__name__}: {error}"}
+
+
+def scores(part: str, y: Tensor, mean: Tensor, variance: Tensor) -> dict[str, float]:
+    """RMSE, NLL and the share inside 95 % intervals."""
+    found = {"rmse": rmse(y, mean), "nll": nll(y, mean, variance), "coverage": coverage(y, mean, variance)}
+    return {f"{part}_{name}": value for name, value in found.items()}
+
+
+def record(row: dict[str, Any], device: str) -> None:
+    """Print a row and write it; what the file holds about other fields, sizes and methods stays."""
+    shown = {k: v for k, v in row.items() if k != "values"}
+    print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()), flush=True)
+    path = RESULTS / f"climate_{device}.json"
+    earlier = json.loads(path.read_text())["rows"] if path.exists() else []
+    about = ("field", "sizes", "held_out", "seed", "steps", "probes", "preconditioner", "method")
+    merged = {json.dumps([r.get(k) for k in about]): r for r in [*earlier, row]}
+    write(f"climate_{device}", list(merged.values()), tol=TOL, learning_rate=RATE, samples=SAMPLES)
+
+
+def compare(field: Field, share: float, seed: int, options: argparse.Namespace, device: str) -> None:
+    """Both methods on one field."""
+    given, test = field.split(share, seed)
+    observed, held_out = ~torch.isnan(given), ~torch.isnan(test)
+    about = {"field": field.name, "sizes": list(field.Y.shape), "n": int(observed.sum()), "held_out": share}
+    about |= {"missing": 1.0 - float(observed.float().mean()), "seed": seed, "steps": options.steps}
+    about |= {"probes": options.probes, "preconditioner": options.preconditioner}
+    row, mean, variance = ours(field, given, seed, options)
+    row |= scores("train", given[observed], mean[observed], variance[observed])
+    record(about | row | scores("test", test[held_out], mean[held_out], variance[held_out]), device)
+    if options.sparse:
+        record(about | sparse(field, given, test, row["seconds"], options.sparse, seed), device)
+
+
+def show(device: str) -> None:
+    """The table of the file."""
+    rows = json.loads((RESULTS / f"climate_{device}.json").read_text())["rows"]
+    keys = ("field", "sizes", "held_out", "seed", "method", "steps", "probes", "seconds", "peak_gb")
+    keys += ("train_rmse", "train_nll", "test_rmse", "test_nll", "test_coverage", "failed")
+    print(table([{key: row.get(key) for key in keys} for row in rows]))
+
+
+def main() -> None:
+    device = device_name()
+    large = device == "cuda"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="by default all that suit the device")
+    shares = [0.1, 0.2, 0.3, 0.4, 0.5] if large else [0.3]
+    parser.add_argument("--missing", type=float, nargs="*", default=shares)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--probes", type=int, default=10)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0])
+    parser.add_argument("--sizes", type=int, nargs=2, default=[5000, 1000], help="of the generated field")
+    parser.add_argument("--cut", type=int, default=0, help="entries of every side; 0 takes all")
+    parser.add_argument("--preconditioner", choices=list(PRECONDITIONERS), default="auto")
+    parser.add_argument("--sparse", type=int, default=1000, help="inducing points; 0 leaves the comparison out")
+    parser.add_argument("--table", action="store_true", help="print the table of the file, measure nothing")
+    options = parser.parse_args()
+    known = {"generated": lambda: generated(tuple(options.sizes)), **FIELDS}
+    unknown = set(options.names) - set(known)
+    if unknown:
+        parser.error(f"no field {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
+    if options.table:
+        show(device)
+        return
+    for name in options.names or [name for name in known if large or name not in ("generated", "etopo5_global")]:
+        if name == "etopo5_global" and not (large or options.cut):
+            parser.error("etopo5_global is for a GPU: use --cut")
+        field = known[name]()
+        field = cut(field, options.cut) if options.cut else field
+        for share in options.missing if field.held_out is None else [field.held_out]:
+            for seed in options.seeds:
+                compare(field, share, seed, options, device)
+    show(device)
+
+
+if __name__ == "__main__":
+    main()
