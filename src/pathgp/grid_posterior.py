@@ -22,7 +22,7 @@ from pathgp.conditioning import Settings, Solve, System, solve_system
 from pathgp.inputs import Array, read_matrix, whole_number
 from pathgp.learning.evidence import Evidence, log_density
 from pathgp.models.grid import GridObservations, GridPrior, extended_root, prior_variance
-from pathgp.operators.kronecker import along_sides
+from pathgp.operators.kronecker import along_sides, scattered
 from pathgp.operators.memory import memory_budget, spans
 from pathgp.pathwise import PriorPaths, variance_from_moments
 from pathgp.randomness import as_generator, normal, offspring, repeating_seed
@@ -224,9 +224,7 @@ class GridPosterior:
         return [F if G is None else G for G, F in zip(sides, self._data.factors, strict=True)]
 
     def _scattered(self, V: Tensor) -> Tensor:
-        shape = self._data.observed.shape
-        grid = V.new_zeros(shape.numel(), V.shape[1])
-        return grid.index_copy_(0, self._data.cells, V).view(*shape, V.shape[1])
+        return scattered(V, self._data.cells, self._data.observed.shape)
 
     def _explained(self, sides: Sequence[Tensor | None], W: Tensor) -> Tensor:
         """(K(G_1, F_1) x ...) P^T W: (g_1, ..., g_k, columns)."""

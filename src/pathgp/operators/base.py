@@ -66,3 +66,10 @@ class Operator(ABC):
             raise TypeError(
                 f"{name} is {V.dtype} on {V.device}, the operator is {self.dtype} on {self.device}: convert {name}"
             )
+
+    def _weighted_noise(self, V: Tensor, index: Tensor | None = None) -> Tensor:
+        """Sigma V, or its rows ``index`` for those rows V."""
+        noise = self.noise.to(self.dtype)
+        if noise.ndim:
+            noise = (noise if index is None else noise[index]).unsqueeze(1)
+        return noise * V

@@ -159,12 +159,6 @@ class KernelOperator(Operator):
             raise ValueError(f"backend must be 'auto', 'dense' or 'streamed', got {backend!r}")
         return backend
 
-    def _weighted_noise(self, V: Tensor, index: Tensor | None = None) -> Tensor:
-        noise = self.noise.to(self.dtype)
-        if noise.ndim:
-            noise = (noise if index is None else noise[index]).unsqueeze(1)
-        return noise * V
-
     def _tiled(self, compute: Callable[[int], Tensor]) -> Tensor:
         with torch.no_grad():
             result, self._edge = halve_on_failure(compute, self._edge)

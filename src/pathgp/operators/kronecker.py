@@ -121,13 +121,10 @@ class LatentKroneckerOperator(Operator):
                     # Side i comes first after as many turns, and every other factor has been multiplied.
                     others = self._turned(self.multiply(right, leave_out=i), i)
                     G[i] += self._turned(left, i).to(torch.float64) @ others.T.to(torch.float64)
-        weights = (L * R).sum(1).to(torch.float64)
-        total = (self._deviation.square() * weights).sum()
-        for factor, W in zip(self.factors, G, strict=True):
-            total = total + factor.weighted_sum(W.to(self.dtype))
-        # Every factor has contributed the value once; the gradients add up as they should.
-        value = (G[0] * self.factors[0].block(torch.arange(self.sizes[0], device=self.device))).sum()
-        return total - (k - 1) * value
+        noise = (self._deviation.square() * (L * R).sum(1).to(torch.float64)).sum()
+        terms = [factor.weighted_sum(W.to(self.dtype)) for factor, W in zip(self.factors, G, strict=True)]
+        # Every factor contributes the value once; the gradients add up as they should.
+        return noise + torch.stack(terms).sum() - (k - 1) * terms[0].detach()
 
     def features(self, num: int, generator: torch.Generator | None = None, draws: int | None = None) -> Tensor:
         raise NotImplementedError("a grid with holes has no random features for primal SGD: use CG")
@@ -141,8 +138,7 @@ class LatentKroneckerOperator(Operator):
 
     def scatter(self, V: Tensor) -> Tensor:
         """P^T V: (p_1, ..., p_k, s), zero in the holes."""
-        grid = torch.zeros(math.prod(self.sizes), V.shape[1], dtype=V.dtype, device=V.device)
-        return grid.index_copy_(0, self.cells, V).view(*self.sizes, V.shape[1])
+        return scattered(V, self.cells, self.sizes)
 
     def gather(self, grid: Tensor) -> Tensor:
         """P applied to a grid (p_1, ..., p_k, s): (n, s)."""
@@ -170,12 +166,6 @@ class LatentKroneckerOperator(Operator):
             parts.append(factor.between(place[index], place if other is None else place[other]))
         return reduce(torch.Tensor.mul_, parts)
 
-    def _weighted_noise(self, V: Tensor, index: Tensor | None = None) -> Tensor:
-        noise = self.noise.to(self.dtype)
-        if noise.ndim:
-            noise = (noise if index is None else noise[index]).unsqueeze(1)
-        return noise * V
-
     def _columns_at_once(self) -> int:
         """Columns whose grids, with a few temporaries, fit into half of the budget."""
         return max(1, self.memory // (2 * 4 * 8 * math.prod(self.sizes)))
@@ -187,6 +177,12 @@ class LatentKroneckerOperator(Operator):
     def _turned(grid: Tensor, side: int) -> Tensor:
         """A grid unfolded along one side: (p_side, everything else)."""
         return grid.movedim(side, 0).reshape(grid.shape[side], -1)
+
+
+def scattered(V: Tensor, cells: Tensor, sizes: Sequence[int]) -> Tensor:
+    """V (n, s) at the n cells of a grid with these numbers, zero elsewhere: (p_1, ..., p_k, s)."""
+    grid = V.new_zeros(math.prod(sizes), V.shape[1])
+    return grid.index_copy_(0, cells, V).view(*sizes, V.shape[1])
 
 
 def along_sides(matrices: Sequence[KernelOperator | Tensor | None], grid: Tensor) -> Tensor:
