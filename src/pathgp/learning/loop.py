@@ -122,8 +122,11 @@ class Fit:
                     if len(self.history) >= steps:
                         self.stopped = "all steps done"
                         break
+                    taken = len(self.history)
                     self._advance()
                     saved = self._pack()
+                    if len(self.history) == taken:
+                        break
                     if checkpoint is not None and checkpoint.due(len(self.history)):
                         self._save(checkpoint, saved)
                     last = self.history[-1]
