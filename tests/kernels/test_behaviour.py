@@ -149,3 +149,19 @@ def test_bad_types() -> None:
 def test_numbers_are_refused_with_advice(combine: Callable[[kernels.Kernel], object]) -> None:
     with pytest.raises(TypeError, match=r"use kernels\.Scale"):
         combine(kernels.SquaredExponential())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "kernel",
+    [kernels.SquaredExponential(0.1), *(kernels.Matern(nu, 0.1) for nu in (0.5, 1.5, 2.5)), kernels.Periodic(1e4, 1e-3)],
+    ids=str,
+)
+def test_no_entry_is_subnormal(kernel: kernels.Kernel, dtype: torch.dtype) -> None:
+    X = torch.linspace(0, 90, 2001, dtype=dtype).unsqueeze(1)
+    tiny = torch.finfo(dtype).tiny
+    far = kernel(X[:1], X)[0]
+    assert far.min() < 1e6 * 2**16 * tiny
+    assert not bool(((far != 0) & (far.abs() < tiny)).any())
+    gradient = torch.autograd.grad(kernel(X[:1], X.requires_grad_()).sum(), X)[0]
+    assert not bool(((gradient != 0) & (gradient.abs() < tiny)).any())

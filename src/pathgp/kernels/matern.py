@@ -10,6 +10,7 @@ from scipy.special import gammaincinv
 from torch import Tensor
 
 from pathgp.kernels.bessel import scaled_bessel
+from pathgp.kernels.decay import bounded, bounded_
 from pathgp.kernels.stationary import Stationary
 
 
@@ -43,7 +44,7 @@ class Matern(Stationary):
             value = scaled_bessel(sq.mul_(2.0 * self.nu), self.nu, self._log_factor)
             return value.masked_fill_(sq == 0, 1.0)
         # a is kept negated: its exponential is then one pass over the tile, and needs no copy.
-        minus_a = sq.sqrt_().mul_(-math.sqrt(2.0 * self.nu))
+        minus_a = bounded_(sq.sqrt_().mul_(-math.sqrt(2.0 * self.nu)))
         if self.nu == 0.5:
             return minus_a.exp_()
         decay = minus_a.exp()
@@ -55,13 +56,13 @@ class Matern(Stationary):
         if self.nu not in (0.5, 1.5, 2.5):
             return -self.nu * scaled_bessel(2.0 * self.nu * sq, self.nu - 1.0, self._log_factor)
         if not torch.is_grad_enabled() and self.nu > 1.0:
-            minus_a = sq.sqrt().mul_(-math.sqrt(2.0 * self.nu))
+            minus_a = bounded_(sq.sqrt().mul_(-math.sqrt(2.0 * self.nu)))
             if self.nu == 1.5:
                 return minus_a.exp_().mul_(-1.5)
             return minus_a.exp().mul_(minus_a.sub_(1.0)).mul_(5.0 / 6.0)
         # The square root has no derivative at zero, where the slope of nu = 1/2 and second derivatives stop.
         zero = sq == 0
-        a = (2.0 * self.nu * sq.masked_fill(zero, 1.0)).sqrt()
+        a = -bounded(-(2.0 * self.nu * sq.masked_fill(zero, 1.0)).sqrt())
         if self.nu == 0.5:
             return (-0.5 * (-a).exp() / a).masked_fill(zero, 0.0)
         a = a.masked_fill(zero, 0.0)

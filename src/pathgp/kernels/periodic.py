@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pathgp.kernels.base import Kernel
+from pathgp.kernels.decay import bounded
 from pathgp.kernels.distance import squared_distance
 from pathgp.kernels.parameters import Positive, PositiveValue, short
 
@@ -41,11 +42,11 @@ class Periodic(Kernel):
         self._lengthscale = Positive(lengthscale, "lengthscale")
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return squared_distance(self._embedded(X), self._embedded(Z), X.dtype).mul_(-0.5).exp_()
+        return bounded(squared_distance(self._embedded(X), self._embedded(Z), X.dtype).mul_(-0.5)).exp_()
 
     def _gram(self, X: Tensor) -> Tensor:
         points = self._embedded(X)
-        return squared_distance(points, points, X.dtype).fill_diagonal_(0.0).mul_(-0.5).exp_()
+        return bounded(squared_distance(points, points, X.dtype).fill_diagonal_(0.0).mul_(-0.5)).exp_()
 
     def _diagonal(self, X: Tensor) -> Tensor:
         return torch.ones_like(X[:, 0])

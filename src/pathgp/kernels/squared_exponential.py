@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pathgp.kernels.decay import bounded, bounded_
 from pathgp.kernels.stationary import Stationary
 
 
@@ -19,10 +20,10 @@ class SquaredExponential(Stationary):
     """
 
     def profile(self, sq: Tensor, *shape: Tensor) -> Tensor:
-        return sq.mul_(-0.5).exp_()
+        return bounded_(sq.mul_(-0.5)).exp_()
 
     def slope(self, sq: Tensor, *shape: Tensor) -> Tensor:
-        return -0.5 * (-0.5 * sq).exp()
+        return -0.5 * bounded(-0.5 * sq).exp()
 
     def mixing(self, uniform: Tensor) -> Tensor:
         """One: the frequencies are normal."""
