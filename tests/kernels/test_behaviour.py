@@ -154,7 +154,7 @@ def test_numbers_are_refused_with_advice(combine: Callable[[kernels.Kernel], obj
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     "kernel",
-    [kernels.SquaredExponential(0.1), *(kernels.Matern(nu, 0.1) for nu in (0.5, 1.5, 2.5)), kernels.Periodic(1e4, 1e-3)],
+    [kernels.SquaredExponential(0.1), kernels.Periodic(1e4, 1e-3), *(kernels.Matern(v, 0.1) for v in (0.5, 1.5, 2.5))],
     ids=str,
 )
 def test_no_entry_is_subnormal(kernel: kernels.Kernel, dtype: torch.dtype) -> None:
