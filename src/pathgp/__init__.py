@@ -11,6 +11,8 @@ from pathgp.learning.checkpoint import Checkpoint as Checkpoint
 from pathgp.learning.report import FitReport as FitReport
 from pathgp.models import GP as GP
 from pathgp.models import LatentKroneckerGP as LatentKroneckerGP
+from pathgp.operators import Devices as Devices
+from pathgp.operators import Ranks as Ranks
 from pathgp.planning import break_even as break_even
 from pathgp.planning import plan_grid as plan_grid
 from pathgp.posterior import Posterior as Posterior

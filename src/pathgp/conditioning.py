@@ -12,6 +12,7 @@ import math
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -19,8 +20,10 @@ from torch import Tensor
 
 from pathgp.inputs import real_number
 from pathgp.kernels import Kernel
-from pathgp.operators import KernelOperator, Operator
+from pathgp.operators import Group, KernelOperator, Operator, ShardedOperator
+from pathgp.operators.memory import memory_budget
 from pathgp.pathwise import PriorPaths
+from pathgp.randomness import as_generator
 from pathgp.report import ConditionReport, ConvergenceWarning
 from pathgp.solvers import Solution, Solver, as_solver
 from pathgp.solvers.base import Callback, NumericalFailure
@@ -69,19 +72,48 @@ class Settings:
     max_epochs: float | None
     backend: str
     memory: int | None
+    group: Group | None = None
 
     @classmethod
     def read(
-        cls, solver: str | Solver, tol: float, max_epochs: float | None, backend: str, memory: float | None
+        cls,
+        solver: str | Solver,
+        tol: float,
+        max_epochs: float | None,
+        backend: str,
+        memory: float | None,
+        group: Group | None = None,
     ) -> Settings:
         """Check what a user gave."""
         max_epochs = None if max_epochs is None else real_number(max_epochs, "max_epochs")
         memory = None if memory is None else int(real_number(memory, "memory"))
-        return cls(as_solver(solver), real_number(tol, "tol"), max_epochs, backend, memory)
+        if not (group is None or isinstance(group, Group)):
+            raise TypeError(f"group must be None, Ranks() or Devices([...]), got {type(group).__name__}")
+        return cls(as_solver(solver), real_number(tol, "tol"), max_epochs, backend, memory, group)
 
-    def operator(self, kernel: Kernel, X: Tensor, deviation: Tensor) -> KernelOperator:
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes files and shows progress."""
+        return self.group is None or self.group.leader
+
+    def operator(self, kernel: Kernel, X: Tensor, deviation: Tensor) -> Operator:
         """H for a kernel, inputs and the standard deviation of the noise."""
-        return KernelOperator(kernel, X, deviation, backend=self.backend, memory=self.memory)
+        if self.group is None:
+            return KernelOperator(kernel, X, deviation, backend=self.backend, memory=self.memory)
+        return ShardedOperator(kernel, X, deviation, group=self.group, backend=self.backend, memory=self.memory)
+
+    def generator(self, generator: torch.Generator | None) -> torch.Generator:
+        """The given generator or a fresh one, in the same state for all that share the work."""
+        generator = as_generator(generator)
+        return generator if self.group is None else self.group.agree(generator)
+
+    def budget(self, device: torch.device) -> int:
+        """The memory budget in bytes, the same for all that share the work."""
+        return memory_budget(self.memory, device) if self.group is None else self.group.budget(self.memory, device)
+
+    def each_row(self, function: Callable[[Tensor], Tensor], Xs: Tensor) -> Tensor:
+        """function(Xs) (count, m), a column for each row of Xs; the rows are shared out."""
+        return function(Xs) if self.group is None else self.group.rows(function, Xs)
 
     def solve(
         self,
@@ -93,6 +125,9 @@ class Settings:
         rule: str = "every",
     ) -> Solution:
         """All columns of a system at once; an error where the numbers leave their range."""
+        if self.group is not None:
+            advice = "give every rank the same y, noise and generator"
+            self.group.check([system.targets, system.noise_draws], f"right-hand sides differ between ranks: {advice}")
         solution = self.solver.solve(
             H,
             system.targets,
@@ -144,7 +179,7 @@ def solve_system(
         columns=columns,
         samples=system.noise_draws.shape[1],
         features=0,
-        backend=H.backend,
+        backend=H.backend if H.members == 1 else f"{H.backend}, shared out among {H.members}",
         precision=str(H.dtype).removeprefix("torch."),
         device=str(H.device),
         tol=settings.tol,

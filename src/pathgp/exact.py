@@ -10,8 +10,8 @@ from torch import Tensor
 
 from pathgp.conditioning import Settings
 from pathgp.kernels import Kernel
-from pathgp.operators import KernelOperator, cross_product
-from pathgp.operators.memory import memory_budget, spans
+from pathgp.operators import KernelOperator, Operator, cross_product
+from pathgp.operators.memory import spans
 from pathgp.report import ConvergenceWarning
 from pathgp.solvers import Cholesky
 from pathgp.solvers.cholesky import factorise
@@ -34,7 +34,7 @@ class ExactCovariance:
 
     def __init__(self, kernel: Kernel, X: Tensor, deviation: Tensor, settings: Settings) -> None:
         self._kernel, self._X, self._deviation, self._settings = kernel, X, deviation, settings
-        self._budget = memory_budget(settings.memory, X.device)
+        self._budget = settings.budget(X.device)
         asked = len(X) <= _FACTOR_ROWS or isinstance(settings.solver, Cholesky)
         # 16 n^2 bytes while the factor is made.
         self._factorises = asked and 16 * len(X) ** 2 <= self._budget
@@ -111,11 +111,5 @@ class ExactCovariance:
         return factorise(H.block(torch.arange(len(X), device=X.device)))[0]
 
     @cached_property
-    def _operator(self) -> KernelOperator:
-        return KernelOperator(
-            self._kernel,
-            self._X,
-            self._deviation,
-            backend=self._settings.backend,
-            memory=self._settings.memory,
-        )
+    def _operator(self) -> Operator:
+        return self._settings.operator(self._kernel, self._X, self._deviation)

@@ -21,7 +21,7 @@ from pathgp.learning.leave_one_out import LeaveOneOut, leave_one_out
 from pathgp.models.observations import Observations
 from pathgp.operators.memory import spans
 from pathgp.pathwise import PosteriorPaths, PriorPaths, UpdatePaths
-from pathgp.randomness import as_generator, normal, repeating_seed
+from pathgp.randomness import normal, repeating_seed
 from pathgp.report import ConditionReport
 from pathgp.sampled import NEIGHBOURS, SampledVariance
 from pathgp.solvers.base import Callback
@@ -89,7 +89,8 @@ class Posterior:
     def mean(self, Xs: Array) -> Array:
         """Posterior mean (m,): mu + K(Xs, X) v. Time O(m n d), memory one tile. Differentiable in Xs."""
         inputs, scaled = self._read(Xs)
-        return inputs.give(self._mean_from(self._update(self._weights[:, :1])(scaled)[0], inputs.X))
+        update = self._settings.each_row(self._update(self._weights[:, :1]), scaled)
+        return inputs.give(self._mean_from(update[0], inputs.X))
 
     def paths(self, Xs: Array) -> Array:
         """All paths at Xs: (s, m). Differentiable in Xs; the same functions at every call.
@@ -101,7 +102,7 @@ class Posterior:
         paths = PosteriorPaths(prior, self._update(self._weights[:, :1] - self._weights[:, 1:]))
 
         def values(rows: slice) -> Tensor:
-            return self._mean_from(paths(scaled[rows]), inputs.X[rows])
+            return self._mean_from(self._settings.each_row(paths, scaled[rows]), inputs.X[rows])
 
         return inputs.give(_in_parts(values, scaled, self.num_samples))
 
@@ -136,8 +137,8 @@ class Posterior:
         # An eigendecomposition: the covariance of smooth kernels is singular up to rounding, Cholesky would fail.
         values, vectors = torch.linalg.eigh(covariance)
         root = vectors * values.clamp_min(0.0).sqrt()
-        draws = normal((num, len(values)), as_generator(generator), torch.float64, scaled.device) @ root.T
-        centre = self._update(self._weights[:, :1])(scaled)
+        draws = normal((num, len(values)), self._settings.generator(generator), torch.float64, scaled.device) @ root.T
+        centre = self._settings.each_row(self._update(self._weights[:, :1]), scaled)
         return inputs.give(self._mean_from(centre + draws.to(scaled.dtype), inputs.X))
 
     def log_marginal_likelihood(self, probes: int = 32, generator: torch.Generator | None = None) -> Evidence:
@@ -177,7 +178,7 @@ class Posterior:
         system, X = self._system, self._system.X
         new = read_matrix(X_new, "X_new", columns=X.shape[1], like=X)
         y = read_vector(y_new, new.X.shape[0], "y_new", like=X)
-        generator = as_generator(generator)
+        generator = self._settings.generator(generator)
         seed = repeating_seed(generator)
         data = Observations.of(new.X, y, noise, self._scaling)
         draws = normal((len(y), self.num_samples), generator, torch.float64, X.device).to(X.dtype)
@@ -238,7 +239,11 @@ class Posterior:
         kernel, alpha, memory = self.model.kernel, self._weights[:, 1:], self._settings.memory
         count = NEIGHBOURS if method == "neighbours" else 0
         estimate = SampledVariance(kernel, self._system, self._require_paths(), alpha, memory, count, part, terms)
-        return _in_parts(lambda rows: estimate(Xs[rows]).unsqueeze(0), Xs, 1)[0]
+
+        def values(rows: slice) -> Tensor:
+            return self._settings.each_row(lambda X: estimate(X).unsqueeze(0), Xs[rows])
+
+        return _in_parts(values, Xs, 1)[0]
 
     @cached_property
     def _exact(self) -> ExactCovariance:

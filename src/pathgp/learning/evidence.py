@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from pathgp.conditioning import Settings, System
 from pathgp.inputs import whole_number
 from pathgp.kernels import Kernel
 from pathgp.learning.local import LocalPreconditioner
-from pathgp.operators import KernelOperator, Operator
+from pathgp.operators import Operator
 from pathgp.randomness import as_generator
 from pathgp.solvers.base import column_norms
 from pathgp.solvers.cholesky import factorise
@@ -97,7 +97,7 @@ def log_determinant(
     if exact or (exact is None and fits and n <= _EXACT_ROWS):
         factor, jitter = factorise(H.block(torch.arange(n, device=H.device)).to(torch.float64))
         return _from_factor(factor, jitter, H.noise, probes)
-    return _quadrature(H, None, probes, as_generator(generator))[0]
+    return _quadrature(H, None, probes, H.agree(as_generator(generator)))[0]
 
 
 def log_marginal_likelihood(
@@ -114,7 +114,7 @@ def log_marginal_likelihood(
     With r = y - H v the quadratic form is y^T v + v^T r + r^T H^-1 r. The last term, second order in the error of the
     solve, is one more column of the quadrature.
     """
-    probes, generator = whole_number(probes, "probes", 4), as_generator(generator)
+    probes, generator = whole_number(probes, "probes", 4), settings.generator(generator)
     n, y = len(system.X), system.targets[:, 0].to(torch.float64)
     with torch.no_grad():
         if factor is not None:
@@ -131,7 +131,7 @@ def log_marginal_likelihood(
         if _rounding(kernel.diag(X), system.deviation.square(), X.dtype) > _ROUNDING:
             X = X.to(torch.float64)
         backend = settings.backend if X.dtype == system.X.dtype else "auto"
-        H = KernelOperator(kernel, X, system.deviation, backend=backend, memory=settings.memory)
+        H = replace(settings, backend=backend).operator(kernel, X, system.deviation)
         return _by_quadrature(H, y, weights, probes, generator)
 
 

@@ -21,7 +21,7 @@ from pathgp.learning.hyperparameters import values
 from pathgp.learning.initialise import from_data, from_subsets, perturb
 from pathgp.learning.loop import Fit, Plan, stages
 from pathgp.learning.report import FitReport, Step
-from pathgp.randomness import as_generator, repeating_seed
+from pathgp.randomness import repeating_seed
 from pathgp.report import ConvergenceWarning
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def fit(
     if optimiser == "lbfgs" and estimator != "exact" and not warm_start:
         raise ValueError("lbfgs needs gradients that are a function of the hyperparameters: use warm_start=True")
     saved = as_checkpoint(checkpoint)
-    generator = as_generator(generator)
+    generator = settings.generator(generator)
     seed = repeating_seed(generator)
 
     note, pathwise = "", estimator == "pathwise"
@@ -163,7 +163,8 @@ def _leave_usable(gp: Model, running: Fit) -> None:
     running.model.load_state_dict(running.evaluated_at)
     state.look_at(None, len(running.data.y))
     posterior = None
-    if isinstance(estimator, Iterative) and estimator.pathwise:
+    # Ranks are interrupted at different places, and do not meet again for a product.
+    if isinstance(estimator, Iterative) and estimator.pathwise and running.plan.settings.group is None:
         # One product: the residuals are confirmed, nothing is solved.
         settings = replace(running.plan.settings, max_epochs=1.0)
         with warnings.catch_warnings():

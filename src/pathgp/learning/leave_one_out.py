@@ -8,7 +8,7 @@ Sundararajan and Keerthi (2001); Rasmussen and Williams (2006), section 5.4.2.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from pathgp.conditioning import Settings, System
 from pathgp.kernels import Kernel
 from pathgp.learning.local import local_blocks
-from pathgp.operators import KernelOperator, Operator
+from pathgp.operators import Operator
 from pathgp.operators.memory import spans
 from pathgp.solvers.cholesky import factorise
 
@@ -72,7 +72,8 @@ def leave_one_out(
                 "condition(solver='cholesky') if memory allows"
             )
         # float64: blocks of close rows with little noise are singular in float32.
-        H = KernelOperator(kernel, system.X.to(torch.float64), system.deviation, "streamed", settings.memory)
+        streamed = replace(settings, backend="streamed")
+        H = streamed.operator(kernel, system.X.to(torch.float64), system.deviation)
         deviation = system.deviation.unsqueeze(1) if system.deviation.ndim else system.deviation
         draws = system.targets[:, 1:].to(torch.float64) + deviation * system.noise_draws
         # A generator of its own: the same question gets the same answer.

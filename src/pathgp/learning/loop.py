@@ -29,6 +29,7 @@ from pathgp.learning.estimators import Estimate, Exact, Iterative, State
 from pathgp.learning.hyperparameters import Coordinates, description, log_prior, values
 from pathgp.learning.optimisers import LBFGS, Optimiser, make
 from pathgp.learning.report import NO_SOLVE, Step
+from pathgp.operators import RankLost
 from pathgp.randomness import permutation
 from pathgp.solvers.base import NumericalFailure
 
@@ -116,7 +117,8 @@ class Fit:
         """All steps that are left, or as many as it takes until there is nothing more to gain."""
         steps = sum(stage.steps for stage in self.plan.stages)
         saved = self._pack()
-        with tqdm(total=steps, initial=len(self.history), disable=not progress, desc="fit", unit="step") as bar:
+        hidden = not (progress and self.plan.settings.leads)
+        with tqdm(total=steps, initial=len(self.history), disable=hidden, desc="fit", unit="step") as bar:
             try:
                 while not self.stopped:
                     if len(self.history) >= steps:
@@ -134,7 +136,7 @@ class Fit:
                     bar.update()
                     if callback is not None:
                         callback(last)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, RankLost):
                 # Back to the end of the last whole step.
                 self._unpack(saved)
                 if checkpoint is not None:
@@ -146,7 +148,9 @@ class Fit:
 
     def resume(self, checkpoint: Checkpoint) -> bool:
         """Go on from the file, where there is one."""
-        content = checkpoint.read(self.facts)
+        group = self.plan.settings.group
+        # The file may be out of reach of the other ranks.
+        content = checkpoint.read(self.facts) if group is None else group.first(lambda: checkpoint.read(self.facts))
         if content is None:
             return False
         self._unpack(content)
@@ -296,7 +300,8 @@ class Fit:
             positive.project()
 
     def _save(self, checkpoint: Checkpoint, content: dict[str, Any]) -> None:
-        checkpoint.write({"facts": self.facts, **content}, content["step"])
+        if self.plan.settings.leads:
+            checkpoint.write({"facts": self.facts, **content}, content["step"])
 
     def _pack(self) -> dict[str, Any]:
         """Everything that the next step depends on, in tensors and plain types."""

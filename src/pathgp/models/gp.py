@@ -23,7 +23,7 @@ from pathgp.learning.report import FitReport, Step
 from pathgp.models.base import Mean, Model
 from pathgp.models.observations import Observations
 from pathgp.models.standardise import Standardisation
-from pathgp.operators import Operator
+from pathgp.operators import Group, Operator
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior import Posterior
 from pathgp.randomness import as_generator, normal, repeating_seed
@@ -89,6 +89,7 @@ class GP(Model):
         backend: str = "auto",
         memory: float | None = None,
         callback: Callback | None = None,
+        group: Group | None = None,
     ) -> Posterior:
         """The posterior given observations y (n,) at X (n, d), hyperparameters fixed.
 
@@ -108,11 +109,12 @@ class GP(Model):
             backend: how K is held: "auto", "dense" or "streamed", see `KernelOperator`.
             memory: budget in bytes for K or its tiles; by default half of what is free.
             callback: called with a `Record` whenever residuals are known.
+            group: who shares the work out, `Ranks` (processes started by torchrun) or `Devices`; None is nobody.
         """
         began = time.perf_counter()
         samples, features = whole_number(samples, "samples", 0), whole_number(features, "features", 1)
-        settings = Settings.read(solver, tol, max_epochs, backend, memory)
-        generator = as_generator(generator)
+        settings = Settings.read(solver, tol, max_epochs, backend, memory, group)
+        generator = settings.generator(generator)
         seed = repeating_seed(generator)
         data = self.observe(X, y, noise)
         model = self.frozen(data.device)
@@ -151,6 +153,7 @@ class GP(Model):
         backend: str = "auto",
         memory: float | None = None,
         callback: Callable[[Step], None] | None = None,
+        group: Group | None = None,
     ) -> FitReport:
         """Learn the hyperparameters by maximising the log marginal likelihood (with priors: the posterior density).
 
@@ -191,6 +194,7 @@ class GP(Model):
             backend: as in `condition`.
             memory: as in `condition`.
             callback: called with a `Step` after every step.
+            group: as in `condition`. The first rank writes the checkpoint and shows the progress.
         """
         return fit(
             self,
@@ -201,7 +205,7 @@ class GP(Model):
             warm_start=warm_start,
             samples=samples,
             features=features,
-            settings=Settings.read(solver, tol, max_epochs, backend, memory),
+            settings=Settings.read(solver, tol, max_epochs, backend, memory, group),
             optimiser=optimiser,
             initialise=initialise,
             checkpoint=checkpoint,
@@ -260,5 +264,5 @@ class GP(Model):
 FIT_OPTIONS = {
     name: parameter.default
     for name, parameter in inspect.signature(GP.fit).parameters.items()
-    if name not in ("self", "X", "y", "noise")
+    if name not in ("self", "X", "y", "noise", "group")
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -12,8 +14,9 @@ class Operator(ABC):
     """A symmetric positive-definite matrix H = K + Sigma of shape (n, n), known through its products.
 
     ``noise`` is the diagonal of Sigma: a 0-d tensor, or one variance per row. ``memory`` is a budget in bytes
-    for whatever is derived from H. ``entries`` counts the multiplications of a product with one column. Costs are
-    counted in epochs: one epoch is the cost of one full product.
+    for whatever is derived from H. ``entries`` counts the multiplications of a product with one column. ``members``
+    is the number of processes or devices that share them out. Costs are counted in epochs: one epoch is the cost of one
+    full product.
     """
 
     shape: tuple[int, int]
@@ -23,6 +26,7 @@ class Operator(ABC):
     noise: Tensor
     memory: int
     entries: int
+    members: int = 1
 
     @abstractmethod
     def __matmul__(self, V: Tensor) -> Tensor:
@@ -58,6 +62,20 @@ class Operator(ABC):
     @abstractmethod
     def cost(self, rows: int | None = None) -> float:
         """Epochs of a product with all rows, or with ``rows`` of them."""
+
+    def block_inverses(
+        self, parts: Sequence[Tensor], invert: Callable[[Tensor], Callable[[Tensor], Tensor]]
+    ) -> Iterator[Callable[[Tensor], Tensor]]:
+        """For each part I of the rows in turn the function R -> invert(H[I, I])(R), to be called once."""
+        for part in parts:
+            yield functools.partial(self._solve_block, part, invert)
+
+    def agree(self, generator: torch.Generator) -> torch.Generator:
+        """The generator to use, in the same state for all that share H out."""
+        return generator
+
+    def _solve_block(self, part: Tensor, invert: Callable[[Tensor], Callable[[Tensor], Tensor]], R: Tensor) -> Tensor:
+        return invert(self.block(part))(R)
 
     def _check(self, V: Tensor, rows: int, name: str) -> None:
         if V.ndim != 2 or V.shape[0] != rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -75,12 +76,13 @@ class AP(Solver):
         best, lowest = run.start, math.inf
         while True:
             seen = torch.zeros(s, dtype=torch.float64, device=x.device)
-            for index in partition(n, blocks, run.generator, x.device):
+            parts = partition(n, blocks, run.generator, x.device)
+            for index, solve in zip(parts, run.H.block_inverses(parts, _inverse), strict=True):
                 if not run.affords(run.H.cost(len(index))):
                     return run.finish(x, Status.BUDGET_EXHAUSTED, repr(self), note)
                 ahead = torch.lerp(x, z, tau / (1.0 + tau))
                 r = run.b[index] - run.rows(index, ahead)
-                d = _block_solve(run.H, index, r)
+                d = solve(r)
                 z.lerp_(ahead, tau).index_add_(0, index, d, alpha=tau / mu)
                 x = ahead.index_add_(0, index, d)
                 seen += column_norms(r).square()
@@ -152,6 +154,6 @@ def automatic_block_size(H: Operator, s: int) -> int:
     return max(64, int(math.sqrt(3.0 * H.shape[0] * columns / 2.5)))
 
 
-def _block_solve(H: Operator, index: Tensor, r: Tensor) -> Tensor:
-    factor, _ = factorise(H.block(index).to(torch.float64))
-    return torch.cholesky_solve(r.to(torch.float64), factor).to(r.dtype)
+def _inverse(block: Tensor) -> Callable[[Tensor], Tensor]:
+    factor, _ = factorise(block.to(torch.float64))
+    return lambda r: torch.cholesky_solve(r.to(torch.float64), factor).to(r.dtype)

@@ -106,7 +106,7 @@ def predict_ap(H: Operator, s: int, epochs: float) -> float:
     blocks = math.ceil(n / b)
     evaluate = 0.0 if H.backend == "dense" else (n**2 / 2 + n * b) / r.evaluate
     factorise = b**3 / 3 / r.factorise + 2 * b**2 * s / r.multiply64 + r.latency
-    return epochs * (H.cost(b) * blocks * product(H, s) + evaluate + blocks * factorise)
+    return epochs * (H.cost(b) * blocks * product(H, s) + (evaluate + blocks * factorise) / H.members)
 
 
 def predict_cg(H: Operator, s: int, epochs: float) -> float:
@@ -124,10 +124,10 @@ def predict_cg(H: Operator, s: int, epochs: float) -> float:
 def product(H: Operator, s: int) -> float:
     """H V: bound by reading K or by multiplying; the streamed one evaluates half of K and uses it twice."""
     n, r = H.shape[0], rates(H.device, H.dtype)
-    multiply = 2 * H.entries * s / r.multiply
+    multiply = 2 * H.entries * s / r.multiply / H.members
     if H.backend == "dense":
-        return max(multiply, n**2 * (4 if H.dtype == torch.float32 else 8) / r.read)
-    return multiply + (n**2 / 2 / r.evaluate if H.backend == "streamed" else 0.0)
+        return max(multiply, n**2 * (4 if H.dtype == torch.float32 else 8) / r.read / H.members)
+    return multiply + (n**2 / 2 / r.evaluate / H.members if H.backend == "streamed" else 0.0)
 
 
 def as_solver(solver: str | Solver) -> Solver:

@@ -99,7 +99,7 @@ class Run:
         _check_system(H, B, x0, delta, tol, max_epochs, rule)
         self.H, self.tol, self.rule, self.callback = H, tol, rule, callback
         self.max_epochs = DEFAULT_MAX_EPOCHS if max_epochs is None else float(max_epochs)
-        self.generator = as_generator(generator)
+        self.generator = H.agree(as_generator(generator))
         noise = H.noise.to(H.dtype)
         noise = noise.unsqueeze(1) if noise.ndim else noise
         full = B if delta is None else B + noise * delta
