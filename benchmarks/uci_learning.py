@@ -152,7 +152,7 @@ def sampled(data: Regression, row: str, plan: Plan, seed: int, trajectory: Traje
     for step in range(every // 2, plan.steps, every):
         if warm and step:
             move(model, trajectory[step - 1])
-            H = exact.operator(model.kernel, observed.X, model.deviation(None, observed.X))
+            H = model.operator(observed, exact)
             state.solutions = exact.solve(H, estimator.system(model, observed, state), generator).x
             del H
         move(model, trajectory[step])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pathgp.operators import KernelOperator
-from pathgp.solvers import SDD, Status
+from pathgp.solvers import CG, SDD, Status
 from pathgp.solvers.base import Run
 from pathgp.solvers.sdd import automatic_step
 
@@ -142,3 +142,13 @@ def test_errors() -> None:
             SDD(**settings)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="step_size"):
         SDD(step_size=math.nan)
+
+
+def test_a_budget_that_ends_an_unstable_run_keeps_a_warm_start(make: Make) -> None:
+    """Otherwise a fit with a budget would hand growing errors from one step to the next."""
+    H, B = make(n=400, noise=0.3)
+    start = CG().solve(H, B, tol=0.1, generator=seeded())
+    unstable = SDD(batch_size=10, momentum=0.99)
+    solution = unstable.solve(H, B, x0=start.x, tol=1e-3, generator=seeded(), max_epochs=4)
+    assert solution.status is Status.BUDGET_EXHAUSTED
+    assert (solution.residual <= start.residual * 1.001).all()

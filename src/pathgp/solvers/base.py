@@ -15,6 +15,9 @@ from torch import Tensor
 from pathgp.operators import Operator
 from pathgp.randomness import as_generator
 
+# How far above those of zero the residuals of a sound run may end.
+_FLUCTUATION = 4.0
+
 DEFAULT_MAX_EPOCHS = 1000.0
 
 
@@ -183,9 +186,10 @@ class Run:
             residual = self.initial
         if residual is None:
             residual = self.record(column_norms(self.residual(x)), exact=True)
-        if status is Status.DIVERGED and self.initial is not None:
-            # Never worse than the start.
-            start, worse = self.initial.to(residual), ~(residual <= self.initial.to(residual))
+        if self.initial is not None:
+            # Never worse than the start. A sound run from zero may be: descent lowers another norm first.
+            allowed = _FLUCTUATION if self.starts_at_zero and status is not Status.DIVERGED else 1.0
+            start, worse = self.initial.to(residual), ~(residual <= allowed * self.initial.to(residual))
             x, residual = torch.where(worse.to(x.device), self.start, x), torch.where(worse, start, residual)
         if self.satisfied(residual):
             status = Status.CONVERGED
