@@ -57,6 +57,11 @@ def _kernel_operator(dtype: torch.dtype, backend: str, noise: float | Tensor) ->
     return operators.KernelOperator(kernel, _inputs(dtype), noise, backend, memory=16 * N**2)
 
 
+def _shared_operator(dtype: torch.dtype, backend: str, noise: float | Tensor) -> operators.Operator:
+    kernel, group = kernels.Scale(kernels.Matern(1.5, LENGTHSCALE), SIGNAL), operators.Devices(["cpu", "cpu"])
+    return operators.ShardedOperator(kernel, _inputs(dtype), noise, group=group, backend=backend, memory=16 * N**2)
+
+
 def _dense(dtype: torch.dtype, noise: float | Tensor) -> Tensor:
     return system(lambda A, Z: SIGNAL**2 * matern(A, Z, 1.5, LENGTHSCALE), _inputs(dtype), noise)
 
@@ -107,6 +112,9 @@ OPERATORS: dict[str, OperatorCase] = {
     ),
     "streamed, noise per point": OperatorCase(
         lambda dtype: _kernel_operator(dtype, "streamed", PER_POINT), lambda dtype: _dense(dtype, PER_POINT)
+    ),
+    "shared out, noise per point": OperatorCase(
+        lambda dtype: _shared_operator(dtype, "streamed", PER_POINT), lambda dtype: _dense(dtype, PER_POINT)
     ),
     "grid": OperatorCase(
         lambda dtype: _grid_operator(dtype, COMPLETE, SCALAR), lambda dtype: _grid_dense(dtype, COMPLETE, SCALAR)

@@ -100,13 +100,14 @@ def predict_cholesky(H: Operator, s: int) -> float:
 
 
 def predict_ap(H: Operator, s: int, epochs: float) -> float:
-    """Each epoch: all rows of H, and n / b factorisations of size b."""
+    """Each epoch: all rows of H, and n / b factorisations of size b, of which each member does whole ones."""
     n, r = H.shape[0], rates(H.device, H.dtype)
     b = min(n, automatic_block_size(H, s))
     blocks = math.ceil(n / b)
-    evaluate = 0.0 if H.backend == "dense" else (n**2 / 2 + n * b) / r.evaluate
+    turns = math.ceil(blocks / H.members)
+    evaluate = 0.0 if H.backend == "dense" else (n**2 / 2 / H.members + n * b * turns / blocks) / r.evaluate
     factorise = b**3 / 3 / r.factorise + 2 * b**2 * s / r.multiply64 + r.latency
-    return epochs * (H.cost(b) * blocks * product(H, s) + (evaluate + blocks * factorise) / H.members)
+    return epochs * (H.cost(b) * blocks * product(H, s) + evaluate + turns * factorise)
 
 
 def predict_cg(H: Operator, s: int, epochs: float) -> float:

@@ -1,0 +1,219 @@
+"""Scenarios on several ranks: imports everything once, then forks a process for every rank.
+
+    python rank_worker.py SCENARIO RANKS FOLDER
+
+Rank r leaves its result in FOLDER/r.pt; standard output has the exit codes.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import pathgp
+from pathgp import kernels, operators, solvers
+
+N = 240
+# Small enough for some hundred tiles.
+MEMORY = 300_000
+SECONDS = 20.0
+STEPS = 6
+SOLVERS = {"cg": solvers.CG(), "ap": solvers.AP(block_size=30), "sdd": solvers.SDD(batch_size=80)}
+Group = operators.Group | None
+
+
+class Counted(kernels.Scale):
+    """A kernel that counts the entries it evaluates, all copies together."""
+
+    entries = 0
+
+    def forward(self, X: Tensor, Z: Tensor | None = None) -> Tensor:
+        Counted.entries += len(X) * len(X if Z is None else Z)
+        return super().forward(X, Z)
+
+
+def kernel() -> kernels.Kernel:
+    return Counted(kernels.Matern(1.5, torch.tensor([0.5, 0.8])), 0.9)
+
+
+def data() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(N, 2, generator=generator, dtype=torch.float64)
+    return X, torch.sin(5.0 * X[:, 0]) + 0.1 * torch.randn(N, generator=generator, dtype=torch.float64)
+
+
+def operator(group: Group, backend: str, noise: float | Tensor = 0.4) -> operators.Operator:
+    memory = MEMORY if backend == "streamed" else 8 * N**2
+    if group is None:
+        return operators.KernelOperator(kernel(), data()[0], noise, backend, memory)
+    return operators.ShardedOperator(kernel(), data()[0], noise, group=group, backend=backend, memory=memory)
+
+
+def solutions(group: Group) -> dict[str, Any]:
+    """What every solver makes of the same systems."""
+    B = torch.randn(N, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    found: dict[str, Any] = {}
+    for backend in ("dense", "streamed"):
+        H = operator(group, backend)
+        for name, solver in SOLVERS.items():
+            generator = torch.Generator().manual_seed(2)
+            found[f"{backend}, {name}"] = solver.solve(H, B, tol=1e-6, max_epochs=30, generator=generator).x
+    return found
+
+
+def prediction(group: Group) -> dict[str, Any]:
+    """A posterior, all that can be asked of it, and the gradient of its paths."""
+    X, y = data()
+    gp = pathgp.GP(kernel(), 0.3)
+    options: dict[str, Any] = {"solver": "cg", "samples": 5, "features": 64, "tol": 1e-8, "backend": "streamed"}
+    post = gp.condition(X, y, generator=torch.Generator().manual_seed(3), group=group, **options)
+    Xs = torch.linspace(0.1, 0.9, 22, dtype=torch.float64).reshape(11, 2).requires_grad_()
+    (post.paths(Xs).square().sum() + post.mean(Xs).sum() + post.variance(Xs, method="samples").sum()).backward()
+    later = post.update(Xs.detach()[:3], torch.zeros(3), generator=torch.Generator().manual_seed(4))
+    found = {
+        "gradient": Xs.grad,
+        "mean": post.mean(Xs).detach(),
+        "one row": post.mean(Xs[:1]).detach(),
+        "paths": post.paths(Xs).detach(),
+        "neighbours": post.variance(Xs).detach(),
+        "solve": post.variance(Xs, method="solve").detach(),
+        "updated": later.mean(Xs).detach(),
+    }
+    if group is not None:
+        found["without a generator"] = gp.condition(X, y, group=group, **options).paths(Xs).detach()
+        found["backend"] = post.report.backend
+    return found
+
+
+def fit(group: Group, **options: Any) -> dict[str, Any]:
+    X, y = data()
+    gp = pathgp.GP(kernel(), 0.5)
+    settings: dict[str, Any] = {"steps": STEPS, "samples": 4, "features": 32, "solver": "ap", "tol": 1e-3}
+    settings |= {"min_gain": 0.0, "generator": torch.Generator().manual_seed(5), "group": group}
+    gp.fit(X, y, **(settings | options))
+    return {**gp.hyperparameters(), "mean": gp.posterior.mean(X[:7])}
+
+
+def counts(group: Group) -> dict[str, Any]:
+    """Entries of the kernel matrix that this rank evaluates."""
+    H, V = operator(group, "streamed"), torch.ones(N, 2, dtype=torch.float64)
+    post = pathgp.GP(kernel(), 0.3).condition(*data(), solver="cg", samples=2, features=8, group=group)
+    works: dict[str, Callable[[], Any]] = {
+        "product": lambda: H @ V,
+        "rows": lambda: [H.rows(part, V) for part in torch.arange(N).split(60)],
+        "columns": lambda: [H.columns(part, V[:60]) for part in torch.arange(N).split(60)],
+        "gradient": lambda: H.bilinear(V, V),
+        "a sweep of AP": lambda: solvers.AP(block_size=30).solve(H, V, tol=0.0, max_epochs=2.0),
+        "prediction": lambda: post.mean(torch.rand(80, 2, dtype=torch.float64)),
+        "dense": lambda: operator(group, "dense"),
+    }
+    found = {}
+    for name, work in works.items():
+        torch.manual_seed(0)
+        Counted.entries = 0
+        work()
+        found[name] = Counted.entries
+    return found
+
+
+def same(group: Group) -> dict[str, Any]:
+    return {"solutions": solutions(group), "prediction": prediction(group), "fit": fit(group), "counts": counts(group)}
+
+
+def refused(group: Group) -> dict[str, Any]:
+    """Errors on every rank where the ranks were not given the same."""
+    assert isinstance(group, operators.Ranks)
+    X, y = data()
+    gp, last = pathgp.GP(kernel(), 0.3), float(group.rank == group.size - 1)
+    other = X.flip(0) if last else X
+    post = gp.condition(X, y, samples=0, group=group)
+    attempts: dict[str, Callable[[], Any]] = {
+        "X": lambda: gp.condition(other, y, samples=0, group=group),
+        "y": lambda: gp.condition(X, y + last, samples=0, group=group),
+        "kernel": lambda: pathgp.GP(kernels.Matern(1.5, 1.0 + last), 0.3).condition(X, y, samples=0, group=group),
+        "Xs": lambda: post.mean(other),
+        "V": lambda: operator(group, "dense") @ (X + last),
+        "checkpoint": lambda: fit(group, checkpoint=__file__),
+    }
+    found = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except ValueError as error:
+            found[name] = str(error)
+    return found
+
+
+def killed(group: Group, folder: Path) -> dict[str, Any]:
+    """The last rank ends without a word after the third step."""
+    assert isinstance(group, operators.Ranks)
+
+    def after(step: pathgp.learning.report.Step) -> None:
+        if step.step == 2 and group.rank == group.size - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    began = time.perf_counter()
+    try:
+        fit(group, checkpoint=pathgp.Checkpoint(folder / "fit.pt", steps=100), callback=after)
+    except operators.RankLost as error:
+        return {"error": str(error), "seconds": time.perf_counter() - began}
+    return {}
+
+
+def resumed(group: Group, folder: Path) -> dict[str, Any]:
+    return fit(group, checkpoint=folder / "fit.pt")
+
+
+SCENARIOS: dict[str, Callable[[operators.Ranks, Path], dict[str, Any]]] = {
+    "same": lambda group, folder: same(group),
+    "refused": lambda group, folder: refused(group),
+    "killed": killed,
+    "resumed": resumed,
+}
+
+
+def child(scenario: str, rank: int, size: int, folder: Path) -> None:
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/meeting of {size}",
+        rank=rank,
+        world_size=size,
+        timeout=dt.timedelta(seconds=SECONDS),
+    )
+    torch.save(SCENARIOS[scenario](operators.Ranks(), folder), folder / f"{rank}.pt")
+
+
+def main() -> None:
+    scenario, size, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    torch.set_num_threads(1)
+    # The first step of a torch optimiser imports half of torch: once here instead of in every rank.
+    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))]).step()
+    children = []
+    for rank in range(size):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                child(scenario, rank, size, folder)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        children.append(pid)
+    print(*(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""The work shared out among processes and devices: the same numbers, a part of the work, errors that help."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pathgp
+from operators import rank_worker as worker
+from pathgp import operators
+
+Run = Callable[[str, int], list[dict[str, Any]]]
+WORKER = Path(__file__).with_name("rank_worker.py")
+
+
+def _run(scenario: str, size: int, folder: Path) -> tuple[list[dict[str, Any]], list[int]]:
+    """The results of the ranks that lived, and all exit codes."""
+    result = subprocess.run(
+        [sys.executable, str(WORKER), scenario, str(size), str(folder)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    found = [torch.load(file, weights_only=False) for file in sorted(folder.glob("[0-9].pt"))]
+    codes = [int(code) for code in result.stdout.split()]
+    assert len(found) == codes.count(0), result.stderr
+    return found, codes
+
+
+@cache
+def _alone() -> dict[str, Any]:
+    return worker.same(None)
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids=lambda size: f"{size} ranks")
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    found, codes = _run("same", request.param, tmp_path_factory.mktemp("ranks"))
+    assert codes == [0] * request.param
+    return found
+
+
+@pytest.mark.parametrize("what", ["solutions", "prediction", "fit"])
+def test_ranks_find_what_one_process_finds(shared: list[dict[str, Any]], what: str) -> None:
+    alone, first = _alone()[what], shared[0][what]
+    for name, value in alone.items():
+        torch.testing.assert_close(first[name], value, rtol=1e-5, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("what", ["solutions", "prediction", "fit"])
+def test_ranks_agree_to_the_last_bit(shared: list[dict[str, Any]], what: str) -> None:
+    for other in shared[1:]:
+        for name, value in shared[0][what].items():
+            assert torch.equal(other[what][name], value) if torch.is_tensor(value) else other[what][name] == value
+
+
+def test_the_work_falls_with_the_number_of_ranks(shared: list[dict[str, Any]]) -> None:
+    for name, entries in _alone()["counts"].items():
+        counted = [other["counts"][name] for other in shared]
+        # One process keeps a dense K by evaluating half of it; several evaluate the rows they keep.
+        expected = entries / len(shared) if name != "dense" else worker.N**2 / len(shared)
+        assert max(counted) <= 1.15 * expected, name
+        assert sum(counted) >= 0.8 * entries, name
+
+
+def test_the_report_says_who_worked(shared: list[dict[str, Any]]) -> None:
+    assert shared[0]["prediction"]["backend"] == f"streamed, shared out among {len(shared)}"
+
+
+def test_ranks_with_different_data_are_refused(tmp_path: Path) -> None:
+    found, codes = _run("refused", 2, tmp_path)
+    assert codes == [0, 0]
+    for errors in found:
+        assert "give every rank the same data" in errors["X"]
+        assert "give every rank the same y" in errors["y"]
+        assert "kernel differ" in errors["kernel"]
+        assert "predict at" in errors["Xs"]
+        assert "come apart" in errors["V"]
+        assert "not a checkpoint" in errors["checkpoint"]
+
+
+def test_a_lost_rank_ends_the_others_and_the_checkpoint_serves_fewer(tmp_path: Path) -> None:
+    found, codes = _run("killed", 3, tmp_path)
+    assert codes == [0, 0, -9]
+    for result in found:
+        assert "checkpoint" in result["error"]
+        assert result["seconds"] < worker.SECONDS
+    # Written when the rank was lost: the interval of the checkpoint had not passed.
+    assert torch.load(tmp_path / "fit.pt", weights_only=True)["step"] == 3
+    resumed, _ = _run("resumed", 2, tmp_path)
+    for name, value in _alone()["fit"].items():
+        torch.testing.assert_close(resumed[0][name], value, rtol=1e-5, atol=1e-5)
+
+
+def test_without_a_process_group_the_way_is_told() -> None:
+    with pytest.raises(ValueError, match="torchrun"):
+        operators.Ranks()
+
+
+def test_several_devices_find_what_one_finds() -> None:
+    group, alone = pathgp.Devices(["cpu"] * 3), _alone()
+    for what, found in (("solutions", worker.solutions(group)), ("prediction", worker.prediction(group))):
+        for name, value in alone[what].items():
+            torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-5)
+    for name, value in worker.fit(group).items():
+        torch.testing.assert_close(value, alone["fit"][name], rtol=1e-5, atol=1e-5)
+
+
+def test_a_dense_matrix_may_exceed_one_member() -> None:
+    X, memory = worker.data()[0], 8 * worker.N**2 // 3
+    with pytest.raises(ValueError, match="dense"):
+        operators.KernelOperator(worker.kernel(), X, backend="dense", memory=memory)
+    backends = [
+        operators.ShardedOperator(worker.kernel(), X, group=pathgp.Devices(["cpu"] * size), memory=memory).backend
+        for size in (2, 3)
+    ]
+    assert backends == ["streamed", "dense"]
+    with pytest.raises(ValueError, match="more members"):
+        operators.ShardedOperator(worker.kernel(), X, group=pathgp.Devices(["cpu"] * 2), backend="dense", memory=memory)
+
+
+def test_bad_groups_are_refused() -> None:
+    X, y = worker.data()
+    with pytest.raises(ValueError, match="at least one"):
+        pathgp.Devices([])
+    with pytest.raises(TypeError, match="Ranks"):
+        pathgp.GP(worker.kernel()).condition(X, y, group="ranks")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="backend"):
+        pathgp.GP(worker.kernel()).condition(X, y, group=pathgp.Devices(["cpu"]), backend="mystery")
