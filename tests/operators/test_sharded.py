@@ -101,6 +101,21 @@ def test_a_lost_rank_ends_the_others_and_the_checkpoint_serves_fewer(tmp_path: P
         torch.testing.assert_close(resumed[0][name], value, rtol=1e-5, atol=1e-5)
 
 
+def test_the_example_under_torchrun_prints_what_it_prints_alone(tmp_path: Path) -> None:
+    example = str(Path(__file__).parents[2] / "examples" / "several_processes.py")
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    printed = []
+    for name, start in (("alone", []), ("two", torchrun)):
+        (tmp_path / name).mkdir()
+        command = [sys.executable, *start, example]
+        options: dict[str, Any] = {"cwd": tmp_path / name, "capture_output": True, "text": True, "timeout": 120}
+        result = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **options)
+        assert result.returncode == 0, result.stderr
+        printed.append(result.stdout.splitlines())
+    assert printed[1][0] == f"{printed[0][0]}, shared out among 2"
+    assert printed[1][1:] == printed[0][1:]
+
+
 def test_without_a_process_group_the_way_is_told() -> None:
     with pytest.raises(ValueError, match="torchrun"):
         operators.Ranks()
