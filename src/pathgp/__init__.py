@@ -5,6 +5,7 @@ from pathgp import means as means
 from pathgp import operators as operators
 from pathgp import solvers as solvers
 from pathgp._version import __version__ as __version__
+from pathgp.costs import plan as plan
 from pathgp.grids import snap as snap
 from pathgp.kernels.parameters import LogNormal as LogNormal
 from pathgp.learning.checkpoint import Checkpoint as Checkpoint

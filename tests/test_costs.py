@@ -1,0 +1,77 @@
+"""Plans: counts by their formulas, choices that the library then makes, seconds of the right size."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+import pathgp
+from pathgp import costs, kernels, operators
+
+GB = 1e9
+
+
+def test_counts_follow_the_formulas() -> None:
+    n, d, s = 10_000, 5, 16
+    found = pathgp.plan(n, d, s, memory=2 * GB)
+    dense, streamed = found.backends["dense"], found.backends["streamed"]
+    assert (dense.entries, streamed.entries) == (0.0, n**2 / 2)
+    assert dense.kept == dense.moved == 4 * n**2
+    assert dense.flops == 2 * n**2 * (s + 1)
+    assert streamed.flops > dense.flops
+    assert streamed.kept == 0
+    assert "fused" not in found.backends
+    assert found.solvers["AP"][1] > 0
+
+
+@pytest.mark.parametrize(("members", "dtype"), [(1, torch.float32), (1, torch.float64), (3, torch.float32)])
+def test_the_choice_is_the_one_the_operator_makes(members: int, dtype: torch.dtype) -> None:
+    n = 60
+    X = torch.rand(n, 2, dtype=dtype)
+    group = operators.Devices(["cpu"] * members)
+    enough = X.element_size() * n * -(-n // members)
+    for memory in (enough - 1, enough):
+        H = operators.ShardedOperator(kernels.Matern(1.5, 1.0), X, group=group, memory=memory)
+        found = pathgp.plan(n, 2, device="cpu", dtype=dtype, memory=memory, members=members)
+        assert found.choice == H.backend
+        assert found.backends["dense"].fits == (H.backend == "dense")
+
+
+def test_several_members_share_products() -> None:
+    one, four = (pathgp.plan(1_000_000, 11, device="h200", members=members) for members in (1, 4))
+    for name, cost in one.backends.items():
+        assert four.backends[name].seconds == pytest.approx(cost.seconds / 4)
+        assert four.backends[name].entries == cost.entries / 4
+    assert one.choice == four.choice == "fused"
+    assert one.solvers["AP"][1] / 4 <= four.solvers["AP"][1] < one.solvers["AP"][1] / 3
+    assert "Cholesky" not in one.solvers
+    assert "fused" not in pathgp.plan(1_000, 11, device="h200", dtype=torch.float64).backends
+
+
+def test_a_plan_prints_as_a_table() -> None:
+    shown = repr(pathgp.plan(200_000, 8, device="H200", members=2))
+    assert shown.splitlines()[0] == "200,000 rows, 8 columns, 64 samples; float32, NVIDIA H200, shared out among 2"
+    assert "fused" in shown
+    assert "<- auto" in shown
+    assert "too large" in shown
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_measured_rates_are_remembered() -> None:
+    found = pathgp.plan(3_000, 4, samples=3, memory=GB, measure=True)
+    began = time.perf_counter()
+    assert pathgp.plan(3_000, 4, samples=3, memory=GB, measure=True).backends == found.backends
+    assert time.perf_counter() - began < 0.1
+    r = costs.measured(torch.device("cpu"), torch.float32)
+    assert all(rate > 0 for rate in (r.multiply, r.multiply64, r.factorise, r.read, r.evaluate))
+
+
+def test_bad_questions_are_refused() -> None:
+    with pytest.raises(ValueError, match="n must be at least 1"):
+        pathgp.plan(0, 3)
+    with pytest.raises(ValueError, match="rates of this machine"):
+        pathgp.plan(100, 3, device="h200", measure=True)
+    with pytest.raises(ValueError, match="budget in bytes"):
+        pathgp.plan(100, 3, memory=-1)
