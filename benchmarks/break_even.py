@@ -108,7 +108,7 @@ def sides(inputs: int, tasks: int, lengthscale: float = DEFAULT) -> list[kernels
 def kept_bytes(H: Operator) -> int:
     """Bytes of the matrices that an operator keeps."""
     parts = H.factors if isinstance(H, LatentKroneckerOperator) else [H]
-    kept = [part._K for part in parts if isinstance(part, KernelOperator)]
+    kept = [getattr(part._tiles, "K", None) for part in parts if isinstance(part, KernelOperator)]
     return sum(K.numel() * K.element_size() for K in kept if K is not None)
 
 

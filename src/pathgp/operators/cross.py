@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pathgp.kernels import Kernel
+from pathgp.operators.fused import fused_cross, fused_cross_gradient, obstacle
 from pathgp.operators.memory import halve_on_failure, memory_budget, spans, tile_edge
 
 
@@ -15,9 +16,11 @@ class _CrossProduct(torch.autograd.Function):
     """K(X, Z) V with the gradient in X by re-evaluating each tile: memory O(tile) in both directions."""
 
     @staticmethod
-    def forward(ctx: Any, kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, memory: int) -> Tensor:
+    def forward(ctx: Any, kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, memory: int, fused: bool) -> Tensor:
         ctx.save_for_backward(X, Z, V)
-        ctx.kernel, ctx.memory = kernel, memory
+        ctx.kernel, ctx.memory, ctx.fused = kernel, memory, fused
+        if fused:
+            return fused_cross(kernel, X, Z, V)
 
         def compute(edge: int) -> Tensor:
             result = torch.zeros(X.shape[0], V.shape[1], dtype=V.dtype, device=V.device)
@@ -35,6 +38,8 @@ class _CrossProduct(torch.autograd.Function):
         outer = grads[0]
         # With create_graph the tiles' graphs are kept as well, and second derivatives come out right.
         twice = torch.is_grad_enabled()
+        if ctx.fused and not twice:
+            return None, fused_cross_gradient(ctx.kernel, X, Z, V, outer), None, None, None, None
 
         def compute(edge: int) -> Tensor:
             parts = []
@@ -50,13 +55,23 @@ class _CrossProduct(torch.autograd.Function):
             return torch.cat(parts) if parts else torch.zeros_like(X)
 
         grad_X, _ = halve_on_failure(compute, max(1, tile_edge(ctx.memory, X.dtype, X.device) // 2))
-        return None, grad_X, None, None, None
+        return None, grad_X, None, None, None, None
 
 
-def cross_product(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, memory: int | None = None) -> Tensor:
+def cross_product(
+    kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, memory: int | None = None, backend: str = "auto"
+) -> Tensor:
     """K(X, Z) V: (m, s) for X (m, d), Z (n, d), V (n, s); differentiable in X.
 
-    Time O(m n (d + s)); memory one tile plus the output, also in the backward pass.
+    Time O(m n (d + s)); memory one tile plus the output, also in the backward pass. ``backend``: "streamed", "fused"
+    or "auto", as for `KernelOperator`; a second derivative is always streamed.
     """
-    result: Tensor = _CrossProduct.apply(kernel, X, Z, V, memory_budget(memory, X.device))
+    if backend not in ("auto", "streamed", "fused"):
+        raise ValueError(f"backend must be 'auto', 'streamed' or 'fused', got {backend!r}")
+    problem = "" if backend == "fused" or (backend == "auto" and X.device.type == "cuda") else "not asked for"
+    problem = problem or obstacle(kernel, X)
+    if backend == "fused" and problem:
+        raise ValueError(problem)
+    fused = not problem and min(X.shape[0], *V.shape) > 0
+    result: Tensor = _CrossProduct.apply(kernel, X, Z, V, memory_budget(memory, X.device), fused)
     return result

@@ -1,0 +1,67 @@
+"""K evaluated once and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from pathgp.kernels import Kernel
+from pathgp.operators.memory import spans
+from pathgp.operators.streamed import Streamed
+
+
+class Dense(Streamed):
+    """K as n^2 numbers: a product is a product of matrices."""
+
+    name = "dense"
+
+    def __init__(self, kernel: Kernel, X: Tensor, memory: int) -> None:
+        super().__init__(kernel, X, memory)
+        self.K = self.tiled(self._evaluate)
+
+    def product(self, V: Tensor, start: Tensor) -> Tensor:
+        return torch.addmm(start, self.K, V)
+
+    def rows(self, index: Tensor, V: Tensor, start: Tensor) -> Tensor:
+        for part, gathered in _gathered(self.K, index):
+            start[part].addmm_(gathered, V)
+        return start
+
+    def columns(self, index: Tensor, D: Tensor) -> Tensor:
+        result = torch.zeros(len(self.X), D.shape[1], dtype=D.dtype, device=D.device)
+        # K is symmetric: its rows are its columns, and rows lie together in memory.
+        for part, gathered in _gathered(self.K, index):
+            result.addmm_(gathered.T, D[part])
+        return result
+
+    def block(self, index: Tensor) -> Tensor:
+        if len(index) < len(self.X):
+            return self.between(index, index)
+        # All of it, as Cholesky asks: copied, not gathered entry by entry.
+        result = self.K[index]
+        return result.index_select(1, index) if bool((index.diff() != 1).any()) else result
+
+    def between(self, index: Tensor, other: Tensor) -> Tensor:
+        return self.K[index.unsqueeze(1), other]
+
+    def _evaluate(self, edge: int) -> Tensor:
+        n = len(self.X)
+        K = torch.empty(n, n, dtype=self.X.dtype, device=self.X.device)
+        for I in spans(n, edge):
+            K[I, I] = self.kernel(self.X[I])
+            for J in spans(I.start, edge):
+                tile = self.kernel(self.X[I], self.X[J])
+                K[I, J] = tile
+                K[J, I] = tile.T
+        return K
+
+
+def _gathered(K: Tensor, index: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Rows of K, on a CPU some 8 MB at a time in one buffer: they are still in the cache when a product reads them."""
+    step = len(index) if K.device.type != "cpu" else max(16, 8_000_000 // (K.shape[1] * K.element_size()))
+    buffer = K.new_empty(min(step, len(index)), K.shape[1])
+    for part in spans(len(index), max(1, step)):
+        rows = index[part]
+        yield part, torch.index_select(K, 0, rows, out=buffer[: len(rows)])

@@ -1,0 +1,37 @@
+"""K(X, Z) V and its gradient in X, fused."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pathgp.kernels import Kernel
+from pathgp.operators.fused.engine import Engine
+from pathgp.operators.fused.expression import Expression
+from pathgp.operators.fused.points import GRADIENT_RADIUS, Frame
+
+
+def fused_cross(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor) -> Tensor:
+    """K(X, Z) V: (m, s), float32. Time O(m n (d + s)), memory O((m + n) (d + s))."""
+    expression = Expression.read(kernel, X.shape[1])
+    with torch.no_grad():
+        centre = Z.to(torch.float64).mean(0)
+        left, right = expression.points(X, centre), expression.points(Z, centre)
+        frame = Frame.around(expression, [left, right])
+        return Engine.of(expression, frame).product(frame.pack(left), frame.pack(right), V)
+
+
+def fused_cross_gradient(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, outer: Tensor) -> Tensor:
+    """The gradient of sum(outer * K(X, Z) V) in X: (m, d), at the price of a product."""
+    expression = Expression.read(kernel, X.shape[1])
+    centre = Z.to(torch.float64).mean(0)
+    with torch.enable_grad():
+        inputs = X.detach().requires_grad_()
+        left = expression.points(inputs, centre)
+    with torch.no_grad():
+        right = expression.points(Z, centre)
+        frame = Frame.around(expression, [left, right], widest=GRADIENT_RADIUS)
+        engine = Engine.of(expression, frame)
+        _, _, grads = engine.pull(frame.pack(left), frame.pack(right), outer, V)
+    (grad,) = torch.autograd.grad(left, inputs, [engine.coefficient * g for g in grads])
+    return grad

@@ -1,0 +1,167 @@
+"""A kernel read as an expression: a tree of sums, products and scales over leaves, each a function of prepared points.
+
+Every stationary leaf, Periodic among them, is a radial profile of the squared distance of its prepared points, and
+Linear is their inner product. Preparation is float64 torch code with a graph, so that gradients in the prepared points
+and in the numbers of the tree reach every hyperparameter, and the inputs, through autograd.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from pathgp.kernels import (
+    Kernel,
+    Linear,
+    Matern,
+    Periodic,
+    Product,
+    RationalQuadratic,
+    Scale,
+    SquaredExponential,
+    Sum,
+)
+
+# What is folded into the prepared points, so that a profile is a function of 2^-sq or of 2^-sqrt(sq) with no
+# multiplication left to do.
+_UNITS = {
+    "squared_exponential": math.sqrt(0.5 * math.log2(math.e)),
+    "matern12": math.log2(math.e),
+    "matern32": math.sqrt(3.0) * math.log2(math.e),
+    "matern52": math.sqrt(5.0) * math.log2(math.e),
+    "rational_quadratic": 1.0,
+}
+_MATERN = {0.5: "matern12", 1.5: "matern32", 2.5: "matern52"}
+
+# ("leaf", i), ("scale", number, child), ("sum", children...), ("product", children...)
+Tree = tuple[object, ...]
+
+
+@dataclass
+class Expression:
+    """kernel = coefficient * tree.
+
+    kinds: the profile of every leaf.  tree: nested tuples over leaves and numbers, hashable.  The numbers are the
+    squared signals inside the tree and the shape parameters of the leaves, ``shapes[i]`` the place of leaf i's.
+    """
+
+    kernel: Kernel
+    kinds: list[str] = field(default_factory=list)
+    shapes: list[int] = field(default_factory=list)
+    tree: Tree = ()
+    _leaves: list[tuple[Kernel, tuple[int, ...]]] = field(default_factory=list)
+    _signals: list[Scale] = field(default_factory=list)
+    _numbers: list[Kernel] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, kernel: Kernel, columns: int) -> Expression:
+        """The expression of a kernel at inputs with so many columns; ValueError names what is not supported."""
+        expression = cls(kernel)
+        dims = expression._dims(kernel, tuple(range(columns)))
+        while type(kernel) is Scale:
+            expression._signals.append(kernel)
+            kernel = kernel.kernel
+            dims = expression._dims(kernel, dims)
+        expression.tree = expression._node(kernel, dims)
+        return expression
+
+    def coefficient(self) -> Tensor:
+        """The factor in front of the tree: a scalar, float64, with its graph."""
+        result = torch.ones((), dtype=torch.float64)
+        for scale in self._signals:
+            result = result.to(scale.signal.device) * scale.signal.square()
+        return result
+
+    def numbers(self) -> list[Tensor]:
+        """The scalars inside the tree, float64, with their graphs."""
+        return [k.signal.square() if isinstance(k, Scale) else _shape(k) for k in self._numbers]
+
+    def points(self, X: Tensor, centre: Tensor) -> list[Tensor]:
+        """The prepared points of every leaf at X (n, d): float64, (n, c) each, with their graphs.
+
+        Stationary leaves see X - centre, a constant (d,) that changes no kernel: hyperparameters then move points
+        about the middle of the data, and their gradients are sums of small numbers.
+        """
+        X = X.to(torch.float64)
+        centred = X - centre
+        pairs = ((leaf, list(dims)) for leaf, dims in self._leaves)
+        return [_prepared(leaf, (X if isinstance(leaf, Linear) else centred)[:, dims]) for leaf, dims in pairs]
+
+    def _node(self, kernel: Kernel, dims: tuple[int, ...]) -> Tree:
+        if type(kernel) is Scale:
+            self._numbers.append(kernel)
+            place = len(self._numbers) - 1
+            return ("scale", place, self._node(kernel.kernel, self._dims(kernel.kernel, dims)))
+        if type(kernel) in (Sum, Product):
+            assert isinstance(kernel, Sum | Product)
+            name = "sum" if type(kernel) is Sum else "product"
+            return (name, *(self._node(part, self._dims(part, dims)) for part in kernel.parts))
+        self.kinds.append(leaf_kind(kernel))
+        self._leaves.append((kernel, dims))
+        self.shapes.append(len(self._numbers) if type(kernel) is RationalQuadratic else -1)
+        if type(kernel) is RationalQuadratic:
+            self._numbers.append(kernel)
+        return ("leaf", len(self._leaves) - 1)
+
+    @staticmethod
+    def _dims(kernel: Kernel, dims: tuple[int, ...]) -> tuple[int, ...]:
+        """The columns of X that a kernel sees, from those its parent sees."""
+        return dims if kernel.active_dims is None else tuple(dims[i] for i in kernel.active_dims)
+
+
+def leaf_kind(kernel: Kernel) -> str:
+    """The profile of a leaf, or a ValueError with its name."""
+    if type(kernel) is Matern and kernel.nu in _MATERN:
+        return _MATERN[kernel.nu]
+    kinds = {
+        SquaredExponential: "squared_exponential",
+        Periodic: "squared_exponential",
+        RationalQuadratic: "rational_quadratic",
+        Linear: "linear",
+    }
+    if type(kernel) not in kinds:
+        raise ValueError(f"no fused tile for {kernel!r}: use backend='streamed'")
+    return kinds[type(kernel)]
+
+
+def bounds(tree: Tree, leaves: Sequence[float], numbers: Sequence[float]) -> tuple[float, dict[int, float]]:
+    """The largest value of a tree from those of its leaves, and by how much at most it magnifies a change in each."""
+    kind, *rest = tree
+    if kind == "leaf":
+        (place,) = rest
+        assert isinstance(place, int)
+        return leaves[place], {place: 1.0}
+    if kind == "scale":
+        number, child = rest
+        assert isinstance(number, int)
+        assert isinstance(child, tuple)
+        value, gains = bounds(child, leaves, numbers)
+        return numbers[number] * value, {i: numbers[number] * gain for i, gain in gains.items()}
+    parts = [bounds(child, leaves, numbers) for child in rest if isinstance(child, tuple)]
+    values = [value for value, _ in parts]
+    if kind == "sum":
+        return sum(values), {i: gain for _, gains in parts for i, gain in gains.items()}
+    factors = [math.prod(values[:j] + values[j + 1 :]) for j in range(len(values))]
+    gains = {i: f * gain for f, (_, of) in zip(factors, parts, strict=True) for i, gain in of.items()}
+    return math.prod(values), gains
+
+
+def _shape(kernel: Kernel) -> Tensor:
+    assert isinstance(kernel, RationalQuadratic)
+    return kernel.alpha
+
+
+def _prepared(kernel: Kernel, X: Tensor) -> Tensor:
+    if isinstance(kernel, Linear):
+        scaled = X * kernel._scale.matching(X.shape[1], X.device)
+        bias = [] if kernel.bias is None else [kernel.bias.to(X).expand(X.shape[0], 1)]
+        return torch.cat([*bias, scaled], 1)
+    unit = _UNITS[leaf_kind(kernel)]
+    if isinstance(kernel, Periodic):
+        return kernel._embedded(X) * unit
+    assert isinstance(kernel, Matern | SquaredExponential | RationalQuadratic)
+    return X * (unit / kernel.lengthscales(X.shape[1], X.device))

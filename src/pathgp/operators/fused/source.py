@@ -1,0 +1,422 @@
+"""From the structure of an expression to Triton source: the code generator.
+
+Two kernels are written for every structure. ``product`` accumulates K V, ``pull`` the gradient of sum_ij W_ij K_ij with
+W = L R^T. In both a program holds M rows and walks over tiles of N columns; hyperparameters are run-time values.
+
+A leaf's points come in one of three forms:
+
+- differences: float32, one dimension after the other; exact for close points, 2 operations per entry and dimension.
+- split: x = high + low, both half precision. ``high`` is a multiple of a power of two h, at most 2048 of them long, so
+  that |high_i|^2 + |high_j|^2 - 2 high_i.high_j is free of rounding errors: all its terms are integers below 2^24 in
+  units of h^2. What ``low`` adds is h / |x| times smaller, and so are its errors. Four tensor-core products.
+- coarse: ``high`` alone, the squared distance of the rounded points. One tensor-core product.
+
+Tensor cores multiply half-precision numbers. A float32 factor is a sum of two of them, 22 bits, and a product takes
+three passes: low.high + high.low + high.high. Both factors are scaled to at most 2^15, so that ``low`` is no subnormal
+number unless it is 2^-40 of the largest.
+"""
+
+from __future__ import annotations
+
+import linecache
+import math
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+from pathgp.operators.fused.expression import Tree
+
+_LN2 = math.log(2.0)
+# Powers of two below this exponent come near the subnormal numbers: kernels decay to 2^-110 and stay there.
+_LOWEST = 110.0
+# Rows of x that stay in registers; more are read again for every tile.
+_HELD = 8
+
+
+class Leaf(NamedTuple):
+    """kind: the profile.  form: differences, split or coarse.  columns: of the prepared points.
+
+    width: columns padded to a power of two.  offset: the first column, of the float32 points for differences, of the
+    half-precision points otherwise.  norm: the row of |high|^2.  shape: the place of its shape parameter, or -1.
+    """
+
+    kind: str
+    form: str
+    columns: int
+    width: int
+    offset: int
+    norm: int
+    shape: int
+
+
+class Structure(NamedTuple):
+    """All that the source depends on. width: columns of the half-precision points.  numbers: of the tree."""
+
+    tree: Tree
+    leaves: tuple[Leaf, ...]
+    width: int
+    numbers: int
+
+    def floor(self, leaf: int) -> int:
+        """Where theta holds the squared distance below which points count as equal."""
+        return 1 + self.numbers + leaf
+
+    def gain(self, leaf: int) -> int:
+        """Where theta holds the factor that brings the leaf's gradients into the range of half precision."""
+        return 1 + self.numbers + len(self.leaves) + leaf
+
+    def pulled(self) -> list[int]:
+        """The first column of every leaf in the result of ``pull``, and their number."""
+        starts = [0]
+        for leaf in self.leaves:
+            starts.append(starts[-1] + leaf.width)
+        return starts
+
+
+@cache
+def product_kernel(structure: Structure) -> Any:
+    """The kernel out = K V for a structure. theta: the factor of the tree, its numbers, floors and gains."""
+    body = _PRODUCT.format(
+        load=_indented(_loads(structure), 4),
+        tile=_indented([*_tile(structure), f"K = theta_0 * {_value(structure.tree, '')}"], 8),
+    )
+    return _compiled(body, "product")
+
+
+@cache
+def pull_kernel(structure: Structure, chunks: tuple[int, ...]) -> Any:
+    """The kernel of the gradient for a structure, with the columns of L and R cut into chunks of these widths."""
+    load, tile, store = list(_loads(structure)), [], []
+    depth = sum(chunks)
+    for c, width in enumerate(chunks):
+        first = sum(chunks[:c])
+        load += [
+            f"span_{c} = {first} + tl.arange(0, {width})",
+            f"a{c}h = tl.load(Lh + i * {depth} + row[:, None] * {depth} + span_{c}[None, :])",
+            f"a{c}l = tl.load(Ll + i * {depth} + row[:, None] * {depth} + span_{c}[None, :])",
+        ]
+        tile += [
+            f"b{c}h = tl.trans(tl.load(Rh + j * {depth} + column[:, None] * {depth} + span_{c}[None, :]))",
+            f"b{c}l = tl.trans(tl.load(Rl + j * {depth} + column[:, None] * {depth} + span_{c}[None, :]))",
+        ]
+    lows = [("l", "h"), ("h", "l")]
+    low = [f"W = tl.dot(a{c}{p}, b{c}{q}, W)" for c in range(len(chunks)) for p, q in lows]
+    high = [f"W = tl.dot(a{c}h, b{c}h, W)" for c in range(len(chunks))]
+    tile += ["W = tl.zeros((M, N), tl.float32)", *low, *high]
+
+    tile += [*_tile(structure), f"value += tl.sum(W * {_value(structure.tree, '')}, 1)"]
+    tile += _reverse(structure, structure.tree, "", "W")
+    load.append("value = tl.zeros((M,), tl.float32)")
+    store.append("tl.store(sums + i + row, value)")
+    for k in range(structure.numbers):
+        load.append(f"number_{k} = tl.zeros((M,), tl.float32)")
+        store.append(f"tl.store(sums + {k + 1} * m + i + row, number_{k})")
+    total = structure.pulled()[-1]
+    for l, (leaf, start) in enumerate(zip(structure.leaves, structure.pulled(), strict=False)):
+        load += [
+            f"pull_{l} = tl.zeros((M, {leaf.width}), tl.float32)",
+            f"weight_{l} = tl.zeros((M,), tl.float32)",
+        ]
+        columns = f"({start} + tl.arange(0, {leaf.width}))[None, :]"
+        store += [
+            f"tl.store(pulls + i * {total} + row[:, None] * {total} + {columns}, pull_{l})",
+            f"tl.store(sums + {1 + structure.numbers + l} * m + i + row, weight_{l})",
+        ]
+    body = _PULL.format(
+        load=_indented(load, 4),
+        tile=_indented(tile, 8),
+        store=_indented(store, 4),
+        pulls=total,
+        sums=1 + structure.numbers + len(structure.leaves),
+    )
+    return _compiled(body, "pull")
+
+
+_PRODUCT = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product(
+    Xf, Xh, Xl, Xn, m, Zf, Zh, Zl, Zn, n, Vh, Vl, theta, out, span,
+    M: tl.constexpr, N: tl.constexpr, S: tl.constexpr, TAIL: tl.constexpr, HIGH: tl.constexpr,
+):
+    i = tl.program_id(0).to(tl.int64) * M
+    part = tl.program_id(1).to(tl.int64)
+    row, column = tl.arange(0, M), tl.arange(0, N)
+    theta_0 = tl.load(theta)
+{load}
+    head = tl.arange(0, S)
+    total = tl.zeros((M, S), tl.float32)
+    if TAIL:
+        tail = S + tl.arange(0, TAIL)
+        rest = tl.zeros((M, TAIL), tl.float32)
+    for j in range(part * span, tl.minimum(part * span + span, n), N):
+{tile}
+        high = K.to(tl.float16)
+        start = j * (S + TAIL)
+        at = column[:, None] * (S + TAIL) + head[None, :]
+        right = tl.load(Vh + start + at)
+        if HIGH:
+            # Summed per tile and then in float32: the accumulators of the tensor cores round towards zero.
+            low = (K - high.to(tl.float32)).to(tl.float16)
+            small = tl.dot(low, right)
+            small = tl.dot(high, tl.load(Vl + start + at), small)
+            total += tl.dot(high, right, small)
+        else:
+            total = tl.dot(high, right, total)
+        if TAIL:
+            at = column[:, None] * (S + TAIL) + tail[None, :]
+            right = tl.load(Vh + start + at)
+            if HIGH:
+                small = tl.dot(low, right)
+                small = tl.dot(high, tl.load(Vl + start + at), small)
+                rest += tl.dot(high, right, small)
+            else:
+                rest = tl.dot(high, right, rest)
+    out += (part * m + i) * (S + TAIL)
+    tl.store(out + row[:, None] * (S + TAIL) + head[None, :], total)
+    if TAIL:
+        tl.store(out + row[:, None] * (S + TAIL) + tail[None, :], rest)
+"""
+
+_PULL = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def pull(
+    Xf, Xh, Xl, Xn, m, Zf, Zh, Zl, Zn, n, Lh, Ll, Rh, Rl, theta, pulls, sums, span,
+    M: tl.constexpr, N: tl.constexpr,
+):
+    i = tl.program_id(0).to(tl.int64) * M
+    part = tl.program_id(1).to(tl.int64)
+    row, column = tl.arange(0, M), tl.arange(0, N)
+{load}
+    for j in range(part * span, tl.minimum(part * span + span, n), N):
+{tile}
+    pulls += part * m * {pulls}
+    sums += part * m * {sums}
+{store}
+"""
+
+
+def _loads(structure: Structure) -> Iterator[str]:
+    """Before the loop: the numbers, and what a program holds of its rows."""
+    for k in range(structure.numbers):
+        yield f"theta_{k + 1} = tl.load(theta + {k + 1})"
+    for l, leaf in enumerate(structure.leaves):
+        if leaf.shape >= 0:
+            yield f"shape_{l} = theta_{leaf.shape + 1}"
+        if leaf.form == "differences":
+            if leaf.columns <= _HELD:
+                for d in range(leaf.columns):
+                    yield f"x{l}_{d} = tl.load(Xf + {leaf.offset + d} * m + i + row)"
+            continue
+        yield f"floor_{l} = tl.load(theta + {structure.floor(l)})"
+        yield f"gain_{l} = tl.load(theta + {structure.gain(l)})"
+        yield from _half_points(structure, l, "x", "X", "i", "row", "m")
+
+
+def _half_points(structure: Structure, l: int, x: str, X: str, start: str, place: str, count: str) -> Iterator[str]:
+    leaf, width = structure.leaves[l], structure.width
+    at = f"{start} * {width} + {place}[:, None] * {width} + ({leaf.offset} + tl.arange(0, {leaf.width}))[None, :]"
+    yield f"{x}{l}h = tl.load({X}h + {at})"
+    if leaf.form == "split":
+        yield f"{x}{l}l = tl.load({X}l + {at})"
+    if leaf.kind != "linear":
+        yield f"{x}{l}n = tl.load({X}n + {leaf.norm} * {count} + {start} + {place})"
+        if leaf.form == "split":
+            yield f"{x}{l}m = tl.load({X}n + {leaf.norm + 1} * {count} + {start} + {place})"
+
+
+def _tile(structure: Structure) -> Iterator[str]:
+    """Inside the loop: q, the squared distance or inner product of every leaf, its value k, and the tree's."""
+    for l, leaf in enumerate(structure.leaves):
+        if leaf.form == "differences":
+            yield from _differences(l, leaf)
+        else:
+            yield from _half_points(structure, l, "z", "Z", "j", "column", "n")
+            yield f"dot_{l} = tl.dot(x{l}h, tl.trans(z{l}h))"
+            if leaf.form == "split":
+                yield f"cross_{l} = tl.dot(x{l}l, tl.trans(z{l}l))"
+                yield f"cross_{l} = tl.dot(x{l}l, tl.trans(z{l}h), cross_{l})"
+                yield f"cross_{l} = tl.dot(x{l}h, tl.trans(z{l}l), cross_{l})"
+            if leaf.kind == "linear":
+                yield f"q{l} = dot_{l}" + (f" + cross_{l}" if leaf.form == "split" else "")
+            else:
+                yield f"q{l} = (x{l}n[:, None] + z{l}n[None, :]) - 2.0 * dot_{l}"
+                if leaf.form == "split":
+                    yield f"q{l} += (x{l}m[:, None] + z{l}m[None, :]) - 2.0 * cross_{l}"
+                yield f"q{l} = tl.where(q{l} > floor_{l}, q{l}, 0.0)"
+        yield from _PROFILES[leaf.kind](l)
+    yield from _forward(structure.tree, "")
+
+
+def _differences(l: int, leaf: Leaf) -> Iterator[str]:
+    yield f"q{l} = tl.zeros((M, N), tl.float32)"
+    if leaf.columns <= _HELD:
+        for d in range(leaf.columns):
+            yield f"z{l}_{d} = tl.load(Zf + {leaf.offset + d} * n + j + column)"
+            yield from (line.strip() for line in _term(l, leaf, f"x{l}_{d}", f"z{l}_{d}"))
+    else:
+        yield f"for d in range({leaf.offset}, {leaf.offset + leaf.columns}):"
+        yield from _term(l, leaf, "tl.load(Xf + d * m + i + row)", "tl.load(Zf + d * n + j + column)")
+
+
+def _term(l: int, leaf: Leaf, x: str, z: str) -> Iterator[str]:
+    if leaf.kind == "linear":
+        yield f"    q{l} += {x}[:, None] * {z}[None, :]"
+    else:
+        yield f"    delta = {x}[:, None] - {z}[None, :]"
+        yield f"    q{l} += delta * delta"
+
+
+def _squared_exponential(l: int) -> list[str]:
+    return [f"k{l} = tl.exp2(-tl.minimum(q{l}, {_LOWEST}))"]
+
+
+def _matern12(l: int) -> list[str]:
+    return [f"r{l} = tl.minimum(tl.sqrt(q{l}), {_LOWEST})", f"k{l} = tl.exp2(-r{l})"]
+
+
+def _matern32(l: int) -> list[str]:
+    return [
+        f"r{l} = tl.minimum(tl.sqrt(q{l}), {_LOWEST})",
+        f"e{l} = tl.exp2(-r{l})",
+        f"k{l} = ({_LN2} * r{l} + 1.0) * e{l}",
+    ]
+
+
+def _matern52(l: int) -> list[str]:
+    return [
+        f"r{l} = tl.minimum(tl.sqrt(q{l}), {_LOWEST})",
+        f"e{l} = tl.exp2(-r{l})",
+        f"a{l} = {_LN2} * r{l}",
+        f"k{l} = (({1 / 3} * a{l} + 1.0) * a{l} + 1.0) * e{l}",
+    ]
+
+
+def _rational_quadratic(l: int) -> list[str]:
+    # log(1 + u) = 2 artanh(s): as a series for u < 1, where the logarithm of a rounded 1 + u would lose digits.
+    series = f"{1 / 13}"
+    for k in (11, 9, 7, 5, 3, 1):
+        series = f"({series} * w{l} + {1 / k})"
+    return [
+        f"u{l} = q{l} * (0.5 / shape_{l})",
+        f"s{l} = u{l} / (2.0 + u{l})",
+        f"w{l} = s{l} * s{l}",
+        f"log_{l} = tl.where(u{l} < 1.0, 2.0 * s{l} * {series}, {_LN2} * tl.log2(1.0 + u{l}))",
+        f"k{l} = tl.exp2(-tl.minimum({1 / _LN2} * shape_{l} * log_{l}, {_LOWEST}))",
+    ]
+
+
+_PROFILES: dict[str, Callable[[int], list[str]]] = {
+    "squared_exponential": _squared_exponential,
+    "matern12": _matern12,
+    "matern32": _matern32,
+    "matern52": _matern52,
+    "rational_quadratic": _rational_quadratic,
+    "linear": lambda l: [f"k{l} = q{l}"],
+}
+
+# dk/dq, and the largest size it has: what half precision must hold.
+_SLOPES = {
+    "squared_exponential": (f"{-_LN2} * k{{l}}", _LN2),
+    "matern12": (f"{-0.5 * _LN2} * k{{l}} / tl.where(r{{l}} > 0.0, r{{l}}, float('inf'))", math.inf),
+    "matern32": (f"{-0.5 * _LN2**2} * e{{l}}", 0.5 * _LN2**2),
+    "matern52": (f"{-(_LN2**2) / 6} * ((1.0 + a{{l}}) * e{{l}})", _LN2**2 / 6),
+    "rational_quadratic": ("-0.5 * k{l} / (1.0 + u{l})", 0.5),
+    "linear": ("", 1.0),
+}
+
+
+def steepest(kind: str) -> float:
+    """The largest slope of a profile, in prepared points."""
+    return _SLOPES[kind][1]
+
+
+def _value(tree: Tree, path: str) -> str:
+    """The name of a node's value; ``path``: the way to it from the root."""
+    return f"k{tree[1]}" if tree[0] == "leaf" else f"node{path}"
+
+
+def _children(tree: Tree, path: str) -> list[tuple[Tree, str]]:
+    children = [child for child in tree[1:] if isinstance(child, tuple)]
+    return [(child, f"{path}_{c}") for c, child in enumerate(children)]
+
+
+def _forward(tree: Tree, path: str) -> Iterator[str]:
+    """The value of every node, from the leaves up."""
+    if tree[0] == "leaf":
+        return
+    children = _children(tree, path)
+    for child in children:
+        yield from _forward(*child)
+    names = [_value(*child) for child in children]
+    if tree[0] == "scale":
+        yield f"node{path} = theta_{_number(tree) + 1} * {names[0]}"
+    else:
+        yield f"node{path} = " + (" + " if tree[0] == "sum" else " * ").join(names)
+
+
+def _reverse(structure: Structure, tree: Tree, path: str, weight: str) -> Iterator[str]:
+    """The chain rule from a node down, ``weight`` being the derivative of the sum in its value."""
+    if tree[0] == "leaf":
+        yield from _pull_leaf(structure, _number(tree), weight)
+        return
+    children = _children(tree, path)
+    for child in children:
+        inner = weight
+        if tree[0] == "scale":
+            k = _number(tree)
+            inner = f"W{child[1]}"
+            yield f"number_{k} += tl.sum({weight} * {_value(*child)}, 1)"
+            yield f"{inner} = {weight} * theta_{k + 1}"
+        elif tree[0] == "product":
+            inner = f"W{child[1]}"
+            yield f"{inner} = " + " * ".join([weight, *(_value(*other) for other in children if other != child)])
+        yield from _reverse(structure, *child, inner)
+
+
+def _pull_leaf(structure: Structure, l: int, weight: str) -> Iterator[str]:
+    """G = weight * slope and what it pulls: sum_j G_ij (x_i - z_j), or sum_j G_ij z_j and sum_j G_ij apart."""
+    leaf = structure.leaves[l]
+    slope = _SLOPES[leaf.kind][0].format(l=l)
+    if leaf.shape >= 0:
+        yield f"number_{leaf.shape} += tl.sum({weight} * k{l} * (u{l} / (1.0 + u{l}) - log_{l}), 1)"
+    yield f"G = {weight} * ({slope})" if slope else f"G = {weight}"
+    if leaf.form == "differences":
+        yield f"for d in range({leaf.columns}):"
+        yield f"    z = tl.load(Zf + ({leaf.offset} + d) * n + j + column)[None, :]"
+        if leaf.kind != "linear":
+            yield f"    z = tl.load(Xf + ({leaf.offset} + d) * m + i + row)[:, None] - z"
+        yield "    pulled = tl.sum(G * z, 1)"
+        yield f"    pull_{l} += tl.where(tl.arange(0, {leaf.width})[None, :] == d, pulled[:, None], 0.0)"
+        return
+    yield f"G = gain_{l} * G"
+    yield "high = G.to(tl.float16)"
+    yield f"small = tl.dot(high, z{l}l)"
+    yield f"small = tl.dot((G - high.to(tl.float32)).to(tl.float16), z{l}h, small)"
+    yield f"pull_{l} += tl.dot(high, z{l}h, small)"
+    yield f"weight_{l} += tl.sum(G, 1)"
+
+
+def _number(tree: Tree) -> int:
+    assert isinstance(tree[1], int)
+    return tree[1]
+
+
+def _indented(lines: Any, spaces: int) -> str:
+    return "\n".join(" " * spaces + line for line in lines)
+
+
+def _compiled(text: str, name: str) -> Any:
+    """The function ``name`` of a source text. Triton reads the text again, which `linecache` keeps for it."""
+    file = f"<fused {name} {hash(text):x}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(compile(text, file, "exec"), names)
+    return names[name]

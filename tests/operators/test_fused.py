@@ -1,0 +1,272 @@
+"""Fused products and gradients against dense float64 values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from pathgp import kernels
+from pathgp.operators import KernelOperator, cross_product
+from pathgp.operators.fused import backend, engine
+
+pytest.importorskip("triton")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+N = 150
+KERNELS: dict[str, Callable[[], kernels.Kernel]] = {
+    "SE": lambda: kernels.SquaredExponential(torch.tensor([0.4, 0.9])),
+    "Matern-1/2": lambda: kernels.Matern(0.5, 0.7),
+    "Matern-3/2": lambda: kernels.Scale(kernels.Matern(1.5, torch.tensor([0.5, 0.3])), 1.3),
+    "Matern-5/2": lambda: kernels.Scale(kernels.Matern(2.5, 0.8), 0.2),
+    "RQ": lambda: kernels.RationalQuadratic(0.9, 0.6),
+    "RQ, almost SE": lambda: kernels.RationalQuadratic(200.0, 0.6),
+    "Periodic": lambda: kernels.Periodic(torch.tensor([0.7, 1.9]), 1.1),
+    "Linear": lambda: kernels.Linear(torch.tensor([0.5, 1.5]), bias=0.3),
+    "sum": lambda: kernels.Scale(kernels.SquaredExponential(0.4), 0.8) + kernels.Linear(0.5),
+    "product": lambda: kernels.Periodic(0.7, 1.1) * kernels.RationalQuadratic(0.9, 0.6),
+    "disjoint": lambda: kernels.Matern(2.5, 0.4, active_dims=[1]) * kernels.Matern(0.5, 0.9, active_dims=[0]),
+    "nested": lambda: kernels.Scale(
+        kernels.Scale(kernels.Scale(kernels.Matern(1.5, 0.5), 1.2) * kernels.Linear(0.7, active_dims=[1]), 0.8)
+        + kernels.Scale(kernels.Scale(kernels.SquaredExponential(1.5), 0.6), 0.9) * kernels.Matern(0.5, 2.0),
+        1.1,
+    ),
+}
+
+
+def normal(rows: int, columns: int, seed: int) -> Tensor:
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+def error(found: Tensor, expected: Tensor) -> float:
+    return float(((found.double() - expected).norm() / expected.norm()).detach())
+
+
+def check_products(kernel: kernels.Kernel, X: Tensor, s: int, bound: float = 2e-6, precision: str = "high") -> None:
+    H = KernelOperator(kernel, X, 0.3, "fused", precision=precision)
+    with torch.no_grad():
+        dense = kernel(X.double())
+        dense.diagonal().add_(0.09)
+    V = normal(len(X), s, 1)
+    index = torch.randint(len(X), (37,), generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    D = normal(len(index), s, 3)
+    assert H.backend == "fused"
+    assert error(H @ V, dense @ V.double()) < bound
+    assert error(H.rows(index, V), dense[index] @ V.double()) < bound
+    assert error(H.columns(index, D), dense[:, index] @ D.double()) < bound
+
+
+@pytest.fixture(params=["differences", "split"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """All that can be done with few dimensions, done by differences or by tensor cores."""
+    monkeypatch.setattr(backend, "Frame", _few(0 if request.param == "split" else 16))
+    return str(request.param)
+
+
+def _few(few: int) -> type:
+    class Frame(backend.Frame):
+        @classmethod
+        def around(cls, *arguments: object, **options: object) -> Frame:
+            return super().around(*arguments, few=few, **options)  # type: ignore[arg-type, return-value]
+
+    return Frame
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel(name: str, form: str) -> None:
+    check_products(KERNELS[name](), normal(N, 2, 0), s=3)
+
+
+@pytest.mark.parametrize("s", [1, 65, 130])
+def test_any_number_of_columns(s: int) -> None:
+    check_products(KERNELS["Matern-3/2"](), normal(N, 2, 0), s)
+
+
+@pytest.mark.parametrize("d", [1, 3, 9, 17, 26, 90])
+@pytest.mark.parametrize("nu", [0.5, 1.5])
+def test_any_number_of_dimensions(d: int, nu: float) -> None:
+    check_products(kernels.Matern(nu, torch.linspace(0.5, 1.5, d) * d**0.5), normal(N, d, 0), s=2)
+
+
+@pytest.mark.parametrize("n", [1, 2, 127, 128, 129, 300])
+def test_any_number_of_points(n: int) -> None:
+    check_products(KERNELS["sum"](), normal(n, 2, 0), s=2)
+
+
+@pytest.mark.parametrize("d", [3, 16])
+@pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
+def test_inputs_far_from_the_origin(nu: float, d: int) -> None:
+    """Inputs of float32 far from zero, and their exact differences."""
+    check_products(kernels.Matern(nu, 2.0), normal(N, d, 0) + 3000.0, s=2)
+
+
+@pytest.mark.parametrize("d", [3, 16, 26])
+@pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
+def test_close_points_of_norm_35(nu: float, d: int) -> None:
+    """Pairs at distances from 1e-3 to 1, where |x|^2 + |z|^2 - 2 x.z is wrong in every digit."""
+    X = normal(N, d, 0)
+    X = 35.0 * X / X.norm(dim=1, keepdim=True)
+    X[N // 2 :] = (
+        X[: N // 2] + normal(N // 2, d, 1) * torch.logspace(-3, 0, N // 2, device=DEVICE).unsqueeze(1) / d**0.5
+    )
+    check_products(kernels.Matern(nu, 1.0), X, s=2)
+
+
+@pytest.mark.parametrize("d", [2, 16])
+def test_short_length_scales(d: int) -> None:
+    X = torch.rand(N, d, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    X[N // 2 :] = X[: N // 2] + 0.01 * normal(N // 2, d, 1) / d**0.5
+    check_products(kernels.Matern(1.5, 0.01), X, s=2)
+
+
+@pytest.mark.parametrize("nu", [0.5, 1.5])
+@pytest.mark.parametrize("d", [3, 26])
+def test_equal_points_have_their_exact_variance(nu: float, d: int) -> None:
+    X = normal(40, d, 0).repeat(3, 1)
+    H = KernelOperator(kernels.Matern(nu, 1e-3 * d**0.5), X, 0.0, "fused")
+    found = H @ torch.eye(120, device=DEVICE)
+    assert torch.equal(found, torch.eye(40, device=DEVICE).repeat(3, 3))
+    far = KernelOperator(kernels.Matern(nu, 0.15 * d**0.5), X, 0.0, "fused")
+    found = far @ torch.eye(120, device=DEVICE)
+    assert torch.equal(found[found > 1 - 1e-4], torch.ones(360, device=DEVICE))
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("medium", 1e-3), ("low", 4e-3)])
+@pytest.mark.parametrize("d", [3, 16])
+def test_cheaper_products(d: int, precision: str, bound: float) -> None:
+    check_products(kernels.Scale(kernels.Matern(1.5, d**0.5), 1.3), normal(N, d, 0), 3, bound, precision)
+
+
+def test_columns_of_any_size() -> None:
+    """Columns from 1e-30 to 1e30 in one product, one of them zero, and entries of very different size in one column."""
+    X, V = normal(N, 2, 0), normal(N, 6, 1)
+    V = V * torch.tensor([1e-30, 1.0, 1e30, 0.0, 1e-3, 1e4], device=DEVICE)
+    V[:, 4] *= torch.logspace(-6, 0, N, device=DEVICE)
+    kernel = KERNELS["Matern-3/2"]()
+    found = KernelOperator(kernel, X, 0.0, "fused") @ V
+    expected = kernel(X.double()).detach() @ V.double()
+    assert torch.equal(found[:, 3], torch.zeros_like(found[:, 3]))
+    for c in (0, 1, 2, 4, 5):
+        assert error(found[:, c], expected[:, c]) < 2e-6
+
+
+def test_the_contraction_is_split_and_repeats_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_SHORTEST", 128)
+    X, index = normal(520, 3, 0), torch.arange(0, 520, 7, device=DEVICE)
+    kernel, V = kernels.Matern(1.5, 0.8), normal(520, 2, 1)
+    H = KernelOperator(kernel, X, 0.0, "fused")
+    assert engine.split(1, 640, 64) == (5, 128)
+    first = H.rows(index, V)
+    assert torch.equal(first, H.rows(index, V))
+    assert error(first, kernel(X.double()).detach()[index] @ V.double()) < 2e-6
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_bilinear_value_and_all_gradients(name: str, form: str) -> None:
+    kernel, X = KERNELS[name](), normal(N, 2, 0)
+    deviation = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    L, R = normal(N, 3, 1), normal(N, 3, 2)
+    value = KernelOperator(kernel, X, deviation, "fused").bilinear(L, R)
+    dense = kernel(X.double())
+    expected = (L.double() * (dense @ R.double() + deviation.square() * R)).sum()
+    parameters = [*kernel.parameters(), deviation]
+    # Beside what the sums would be without cancellation.
+    size = (L.double().abs() * (dense.abs() @ R.double().abs())).sum().detach()
+    assert abs(float((value - expected).detach())) < 1e-6 * float(size)
+    for a, b in zip(*(torch.autograd.grad(v, parameters) for v in (value, expected)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=3e-6 * float(size))
+
+
+@pytest.mark.parametrize("d", [9, 26])
+@pytest.mark.parametrize("s", [1, 65])
+def test_gradients_in_many_dimensions(d: int, s: int) -> None:
+    kernel, X = kernels.Scale(kernels.Matern(1.5, torch.full((d,), d**0.5)), 1.2), normal(N, d, 0) + 100.0
+    L, R = normal(N, s, 1), normal(N, s, 2)
+    value = KernelOperator(kernel, X, 0.1, "fused").bilinear(L, R)
+    expected = (L.double() * (kernel(X.double()) @ R.double() + 0.01 * R)).sum()
+    for a, b in zip(*(torch.autograd.grad(v, list(kernel.parameters())) for v in (value, expected)), strict=True):
+        assert error(a, b) < 1e-4
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_cross_products_and_their_gradient(name: str) -> None:
+    kernel = KERNELS[name]()
+    X, Z, V = normal(37, 2, 0), normal(N, 2, 1) + 0.5, normal(N, 3, 2)
+    outer = normal(37, 3, 3)
+    results = []
+    for dtype, way in ((torch.float32, "fused"), (torch.float64, "streamed")):
+        A = X.to(dtype, copy=True).requires_grad_()
+        found = cross_product(kernel, A, Z.to(dtype), V.to(dtype), backend=way)
+        (gradient,) = torch.autograd.grad(found, A, outer.to(dtype))
+        results.append((found, gradient))
+    assert error(results[0][0], results[1][0]) < 2e-6
+    assert error(results[0][1], results[1][1]) < 2e-5
+
+
+def test_second_derivatives_of_cross_products() -> None:
+    kernel = KERNELS["Matern-5/2"]()
+    X, Z, V = normal(5, 2, 0), normal(20, 2, 1), normal(20, 1, 2)
+    results = []
+    for dtype, way in ((torch.float32, "fused"), (torch.float64, "streamed")):
+        A = X.to(dtype, copy=True).requires_grad_()
+        value = cross_product(kernel, A, Z.to(dtype), V.to(dtype), backend=way)
+        (gradient,) = torch.autograd.grad(value.sum(), A, create_graph=True)
+        results.append(torch.autograd.grad(gradient.square().sum(), A)[0])
+    assert error(*results) < 1e-4
+
+
+def test_a_snapshot_without_a_graph() -> None:
+    kernel, X, V = KERNELS["nested"](), normal(N, 2, 0), normal(N, 2, 1)
+    H = KernelOperator(kernel, X, 0.1, "fused")
+    before = H @ V
+    for parameter in kernel.parameters():
+        parameter.requires_grad_(False).add_(1.0)
+    assert torch.equal(H @ V, before)
+    assert not before.requires_grad
+    assert not H.bilinear(V, V).requires_grad
+
+
+def test_nothing_to_do() -> None:
+    H = KernelOperator(KERNELS["SE"](), normal(5, 2, 0), 0.1, "fused")
+    none = torch.empty(0, dtype=torch.int64, device=DEVICE)
+    V = normal(5, 2, 1)
+    assert H.rows(none, V).shape == (0, 2)
+    assert torch.equal(H.columns(none, V[:0]), torch.zeros_like(V))
+    assert (H @ V[:, :0]).shape == (5, 0)
+
+
+def test_what_is_not_fused_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = normal(5, 2, 0)
+    with pytest.raises(ValueError, match="no fused tile for Tanimoto"):
+        KernelOperator(kernels.SquaredExponential(1.0) + kernels.Tanimoto(), X, backend="fused")
+    with pytest.raises(ValueError, match="no fused tile for Matern"):
+        cross_product(kernels.Matern(0.7, 1.0), X, X, X, backend="fused")
+    with pytest.raises(ValueError, match="float32"):
+        KernelOperator(kernels.SquaredExponential(1.0), X.double(), backend="fused")
+    with pytest.raises(ValueError, match="'high', 'medium' or 'low'"):
+        KernelOperator(kernels.SquaredExponential(1.0), X, precision="half")
+    with pytest.raises(ValueError, match="'streamed' or 'fused'"):
+        cross_product(kernels.SquaredExponential(1.0), X, X, X, backend="dense")
+    monkeypatch.setattr(backend, "_interpreting", lambda: False)
+    with pytest.raises(ValueError, match="CUDA"):
+        KernelOperator(kernels.SquaredExponential(1.0), X.cpu(), backend="fused")
+
+
+def test_widths() -> None:
+    widths = {
+        1: (16, 0),
+        16: (16, 0),
+        17: (32, 0),
+        33: (32, 16),
+        64: (64, 0),
+        65: (64, 16),
+        97: (128, 0),
+        128: (128, 0),
+    }
+    assert {s: engine.column_widths(s) for s in widths} == widths
+    assert engine.chunk_widths(2) == (16,)
+    assert engine.chunk_widths(130) == (64, 64, 16)
+    assert engine.chunk_widths(190) == (64, 64, 64)
+    assert engine.split(10_000, 10**6, 64) == (1, 10**6)
