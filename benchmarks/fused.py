@@ -17,7 +17,8 @@ import itertools
 import math
 import multiprocessing
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -51,14 +52,32 @@ def relative(found: Tensor, expected: Tensor) -> float:
     return float(((found.double() - expected).norm() / expected.norm()).detach())
 
 
+def in_parallel(action: Callable[[Any], Any], items: Iterable[Any], processes: int) -> list[Any]:
+    """Over processes, since compiling takes seconds and one core; what was compiled is found in Triton's cache."""
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        return list(pool.map(action, items))
+
+
 # The tables
+
+CASES = [(16, 64), *((d, 64) for d in (3, 9, 26, 90)), *((16, s) for s in (1, 16, 65, 128))]
+PRECISIONS = ("high", "medium", "low")
+
+
+def compile_case(case: tuple[int, int, str]) -> None:
+    """The kernels of one line of the tables."""
+    d, s, precision = case
+    H, V = operator(2048, d, precision), normal(2048, s, 1)
+    H @ V
+    if precision == "high":
+        H.bilinear(V, V).backward()
+        cross_product(H.kernel, H.X.clone().requires_grad_(), H.X, V).sum().backward()
 
 
 def products(n: int) -> list[dict[str, Any]]:
     """Speed of K V for dimensions, columns and precisions."""
     rows = []
-    cases = [(16, 64), *((d, 64) for d in (3, 9, 26, 90)), *((16, s) for s in (1, 16, 65, 128))]
-    for (d, s), precision in itertools.product(cases, ("high", "medium", "low")):
+    for (d, s), precision in itertools.product(CASES, PRECISIONS):
         H, V = operator(n, d, precision), normal(n, s, 1)
         speed = n**2 / median_seconds(lambda: H @ V, 3) / 1e12  # noqa: B023
         limit, by = ceiling(H, s)
@@ -136,7 +155,7 @@ def peers(n: int, d: int, s: int) -> list[dict[str, Any]]:
 def gradients(n: int) -> list[dict[str, Any]]:
     """The gradient pass beside the product."""
     rows = []
-    for d, s in ((3, 64), (9, 64), (16, 64), (26, 64), (90, 64), (16, 1), (16, 16), (16, 65)):
+    for d, s in CASES:
         H, L, R = operator(n, d), normal(n, s, 1), normal(n, s, 2)
         product = median_seconds(lambda: H @ R, 3)  # noqa: B023
         gradient = median_seconds(lambda: H.bilinear(L, R).backward(), 3)  # noqa: B023
@@ -175,25 +194,27 @@ def sizes(d: int, s: int) -> list[dict[str, Any]]:
 # Checks
 
 
-def check() -> None:
+def check(processes: int) -> None:
     """Every kernel, form of points and operation against float64."""
-    rows: list[dict[str, Any]] = []
-    for name, kernel, X, precision, s in cases():
-        row: dict[str, Any] = {"case": name, "precision": precision, "columns": s}
-        try:
-            row |= errors(kernel, X, precision, s)
-        except Exception:
-            traceback.print_exc()
-            row |= dict.fromkeys(("form", "product", "rows", "columns of K", "gradients", "cross", "cross gradient"))
-            row["form"] = "FAILED"
-        rows.append(row)
-    print(table(rows))
+    print(table(in_parallel(checked, range(len(list(cases()))), processes)))
     for V in (normal(100_000, 64, 1), torch.ones(100_000, 64, device=DEVICE)):
         for precision in ("high", "medium", "low"):
             print("n = 100,000,", precision, f"{sampled_error(operator(100_000, 16, precision), V):.1e}")
     H, V = operator(100_000, 16), normal(100_000, 64, 1)
     index = torch.randperm(100_000, device=DEVICE)[:4000]
     print("repeats itself:", bool(torch.equal(H.rows(index, V), H.rows(index, V))))
+
+
+def checked(number: int) -> dict[str, Any]:
+    """One line of the table, with a traceback on the screen where it fails."""
+    name, kernel, X, precision, s = next(itertools.islice(cases(), number, None))
+    row: dict[str, Any] = {"case": name, "precision": precision, "columns": s}
+    try:
+        return row | errors(kernel, X, precision, s)
+    except Exception:
+        print(f"{name}, {precision}, {s} columns\n{traceback.format_exc()}", flush=True)
+        failed = dict.fromkeys(("product", "rows", "columns of K", "gradients", "cross", "cross gradient"))
+        return row | {"form": "FAILED"} | failed
 
 
 def cases() -> Iterator[tuple[str, kernels.Kernel, Tensor, str, int]]:
@@ -322,15 +343,14 @@ def prepared(setting: Setting, n: int) -> Callable[[], Any]:
 
 
 def compile_one(setting: Setting) -> None:
-    """In a process of its own: the result is found in Triton's cache."""
+    """The kernel of a setting; those that do not fit the chip say so when they are timed."""
     with contextlib.suppress(Exception):
         prepared(setting, 2048)()
 
 
 def tune(n: int, processes: int) -> None:
     """Compile everything in parallel, then time one after the other."""
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        pool.map(compile_one, settings(), chunksize=1)
+    in_parallel(compile_one, settings(), processes)
     rows = []
     for setting in settings():
         task, d, s, precision, few, tile = setting
@@ -349,17 +369,18 @@ def tune(n: int, processes: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--processes", type=int, default=14, help="that compile for --tune")
+    parser.add_argument("--processes", type=int, default=14, help="that compile")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--tune", action="store_true")
     arguments = parser.parse_args()
     if arguments.check:
-        check()
+        check(arguments.processes)
     if arguments.tune:
         tune(min(arguments.rows, 65_536), arguments.processes)
     if arguments.check or arguments.tune:
         return
     n = arguments.rows
+    in_parallel(compile_case, [(*case, p) for case in CASES for p in PRECISIONS], arguments.processes)
     tables = {"peers": peers(n, 16, 64), "gradients": gradients(n), "sizes": sizes(16, 64)}
     rows = products(n)
     for name, part in {"products": rows, **tables}.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -84,7 +85,7 @@ class Engine:
             *Z.arguments(),
             high,
             low,
-            self._theta(2.0**_TOP / self.frame.bound, [0.0] * len(self.frame.gains), V.device),
+            self._product_theta,
             out,
             span,
             M=tile.rows,
@@ -137,7 +138,7 @@ class Engine:
             left_low,
             right_high,
             right_low,
-            self._theta(1.0, gains, L.device),
+            self._theta(1.0, gains),
             pulls,
             sums,
             span,
@@ -160,7 +161,13 @@ class Engine:
         totals = rows.sum(1)
         return totals[0], totals[1 : 1 + structure.numbers], grads
 
-    def _theta(self, factor: float, gains: list[float], device: torch.device) -> Tensor:
+    @cached_property
+    def _product_theta(self) -> Tensor:
+        """Kept: making it anew would wait for the device at every product."""
+        return self._theta(2.0**_TOP / self.frame.bound, [0.0] * len(self.frame.gains))
+
+    def _theta(self, factor: float, gains: list[float]) -> Tensor:
+        device = self.frame.centres[0].device
         return torch.tensor([factor, *self.numbers, *self.frame.floors, *gains], dtype=torch.float32, device=device)
 
 

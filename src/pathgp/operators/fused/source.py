@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import linecache
 import math
+import zlib
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
@@ -415,7 +416,7 @@ def _indented(lines: Any, spaces: int) -> str:
 
 def _compiled(text: str, name: str) -> Any:
     """The function ``name`` of a source text. Triton reads the text again, which `linecache` keeps for it."""
-    file = f"<fused {name} {hash(text):x}>"
+    file = f"<fused {name} {zlib.crc32(text.encode()):x}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     names: dict[str, Any] = {"__name__": __name__}
     exec(compile(text, file, "exec"), names)
