@@ -27,7 +27,8 @@ class ShardedOperator(Operator):
 
     Backends: "dense" keeps n / size rows of K on every member. "streamed" evaluates square tiles at every product, each
     of the symmetric half once and dealt out in turn: n^2 / (2 size) entries for every member and one part in 4 size
-    more. "auto" is dense when the rows fit into the memory budget.
+    more. "fused" evaluates n / size rows inside a kernel on each GPU. "auto" is dense when the rows fit into the memory
+    budget, else fused on a CUDA device where it can be had, else streamed. Gradients are always streamed.
 
     Args:
         kernel: covariance function.
@@ -50,17 +51,19 @@ class ShardedOperator(Operator):
     ) -> None:
         if not isinstance(group, Group):
             raise TypeError(f"group must be Ranks() or Devices([...]), got {type(group).__name__}")
+        self.group, self.members = group, group.size
         self.memory = group.budget(memory, X.device)
-        self._whole = KernelOperator(kernel, X, noise, "streamed", self.memory)
-        self.kernel, self.X, self.group = kernel, self._whole.X, group
+        dense = self._keeps_rows(backend, X)
+        self._whole = KernelOperator(kernel, X, noise, "streamed" if dense else backend, self.memory)
+        self.kernel, self.X = kernel, self._whole.X
         self.shape, self.dtype, self.device = self._whole.shape, self._whole.dtype, self._whole.device
-        self.noise, self.entries, self.members = self._whole.noise, self._whole.entries, group.size
+        self.noise, self.entries = self._whole.noise, self._whole.entries
         self._deviation = checked_noise(noise, self.shape[0], self.device)
         values = [p.detach() for p in kernel.parameters()]
         advice = "give every rank the same data and the same model"
         group.check([self.X, self._deviation.detach(), *values], f"X, noise or kernel differ between ranks: {advice}")
-        self.backend = self._choose(backend)
-        part = _Rows if self.backend == "dense" else _Tiles
+        self.backend = "dense" if dense else self._whole.backend
+        part = _Rows if dense else _Tiles
         self._parts = {member: part(self, member, device) for member, device in group.members(self.device).items()}
 
     def __matmul__(self, V: Tensor) -> Tensor:
@@ -115,18 +118,14 @@ class ShardedOperator(Operator):
     def __repr__(self) -> str:
         return f"ShardedOperator(n={self.shape[0]}, {self.backend}, {self.dtype}, {self.group!r})"
 
-    def _choose(self, backend: str) -> str:
-        needed = -(-self.shape[0] // self.members) * self.shape[0] * self.X.element_size()
-        if backend == "auto":
-            return "dense" if needed <= self.memory else "streamed"
+    def _keeps_rows(self, backend: str, X: Tensor) -> bool:
+        needed = -(-len(X) // self.members) * len(X) * X.element_size()
         if backend == "dense" and needed > self.memory:
             raise ValueError(
                 f"the rows of K need {needed / 1e9:.2f} GB on each of {self.members} members, the budget is "
                 f"{self.memory / 1e9:.2f} GB: use backend='streamed', more members, or raise memory="
             )
-        if backend not in ("dense", "streamed"):
-            raise ValueError(f"backend must be 'auto', 'dense' or 'streamed', got {backend!r}")
-        return backend
+        return backend == "dense" or (backend == "auto" and needed <= self.memory)
 
     def _sum(self, compute: Callable[[_Part], Tensor]) -> Tensor:
         with torch.no_grad():
@@ -157,7 +156,7 @@ class _Part(ABC):
 
     def __init__(self, H: ShardedOperator, member: int, device: torch.device) -> None:
         self.member, self.size, self.device = member, H.members, device
-        self.whole = KernelOperator(H.kernel, H.X.to(device), 0.0, "streamed", H.memory)
+        self.whole = KernelOperator(H.kernel, H.X.to(device), 0.0, H._whole.backend, H.memory)
         self.X, self.noise = self.whole.X, H.noise.to(device)
         self.kernel = copy.deepcopy(H.kernel).to(device)
         self.edge = tile_edge(H.memory, H.dtype, device)
@@ -219,9 +218,15 @@ class _Part(ABC):
 
 
 class _Tiles(_Part):
-    """Nothing is kept: tiles of the symmetric half for products, shares of the index for rows and columns."""
+    """Nothing is kept: tiles of the symmetric half for products, shares of the index for rows and columns.
+
+    A fused product is made of rows, as it does not use the symmetry.
+    """
 
     def product(self, V: Tensor) -> Tensor:
+        if self.whole.backend == "fused":
+            return self.rows(torch.arange(len(V), device=self.device), V)
+
         def compute(edge: int) -> Tensor:
             result = torch.zeros_like(V)
             for I, J in self.pairs(edge):
