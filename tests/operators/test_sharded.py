@@ -15,9 +15,8 @@ import torch
 
 import pathgp
 from operators import rank_worker as worker
-from pathgp import operators
+from pathgp import kernels, operators
 
-Run = Callable[[str, int], list[dict[str, Any]]]
 WORKER = Path(__file__).with_name("rank_worker.py")
 
 
@@ -128,6 +127,29 @@ def test_several_devices_find_what_one_finds() -> None:
             torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-5)
     for name, value in worker.fit(group).items():
         torch.testing.assert_close(value, alone["fit"][name], rtol=1e-5, atol=1e-5)
+
+
+class InTurn(pathgp.Devices):
+    """Members one after the other: Triton's interpreter does not bear threads."""
+
+    def each(self, compute: Callable[[int], Any]) -> dict[int, Any]:
+        return {member: compute(member) for member in range(self.size)}
+
+
+def test_fused_products_are_shared_out_by_rows() -> None:
+    pytest.importorskip("triton")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    X = torch.rand(70, 2, generator=torch.Generator().manual_seed(0)).to(device)
+    V = torch.randn(70, 3, generator=torch.Generator().manual_seed(1)).to(device)
+    index = torch.arange(5, 70, 3, device=device)
+    kernel = kernels.Scale(kernels.Matern(1.5, torch.tensor([0.5, 0.8])), 0.9)
+    fused = operators.ShardedOperator(kernel, X, group=InTurn([device] * 3), backend="fused")
+    dense = operators.KernelOperator(kernel, X, backend="dense")
+    assert fused.backend == "fused"
+    torch.testing.assert_close(fused @ V, dense @ V, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(fused.rows(index, V), dense.rows(index, V), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(fused.columns(index, V[:22]), dense.columns(index, V[:22]), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(fused.bilinear(V, V), dense.bilinear(V, V), rtol=1e-5, atol=1e-5)
 
 
 def test_a_dense_matrix_may_exceed_one_member() -> None:
