@@ -45,7 +45,7 @@ def matern(d: int) -> kernels.Kernel:
 
 
 def operator(n: int, d: int, precision: str = "high") -> KernelOperator:
-    return KernelOperator(matern(d), normal(n, d), 0.1, "fused", precision=precision)
+    return KernelOperator(matern(d), normal(n, d), 0.1, "fused", precision=precision).inner
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
@@ -250,7 +250,7 @@ def cases() -> Iterator[tuple[str, kernels.Kernel, Tensor, str, int]]:
 
 def errors(kernel: kernels.Kernel, X: Tensor, precision: str, s: int) -> dict[str, Any]:
     n = len(X)
-    H = KernelOperator(kernel, X, 0.1, "fused", precision=precision)
+    H = KernelOperator(kernel, X, 0.1, "fused", precision=precision).inner
     V, L = normal(n, s, 1), normal(n, s, 2)
     index = torch.randint(n, (300,), device=DEVICE)
     exact = kernel(X.double())

@@ -21,6 +21,7 @@ from torch import Tensor
 from pathgp.inputs import real_number
 from pathgp.kernels import Kernel
 from pathgp.operators import Group, KernelOperator, Operator, ShardedOperator
+from pathgp.operators.kernel import PRECISIONS
 from pathgp.operators.memory import memory_budget
 from pathgp.pathwise import PriorPaths
 from pathgp.randomness import as_generator
@@ -73,6 +74,7 @@ class Settings:
     backend: str
     memory: int | None
     group: Group | None = None
+    precision: str = "high"
 
     @classmethod
     def read(
@@ -83,13 +85,18 @@ class Settings:
         backend: str,
         memory: float | None,
         group: Group | None = None,
+        precision: str = "high",
     ) -> Settings:
         """Check what a user gave."""
         max_epochs = None if max_epochs is None else real_number(max_epochs, "max_epochs")
         memory = None if memory is None else int(real_number(memory, "memory"))
         if not (group is None or isinstance(group, Group)):
             raise TypeError(f"group must be None, Ranks() or Devices([...]), got {type(group).__name__}")
-        return cls(as_solver(solver), real_number(tol, "tol"), max_epochs, backend, memory, group)
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(map(repr, PRECISIONS))}, got {precision!r}")
+        if group is not None and precision != "high":
+            raise ValueError(f"precision={precision!r} is for one process and one device: leave it 'high' with a group")
+        return cls(as_solver(solver), real_number(tol, "tol"), max_epochs, backend, memory, group, precision)
 
     @property
     def leads(self) -> bool:
@@ -99,7 +106,7 @@ class Settings:
     def operator(self, kernel: Kernel, X: Tensor, deviation: Tensor) -> Operator:
         """H for a kernel, inputs and the standard deviation of the noise."""
         if self.group is None:
-            return KernelOperator(kernel, X, deviation, backend=self.backend, memory=self.memory)
+            return KernelOperator(kernel, X, deviation, self.backend, self.memory, self.precision)
         return ShardedOperator(kernel, X, deviation, group=self.group, backend=self.backend, memory=self.memory)
 
     def generator(self, generator: torch.Generator | None) -> torch.Generator:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import pathgp
 from pathgp import kernels
 from pathgp.operators import KernelOperator, cross_product
 from pathgp.operators.fused import backend, engine
@@ -45,7 +46,7 @@ def error(found: Tensor, expected: Tensor) -> float:
 
 
 def check_products(kernel: kernels.Kernel, X: Tensor, s: int, bound: float = 2e-6, precision: str = "high") -> None:
-    H = KernelOperator(kernel, X, 0.3, "fused", precision=precision)
+    H = KernelOperator(kernel, X, 0.3, "fused", precision=precision).inner
     with torch.no_grad():
         dense = kernel(X.double())
         dense.diagonal().add_(0.09)
@@ -131,6 +132,23 @@ def test_equal_points_have_their_exact_variance(nu: float, d: int) -> None:
     far = KernelOperator(kernels.Matern(nu, 0.15 * d**0.5), X, 0.0, "fused")
     found = far @ torch.eye(120, device=DEVICE)
     assert torch.equal(found[found > 1 - 1e-4], torch.ones(360, device=DEVICE))
+
+
+@pytest.mark.parametrize("precision", ["medium", "low"])
+def test_the_posterior_does_not_depend_on_the_precision(precision: str) -> None:
+    X, Xs = normal(N, 3, 0), normal(20, 3, 1)
+    y = X.sum(1).sin()
+    gp = pathgp.GP(kernels.Matern(1.5, 2.0), noise=0.3)
+    options = {"solver": "cg", "samples": 2, "features": 16, "tol": 1e-4, "backend": "fused"}
+    high, cheap = (
+        gp.condition(X, y, **options, precision=p, generator=torch.Generator().manual_seed(0))
+        for p in ("high", precision)
+    )
+    assert "refinement" in cheap.report.solution.note
+    assert "refinement" not in high.report.solution.note
+    assert cheap.report.worst_residual <= 1e-4
+    torch.testing.assert_close(cheap.mean(Xs), high.mean(Xs), rtol=0, atol=1e-3)
+    torch.testing.assert_close(cheap.paths(Xs), high.paths(Xs), rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize(("precision", "bound"), [("medium", 1e-3), ("low", 4e-3)])

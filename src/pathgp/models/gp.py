@@ -90,6 +90,7 @@ class GP(Model):
         memory: float | None = None,
         callback: Callback | None = None,
         group: Group | None = None,
+        precision: str = "high",
     ) -> Posterior:
         """The posterior given observations y (n,) at X (n, d), hyperparameters fixed.
 
@@ -110,10 +111,12 @@ class GP(Model):
             memory: budget in bytes for K or its tiles; by default half of what is free.
             callback: called with a `Record` whenever residuals are known.
             group: who shares the work out, `Ranks` (processes started by torchrun) or `Devices`; None is nobody.
+            precision: of the products between a solver's checks, "high", "medium" or "low", where K is fused; the
+                solution meets ``tol`` in full precision all the same. Rough products pay where the noise is large.
         """
         began = time.perf_counter()
         samples, features = whole_number(samples, "samples", 0), whole_number(features, "features", 1)
-        settings = Settings.read(solver, tol, max_epochs, backend, memory, group)
+        settings = Settings.read(solver, tol, max_epochs, backend, memory, group, precision)
         generator = settings.generator(generator)
         seed = repeating_seed(generator)
         data = self.observe(X, y, noise)
@@ -154,6 +157,7 @@ class GP(Model):
         memory: float | None = None,
         callback: Callable[[Step], None] | None = None,
         group: Group | None = None,
+        precision: str = "high",
     ) -> FitReport:
         """Learn the hyperparameters by maximising the log marginal likelihood (with priors: the posterior density).
 
@@ -195,6 +199,7 @@ class GP(Model):
             memory: as in `condition`.
             callback: called with a `Step` after every step.
             group: as in `condition`. The first rank writes the checkpoint and shows the progress.
+            precision: as in `condition`.
         """
         return fit(
             self,
@@ -205,7 +210,7 @@ class GP(Model):
             warm_start=warm_start,
             samples=samples,
             features=features,
-            settings=Settings.read(solver, tol, max_epochs, backend, memory, group),
+            settings=Settings.read(solver, tol, max_epochs, backend, memory, group, precision),
             optimiser=optimiser,
             initialise=initialise,
             checkpoint=checkpoint,
@@ -264,5 +269,5 @@ class GP(Model):
 FIT_OPTIONS = {
     name: parameter.default
     for name, parameter in inspect.signature(GP.fit).parameters.items()
-    if name not in ("self", "X", "y", "noise", "group")
+    if name not in ("self", "X", "y", "noise", "group", "precision")
 }

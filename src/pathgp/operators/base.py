@@ -63,6 +63,11 @@ class Operator(ABC):
     def cost(self, rows: int | None = None) -> float:
         """Epochs of a product with all rows, or with ``rows`` of them."""
 
+    @property
+    def inner(self) -> Operator:
+        """What solvers use between their checks: H itself, or a twin whose products are cheaper and rougher."""
+        return self
+
     def block_inverses(
         self, parts: Sequence[Tensor], invert: Callable[[Tensor], Callable[[Tensor], Tensor]]
     ) -> Iterator[Callable[[Tensor], Tensor]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from pathgp.operators.fused import Fused, obstacle
 from pathgp.operators.memory import memory_budget
 from pathgp.operators.streamed import Streamed
 
+PRECISIONS = ("high", "medium", "low")
 # (value, gradients) from the snapshots of the learned parameters.
 _ValueAndGradient = Callable[[list[Tensor]], tuple[Tensor, list[Tensor]]]
 
@@ -42,8 +44,9 @@ class KernelOperator(Operator):
         noise: standard deviation of the noise, a number or one per row.
         backend: one of the above.
         memory: budget in bytes for K or its tiles; by default half of what is free.
-        precision: of fused products. "high" is that of float32, a relative error about 1e-6; "medium" rounds K and V
-            to 11 bits, some 3e-4; "low" the scaled inputs as well, 4e-3 at most. Gradients are always "high".
+        precision: of the fused products that solvers make between their checks, those of ``inner``. "high" is that of
+            float32, a relative error about 1e-6; "medium" rounds K and V to 11 bits, some 3e-4; "low" the scaled inputs
+            as well, 4e-3 at most. Everything else is always "high", and other backends know nothing else.
     """
 
     def __init__(
@@ -72,8 +75,20 @@ class KernelOperator(Operator):
         self._deviation = checked_noise(noise, n, X.device)
         self.noise = self._deviation.detach().square()
         self._snapshot = copy.deepcopy(kernel).to(X.device)
-        self._tiles = self._backend(backend, precision)
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(map(repr, PRECISIONS))}, got {precision!r}")
+        self.precision = precision
+        self._tiles = self._backend(backend)
         self.backend = self._tiles.name
+
+    @cached_property
+    def inner(self) -> KernelOperator:
+        if self.precision == "high" or not isinstance(self._tiles, Fused):
+            return self
+        twin = copy.copy(self)
+        twin._tiles = Fused(self._snapshot, self.X, self.memory, self.precision)
+        twin.inner = twin
+        return twin
 
     def __matmul__(self, V: Tensor) -> Tensor:
         self._check(V, self.shape[0], "V")
@@ -131,11 +146,9 @@ class KernelOperator(Operator):
     def __repr__(self) -> str:
         return f"KernelOperator(n={self.shape[0]}, {self.backend}, {self.dtype}, {self.device})"
 
-    def _backend(self, backend: str, precision: str) -> Streamed:
+    def _backend(self, backend: str) -> Streamed:
         if backend not in ("auto", "dense", "streamed", "fused"):
             raise ValueError(f"backend must be 'auto', 'dense', 'streamed' or 'fused', got {backend!r}")
-        if precision not in ("high", "medium", "low"):
-            raise ValueError(f"precision must be 'high', 'medium' or 'low', got {precision!r}")
         needed = self.shape[0] ** 2 * self.X.element_size()
         if backend == "dense" and needed > self.memory:
             raise ValueError(
@@ -147,7 +160,7 @@ class KernelOperator(Operator):
         if backend == "fused" or (backend == "auto" and self.device.type == "cuda"):
             problem = obstacle(self._snapshot, self.X)
             if not problem:
-                return Fused(self._snapshot, self.X, self.memory, precision)
+                return Fused(self._snapshot, self.X, self.memory)
             if backend == "fused":
                 raise ValueError(problem)
         return Streamed(self._snapshot, self.X, self.memory)

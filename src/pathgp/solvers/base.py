@@ -244,7 +244,11 @@ class Solver(ABC):
             norms = run.initial = run.record(column_norms(residual), exact=True)
             if run.satisfied(norms):
                 return run.finish(run.start, Status.CONVERGED, repr(self), "the start was good enough", norms)
-            return self._solve(run, residual)
+            if H.inner is H:
+                return self._solve(run, residual)
+            from pathgp.solvers.refinement import refined
+
+            return refined(self._solve, repr(self), run, residual)
 
     @abstractmethod
     def _solve(self, run: Run, residual: Tensor) -> Solution:
