@@ -1,7 +1,8 @@
 """Table 6.1 of the thesis: learning curves of 2,000 networks over 52 epochs, continued where they were cut.
 
     python benchmarks/lcbench.py [--sets APSFailure ...] [--seeds 0 1 2] [--steps 100] [--probes 64] [--rows 2000]
-                                 [--botorch] [--measured-steps 3] [--preconditioner auto] [--table]
+                                 [--botorch] [--measured-steps 10] [--preconditioner auto] [--device cpu]
+                                 [--processes 1] [--table]
 
 The protocol: squared exponential x squared exponential with one signal scale and a length scale per hyperparameter, on
 the 7 hyperparameters standardised over all 2,000 configurations and on log(epoch) / log(53); zero mean; 10 % of the
@@ -12,13 +13,16 @@ its authors' published scripts, but for two things: float32 in place of float64,
 in place of an average of 64 samples. Variances are those of 64 samples, plus the noise. NLL and RMSE are means over all
 observed (train) and all missing cells (test).
 
-A row is one set and seed, measured in a process of its own: seconds of the fit; of mean, variance and 64 samples of all
-cells; the processor's time for the fit, as others may use the machine; the peak of the resident memory above that of
-the process with its data. A fit with fewer than 64 probes is conditioned once more with 64 samples. ``--botorch`` fits
-BoTorch's LatentKroneckerGP with the same kernels, start, probes and tolerance and a preconditioner of rank 100, in
-float32 and float64; ``--measured-steps`` of all steps are measured, and the mean taken times the steps: a lower bound,
-as the first steps are the cheapest. Our fit includes the solve that makes its posterior. BoTorch's posterior on this
-grid asks for a dense matrix of all cells (``posterior_gb``), and is not computed.
+A row is one set and seed, measured in a process of its own, ``--processes`` at a time (times are then those of a
+shared machine): seconds of the fit; of mean, variance and 64 samples of all cells; the processor's time for the fit, as
+others may use the machine; the peak of the memory above that of the process with its data (a GPU's: of the allocator).
+A fit with fewer than 64 probes is conditioned once more with 64 samples. Rows in the file are not measured again.
+
+``--botorch`` times BoTorch's LatentKroneckerGP with the same kernels, probes and tolerance and a preconditioner of rank
+100, in float32 and float64. Whole fits take too long: ``--measured-steps`` single steps are taken at hyperparameters
+of our fit of the same set and seed, evenly spaced over it, and their mean counts for all. Our fit includes the solve
+that makes its posterior. BoTorch's posterior on this grid asks for a dense matrix of all cells (``posterior_gb``), and
+is not computed.
 
 Fewer ``--rows`` than 2,000 configurations are another problem, for trying things out. Rows add up in the file;
 ``--table`` prints means over the seeds beside the thesis's.
@@ -29,18 +33,20 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import subprocess
 import sys
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 import torch
+from break_even import Peak
 from data import folder
-from memory import reset_peak, resident
 from recording import RESULTS, device_name, seconds, table, write
 from torch import Tensor
 
@@ -57,6 +63,7 @@ PRECONDITIONERS: dict[str, Any] = {
     "none": solvers.CG(preconditioner=None),
     "pivoted": solvers.CG(preconditioner=solvers.PivotedCholesky(RANK)),
     "random": solvers.CG(preconditioner=solvers.RandomlyPivotedCholesky(RANK)),
+    "blocks": solvers.CG(preconditioner=solvers.GridBlocks()),
     "grid": solvers.CG(preconditioner=solvers.GridInverse()),
 }
 # Table 6.1, in the order of SETS; minutes are those of the thesis's GPU.
@@ -89,6 +96,15 @@ THESIS: dict[str, dict[str, tuple[float, ...]]] = {
 }
 # By how much an NLL may exceed the thesis's.
 MARGIN = 0.1
+# The average ranks of the thesis over all 35 sets, among these four.
+RANKS = {
+    "train_rmse": {"LKGP": 1.171, "SVGP": 2.771, "VNNGP": 2.314, "CaGP": 3.743},
+    "test_rmse": {"LKGP": 2.600, "SVGP": 1.657, "VNNGP": 3.743, "CaGP": 2.000},
+    "train_nll": {"LKGP": 1.029, "SVGP": 2.400, "VNNGP": 3.286, "CaGP": 3.286},
+    "test_nll": {"LKGP": 1.257, "SVGP": 2.543, "VNNGP": 3.200, "CaGP": 3.000},
+}
+# What tells one row from another.
+ABOUT = ("set", "seed", "configurations", "steps", "probes", "method", "preconditioner")
 
 
 @dataclass(frozen=True)
@@ -113,7 +129,9 @@ def names() -> list[str]:
     return [next((short for short in SETS if name.startswith(short)), name) for name in full]
 
 
-def curves(name: str, seed: int, rows: int | None = None, dtype: torch.dtype = torch.float32) -> Curves:
+def curves(
+    name: str, seed: int, rows: int | None = None, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> Curves:
     """One data set, cut; with ``rows`` only the first so many configurations."""
     file = np.load(folder() / "lcbench.npz")
     X = file["X"][:rows].astype(np.float64)
@@ -126,8 +144,8 @@ def curves(name: str, seed: int, rows: int | None = None, dtype: torch.dtype = t
     X = (X - X.mean(0)) / X.std(0, ddof=1)
     Y = (Y - final.mean()) / final.std(ddof=1)
     T = np.log(np.arange(1, q + 1))[:, None] / math.log(q + 1)
-    X, T, Y = (torch.tensor(values, dtype=dtype, device=device_name()) for values in (X, T, Y))
-    return Curves(name, X, T, Y, torch.tensor(observed, device=device_name()))
+    X, T, Y = (torch.tensor(values, dtype=dtype, device=device) for values in (X, T, Y))
+    return Curves(name, X, T, Y, torch.tensor(observed, device=device))
 
 
 def model(data: Curves) -> pathgp.LatentKroneckerGP:
@@ -166,25 +184,23 @@ def ours(data: Curves, seed: int, options: argparse.Namespace) -> dict[str, Any]
             post = gp.condition([data.X, data.T], data.given, solver=solver, samples=SAMPLES, generator=generator)
         found.update(mean=post.mean(), variance=post.variance(noise=True), samples=post.sample())
 
-    start = resident("VmRSS")
-    reset_peak()
-    began = time.process_time()
-    fitted, busy = seconds(fit), time.process_time() - began
-    predicted, peak = seconds(predict), resident("VmHWM") - start
+    with Peak() as peak:
+        began = time.process_time()
+        fitted, busy = seconds(fit), time.process_time() - began
+        predicted = seconds(predict)
     history = reports[0].history
     row = {
         "method": "pathgp",
-        "preconditioner": options.preconditioner,
         "fit_seconds": fitted,
         "fit_cpu_seconds": busy,
         "predict_seconds": predicted,
-        "peak_gb": 1e-9 * peak,
+        "peak_gb": 1e-9 * peak.bytes,
         "measured_steps": len(history),
         "solver_share": sum(step.solver_seconds for step in history) / sum(step.seconds for step in history),
         "epochs": sum(step.epochs for step in history),
         "last_epochs": history[-1].epochs,
         "above_tol": sum(step.status != "CONVERGED" for step in history),
-        "values": reports[0].values,
+        "path": [step.values for step in history[:: max(1, len(history) // 20)]],
     }
     mean, variance = found["mean"], found["variance"]
     for part, cells in (("train", data.observed), ("test", ~data.observed)):
@@ -195,20 +211,21 @@ def ours(data: Curves, seed: int, options: argparse.Namespace) -> dict[str, Any]
 
 
 def botorch(data: Curves, seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Steps of BoTorch's model; a failure is recorded as one."""
+    """Steps of BoTorch's model along the path of ours; a failure is recorded as one."""
     try:
         import gpytorch
         from botorch.models.latent_kronecker_gp import LatentKroneckerGP
         from gpytorch.kernels import RBFKernel, ScaleKernel
     except ImportError:
         raise SystemExit("this comparison needs BoTorch: pip install botorch") from None
+    about = {"set": data.name, "seed": seed, "configurations": len(data.X), "method": "pathgp"}
+    path = stored(options.device)[key(vars(options) | about)]["path"]
     torch.manual_seed(seed)
     configurations = ScaleKernel(RBFKernel(ard_num_dims=data.X.shape[1]))
     parts = {"covar_module_X": configurations, "covar_module_T": RBFKernel(), "outcome_transform": None}
     peer = LatentKroneckerGP(data.X, data.T, data.given, **parts).to(data.X)
     likelihood = gpytorch.mlls.ExactMarginalLogLikelihood(peer.likelihood, peer)
     adam = torch.optim.Adam(peer.parameters(), lr=RATE)
-    each: list[float] = []
 
     def step() -> None:
         adam.zero_grad()
@@ -216,11 +233,10 @@ def botorch(data: Curves, seed: int, options: argparse.Namespace) -> dict[str, A
         loss.backward()
         adam.step()
 
-    settings = gpytorch.settings
-    start = resident("VmRSS")
-    reset_peak()
-    began, failed = time.process_time(), {}
+    places = np.linspace(0, len(path) - 1, min(options.measured_steps, len(path))).round().astype(int).tolist()
+    settings, each, busy, failed = gpytorch.settings, [], 0.0, {}
     with (
+        Peak() as peak,
         warnings.catch_warnings(),
         peer.use_iterative_methods(tol=TOL),
         settings.num_trace_samples(options.probes),
@@ -228,16 +244,22 @@ def botorch(data: Curves, seed: int, options: argparse.Namespace) -> dict[str, A
     ):
         warnings.simplefilter("ignore")
         try:
-            for _ in range(min(options.measured_steps or options.steps, options.steps)):
+            for place in places:
+                values = {name: torch.tensor(found).to(data.X) for name, found in path[place].items()}
+                configurations.outputscale = values["0.signal"].square()
+                configurations.base_kernel.lengthscale = values["0.lengthscale"]
+                peer.covar_module_T.lengthscale = values["1.lengthscale"]
+                peer.likelihood.noise = values["noise"].square()
+                began = time.process_time()
                 each.append(seconds(step))
+                busy += time.process_time() - began
         except RuntimeError as error:  # NotPSDError and NanError are RuntimeErrors
             failed = {"failed": f"{type(error).__name__}: {error}"}
-    asked = data.Y.numel() ** 2 * data.X.element_size()
-    busy = time.process_time() - began
     whole = options.steps / max(1, len(each))
-    times = {"fit_seconds": sum(each) * whole, "fit_cpu_seconds": busy * whole} if each else {}
+    times = {"fit_seconds": sum(each) * whole, "fit_cpu_seconds": busy * whole, "each": each} if each else {}
     row = {"method": f"botorch {str(data.X.dtype).removeprefix('torch.')}", "measured_steps": len(each), **times}
-    return {**row, "peak_gb": 1e-9 * (resident("VmHWM") - start), "posterior_gb": 1e-9 * asked, **failed}
+    asked = data.Y.numel() ** 2 * data.X.element_size()
+    return {**row, "peak_gb": 1e-9 * peak.bytes, "posterior_gb": 1e-9 * asked, **failed}
 
 
 def alone(name: str, seed: int, method: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -250,10 +272,13 @@ def alone(name: str, seed: int, method: str, options: argparse.Namespace) -> dic
         "--rows": options.rows,
         "--measured-steps": options.measured_steps,
         "--preconditioner": options.preconditioner,
+        "--device": options.device,
         "--only": method,
     }
     command = [sys.executable, __file__, *(str(word) for pair in given.items() for word in pair)]
-    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    threads = max(1, (os.cpu_count() or 1) // options.processes)
+    environment = os.environ if options.processes == 1 else os.environ | {"OMP_NUM_THREADS": str(threads)}
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
     found: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return found
 
@@ -261,21 +286,31 @@ def alone(name: str, seed: int, method: str, options: argparse.Namespace) -> dic
 def measure(name: str, seed: int, method: str, options: argparse.Namespace) -> dict[str, Any]:
     """One row."""
     dtype = torch.float64 if method == "botorch64" else torch.float32
-    data = curves(name, seed, options.rows or None, dtype)
+    data = curves(name, seed, options.rows or None, dtype, options.device)
     about = {"set": name, "seed": seed, "configurations": len(data.X), "n": int(data.observed.sum())}
-    about |= {"steps": options.steps, "probes": options.probes}
+    about |= {"steps": options.steps, "probes": options.probes, "preconditioner": options.preconditioner}
     return about | (ours if method == "pathgp" else botorch)(data, seed, options)
+
+
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells a row from others."""
+    return tuple(row.get(name) for name in ABOUT)
+
+
+def stored(device: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """The rows of the file."""
+    path = RESULTS / f"lcbench_{device}.json"
+    return {key(row): row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
 
 
 def record(row: dict[str, Any], device: str) -> None:
     """Print a row and write it; what the file holds about other sets, seeds, sizes and methods stays."""
-    shown = {k: v for k, v in row.items() if k != "values"}
+    said = ("set", "seed", "method", "fit_seconds", "predict_seconds", "peak_gb", "epochs", "above_tol")
+    said += ("train_nll", "test_nll", "fit_seconds_times_ours", "fit_cpu_seconds_times_ours", "failed")
+    shown = {name: row[name] for name in said if name in row}
     print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()), flush=True)
-    path = RESULTS / f"lcbench_{device}.json"
-    earlier = json.loads(path.read_text())["rows"] if path.exists() else []
-    about = ("set", "seed", "configurations", "steps", "probes", "method", "preconditioner")
-    merged = {tuple(r.get(k) for k in about): r for r in [*earlier, row]}
-    write(f"lcbench_{device}", list(merged.values()), tol=TOL, learning_rate=RATE, samples=SAMPLES)
+    rows = stored(device) | {key(row): row}
+    write(f"lcbench_{device}", list(rows.values()), tol=TOL, learning_rate=RATE, samples=SAMPLES)
 
 
 def show(device: str) -> None:
@@ -300,10 +335,26 @@ def show(device: str) -> None:
         if scores["test_nll"] is not None:
             line["predict s"] = fmean(row["predict_seconds"] for row in same)
         lines.append(line)
-        if scores["test_nll"] is not None and name in SETS and p == 2000 and steps == 100:
+        if name in SETS and complete(line):
             verdicts.append(f"{name}, {probes} probes, {preconditioner}: {verdict(name, scores)}")
     print(table(lines))
     print("\n".join(verdicts))
+    for score, theirs in RANKS.items():
+        mine = [rank(line["set"], score, line[score]) for line in lines if line["set"] in SETS and complete(line)]
+        if mine:
+            said = ", ".join(f"{method} {value}" for method, value in theirs.items())
+            print(f"{score}: average rank {fmean(mine):.3f} over {len(mine)} of the table's sets; thesis, all: {said}")
+
+
+def complete(line: dict[str, Any]) -> bool:
+    """Whether a line of the table follows the protocol."""
+    return line["test_nll"] is not None and line["p"] == 2000 and line["steps"] == 100
+
+
+def rank(name: str, score: str, value: float) -> int:
+    """The place of our value among the sparse baselines of the thesis."""
+    place = SETS.index(name)
+    return 1 + sum(values[place] < value for method, values in THESIS[score].items() if method != "LKGP")
 
 
 def verdict(name: str, scores: dict[str, Any]) -> str:
@@ -327,28 +378,38 @@ def main() -> None:
     parser.add_argument("--probes", type=int, default=64)
     parser.add_argument("--rows", type=int, default=0, help="configurations; 0 for all 2,000")
     parser.add_argument("--botorch", action="store_true", help="compare with its LatentKroneckerGP")
-    parser.add_argument("--measured-steps", type=int, default=3, help="steps of BoTorch; 0 for all")
+    parser.add_argument("--measured-steps", type=int, default=10, help="steps of BoTorch")
     parser.add_argument("--preconditioner", choices=list(PRECONDITIONERS), default="auto")
+    parser.add_argument("--device", default=device_name())
+    parser.add_argument("--processes", type=int, default=1, help="sets measured at the same time")
     parser.add_argument("--table", action="store_true", help="print the table of the file, measure nothing")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    device = device_name()
-    if options.table:
-        show(device)
-        return
     chosen = names() if options.sets == ["all"] else options.sets
     if options.only:
         print(json.dumps(measure(chosen[0], options.seeds[0], options.only, options)))
         return
+    # Ours first: BoTorch's steps are taken along its path.
     methods = ["pathgp", *(["botorch32", "botorch64"] if options.botorch else [])]
-    for name in chosen:
-        for seed in options.seeds:
-            rows = {method: alone(name, seed, method, options) for method in methods}
-            for method, row in rows.items():
-                for clock in ("fit_seconds", "fit_cpu_seconds") if method != "pathgp" else ():
-                    row[f"{clock}_times_ours"] = row.get(clock, math.nan) / rows["pathgp"][clock]
-                record(row, device)
-    show(device)
+    for method in [] if options.table else methods:
+        run(method, [(name, seed) for name in chosen for seed in options.seeds], options)
+    show(options.device)
+
+
+def run(method: str, jobs: list[tuple[str, int]], options: argparse.Namespace) -> None:
+    """All that the file does not hold yet, some at a time."""
+    title = {"botorch32": "botorch float32", "botorch64": "botorch float64"}.get(method, method)
+    about = vars(options) | {"configurations": options.rows or 2000, "method": title}
+    known = stored(options.device)
+    jobs = [(name, seed) for name, seed in jobs if key({**about, "set": name, "seed": seed}) not in known]
+    with ThreadPoolExecutor(options.processes) as pool:
+        for future in as_completed([pool.submit(alone, name, seed, method, options) for name, seed in jobs]):
+            row = future.result()
+            if method != "pathgp":
+                mine = stored(options.device)[key({**row, "method": "pathgp"})]
+                for clock in ("fit_seconds", "fit_cpu_seconds"):
+                    row[f"{clock}_times_ours"] = row.get(clock, math.nan) / mine[clock]
+            record(row, options.device)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ is missing. Thesis, chapter 6.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, reduce
 
 import torch
@@ -17,7 +17,13 @@ from torch import Tensor
 from pathgp.kernels import Kernel
 from pathgp.operators.base import Operator
 from pathgp.operators.kernel import KernelOperator, checked_noise
+from pathgp.operators.low_rank import partial_cholesky, random_pivots
 from pathgp.operators.memory import memory_budget, spans, tile_edge
+
+# Sides below this size are not worth a root; a root pays where it has at most a third of the side's columns.
+_SMALLEST, _SHARE = 32, 3
+# Columns of a factor that exist at once while its root is looked for.
+_PIVOTS = 64
 
 
 class LatentKroneckerOperator(Operator):
@@ -26,6 +32,9 @@ class LatentKroneckerOperator(Operator):
     With p = p_1 ... p_k cells a product with s columns takes 2 s p (p_1 + ... + p_k) operations and the memory of the
     factors and of a few grids; a factor beyond the memory budget is evaluated anew at every product. Rows cost as much
     as those of a dense matrix.
+
+    Smooth kernels make factors of low rank. Where K_i = B_i B_i^T up to rounding with B_i (p_i, r_i), r_i <= p_i / 3
+    (``roots``), a product goes through B_i^T and B_i, and the other factors see r_i entries of that side only.
 
     Args:
         kernels: k covariance functions, one per side of the grid.
@@ -60,12 +69,18 @@ class LatentKroneckerOperator(Operator):
         if n == 0:
             raise ValueError("no cell of the grid is observed")
         self.shape = (n, n)
-        self.entries = math.prod(self.sizes) * sum(self.sizes)
         self._deviation = checked_noise(noise, n, self.device)
         self.noise = self._deviation.detach().square()
         share = self.memory // (2 * len(self.sizes))
-        pairs = zip(kernels, factors, strict=True)
+        pairs = list(zip(kernels, factors, strict=True))
         self.factors = [KernelOperator(k, F, 0.0, memory=share) for k, F in pairs]
+        self.roots = [_root(k, F.detach()) for k, F in pairs]
+        self._narrow = [None if B is None else B.to(self.dtype) for B in self.roots]
+        self._whole = [None if B is not None else self._ready(i) for i, B in enumerate(self.roots)]
+        # The strongest reduction first, so that what follows sees the least.
+        reduced = [i for i, B in enumerate(self.roots) if B is not None]
+        self._order = sorted(reduced, key=lambda i: self.ranks[i] / self.sizes[i])
+        self.entries = self._multiplications()
         # Where every observed cell lies along each side.
         self._places = torch.unravel_index(self.cells, self.sizes)
 
@@ -118,9 +133,12 @@ class LatentKroneckerOperator(Operator):
             for part in spans(L.shape[1], step):
                 left, right = self.scatter(L[:, part]), self.scatter(R[:, part])
                 for i in range(k):
-                    # Side i comes first after as many turns, and every other factor has been multiplied.
-                    others = self._turned(self.multiply(right, leave_out=i), i)
-                    G[i] += self._turned(left, i).to(torch.float64) @ others.T.to(torch.float64)
+                    # With K_m = B_m B_m^T both sides see B_m^T; any other factor is multiplied on one of them.
+                    narrow = [None if m == i or B is None else B.T for m, B in enumerate(self._narrow)]
+                    whole = [None if m == i else K for m, K in enumerate(self._whole)]
+                    one = _turned(self._along(narrow, left), i).to(torch.float64)
+                    other = _turned(along_sides(whole, self._along(narrow, right)), i).to(torch.float64)
+                    G[i] += one @ other.T
         noise = (self._deviation.square() * (L * R).sum(1).to(torch.float64)).sum()
         terms = [factor.weighted_sum(W.to(self.dtype)) for factor, W in zip(self.factors, G, strict=True)]
         # Every factor contributes the value once; the gradients add up as they should.
@@ -144,10 +162,40 @@ class LatentKroneckerOperator(Operator):
         """P applied to a grid (p_1, ..., p_k, s): (n, s)."""
         return grid.reshape(-1, grid.shape[-1])[self.cells]
 
-    def multiply(self, grid: Tensor, leave_out: int | None = None) -> Tensor:
-        """(K_1 x ... x K_k) applied to a grid (p_1, ..., p_k, s), or all but one of the factors."""
-        matrices = [None if i == leave_out else factor for i, factor in enumerate(self.factors)]
-        return along_sides(matrices, grid)
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Columns of the factors' roots, r_i where there is one and p_i elsewhere."""
+        return tuple(p if B is None else B.shape[1] for p, B in zip(self.sizes, self.roots, strict=True))
+
+    def multiply(self, grid: Tensor) -> Tensor:
+        """(K_1 x ... x K_k) applied to a grid (p_1, ..., p_k, s)."""
+        grid = self._along([None if B is None else B.T for B in self._narrow], grid)
+        return self._along(self._narrow, along_sides(self._whole, grid), backwards=True)
+
+    def unfolded(self, side: int) -> tuple[Tensor, int]:
+        """Where every observed cell lies (n,) when the cells are counted with one side last, and the number of places
+        along all other sides."""
+        others = [m for m in range(len(self.sizes)) if m != side]
+        place = torch.zeros_like(self.cells)
+        for m in [*others, side]:
+            place = place * self.sizes[m] + self._places[m]
+        return place, math.prod(self.sizes[m] for m in others)
+
+    def without(self, side: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """The diagonal (p',) of the product of all other factors, and a function that gives its columns (p', index);
+        float64."""
+        others = [m for m in range(len(self.sizes)) if m != side]
+        sizes = [self.sizes[m] for m in others]
+        cells = torch.arange(math.prod(sizes), device=self.device)
+        places = torch.unravel_index(cells, sizes)
+        pairs = [(self.factors[m], place) for m, place in zip(others, places, strict=True)]
+
+        def columns(index: Tensor) -> Tensor:
+            parts = (factor.between(place, place[index]).to(torch.float64) for factor, place in pairs)
+            return reduce(torch.Tensor.mul_, parts)
+
+        variances = (factor.diagonal()[place].to(torch.float64) for factor, place in pairs)
+        return reduce(torch.mul, variances), columns
 
     @cached_property
     def eigen(self) -> list[tuple[Tensor, Tensor]]:
@@ -173,10 +221,60 @@ class LatentKroneckerOperator(Operator):
     def _rows_at_once(self) -> int:
         return max(1, tile_edge(self.memory, self.dtype, self.device) ** 2 // self.shape[0])
 
-    @staticmethod
-    def _turned(grid: Tensor, side: int) -> Tensor:
-        """A grid unfolded along one side: (p_side, everything else)."""
-        return grid.movedim(side, 0).reshape(grid.shape[side], -1)
+    def _along(self, matrices: Sequence[Tensor | None], grid: Tensor, backwards: bool = False) -> Tensor:
+        """Narrow matrices applied along their sides, the strongest reduction first (``backwards``: last)."""
+        for i in reversed(self._order) if backwards else self._order:
+            grid = along_sides([matrices[i] if m == i else None for m in range(len(self.sizes))], grid)
+        return grid
+
+    def _ready(self, side: int) -> KernelOperator | Tensor:
+        """The factor of a side; its matrix where that is small beside a grid, so that no grid is turned for it."""
+        factor, p = self.factors[side], self.sizes[side]
+        if side == 0 or p**2 > math.prod(self.sizes):
+            return factor
+        everything = torch.arange(p, device=self.device)
+        return factor.block(everything)
+
+    def _multiplications(self) -> int:
+        """Of one product with one column."""
+        shape, total = list(self.sizes), 0
+        for i in self._order:
+            shape[i] = self.ranks[i]
+            total += 2 * math.prod(shape) * self.sizes[i]
+        return total + math.prod(shape) * sum(p for p, B in zip(self.sizes, self.roots, strict=True) if B is None)
+
+
+def _root(kernel: Kernel, F: Tensor) -> Tensor | None:
+    """B (p, r) in float64 with K = B B^T up to rounding in the dtype of F, or None where r exceeds p / 3.
+
+    No entry of K - B B^T is larger than the rounding of the largest variance. Time O(p r^2); always the same pivots.
+    """
+    p, X = len(F), F.to(torch.float64)
+    if p < _SMALLEST:
+        return None
+    with torch.no_grad():
+        variances = kernel.diag(X)
+        # Rounding in float64 makes a full rank of sqrt(p) eps.
+        rounding = max(torch.finfo(F.dtype).eps, 8.0 * math.sqrt(p) * torch.finfo(torch.float64).eps)
+        limit = rounding * float(variances.max())
+        for part in (4 * _SHARE, _SHARE):
+            # A spectrum that is gone after a third of its values has lost most of itself after a twelfth.
+            choose = random_pivots(torch.Generator().manual_seed(0), _PIVOTS)
+            largest = max(p // part + 1, min(p, _PIVOTS))
+            B, left = partial_cholesky(lambda index: kernel(X, X[index]), variances, largest, choose, limit / p, limit)
+            if float(left.mean()) > 0.1 * float(variances.mean()):
+                return None
+    if float(left.max()) > limit:
+        return None
+    # Pivots give a few columns more than needed: those of B B^T's eigenvectors are the fewest.
+    values, vectors = torch.linalg.eigh(B.T @ B)
+    keep = values > limit
+    return B @ vectors[:, keep] if int(keep.sum()) <= p // _SHARE else None
+
+
+def _turned(grid: Tensor, side: int) -> Tensor:
+    """A grid unfolded along one side: (p_side, everything else)."""
+    return grid.movedim(side, 0).reshape(grid.shape[side], -1)
 
 
 def scattered(V: Tensor, cells: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -186,12 +284,21 @@ def scattered(V: Tensor, cells: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def along_sides(matrices: Sequence[KernelOperator | Tensor | None], grid: Tensor) -> Tensor:
-    """A matrix (m_i, p_i), or nothing, applied along every side of a grid (p_1, ..., p_k, s): (m_1, ..., m_k, s)."""
-    shape = list(grid.shape)
+    """A matrix (m_i, p_i), or nothing, applied along every side of a grid (p_1, ..., p_k, s): (m_1, ..., m_k, s).
+
+    Tensors are multiplied where they stand, one product for each place along the sides before; nothing is copied.
+    """
     for i, matrix in enumerate(matrices):
         if matrix is None:
             continue
-        unfolded = grid.movedim(i, 0)
-        rest = unfolded.shape[1:]
-        grid = (matrix @ unfolded.reshape(shape[i], -1)).view(matrix.shape[0], *rest).movedim(0, i)
+        shape = grid.shape
+        if isinstance(matrix, Tensor):
+            before, after = math.prod(shape[:i]), math.prod(shape[i + 1 :])
+            parts = grid.reshape(before, shape[i], after)
+            grid = torch.bmm(matrix.expand(before, *matrix.shape), parts)
+        else:
+            unfolded = grid.movedim(i, 0)
+            product = matrix @ unfolded.reshape(shape[i], math.prod(shape) // shape[i])
+            grid = product.view(matrix.shape[0], *unfolded.shape[1:]).movedim(0, i)
+        grid = grid.reshape(*shape[:i], matrix.shape[0], *shape[i + 1 :])
     return grid

@@ -13,7 +13,7 @@ from pathgp.solvers.ap import AP, automatic_block_size
 from pathgp.solvers.base import Run, Solution, Solver, column_norms
 from pathgp.solvers.cg import CG
 from pathgp.solvers.cholesky import Cholesky
-from pathgp.solvers.preconditioners import GridInverse, automatic, automatic_rank
+from pathgp.solvers.preconditioners import GridBlocks, GridInverse, automatic, automatic_rank
 from pathgp.solvers.sdd import SDD
 from pathgp.solvers.sgd import SGD
 
@@ -121,10 +121,16 @@ def predict_ap(H: Operator, s: int, epochs: float, r: Rates | None = None) -> fl
 def predict_cg(H: Operator, s: int, epochs: float, r: Rates | None = None) -> float:
     """A factor of rank k, once, 128 columns at a time; each epoch a product with H and two with the factor."""
     n, r = H.shape[0], r or rates(H.device, H.dtype)
-    if isinstance(automatic(H), GridInverse):
+    choice = automatic(H)
+    if isinstance(choice, GridInverse):
         # Ten cubes of every side for its eigenvectors, and one iteration with two checks.
         return sum(10.0 * p**3 for p in getattr(H, "sizes", ())) / r.factorise + 5.0 * product(H, s, r)
     k = automatic_rank(H)
+    if isinstance(choice, GridBlocks):
+        # A factor over the places of the other sides; an application reads some six grids in float64.
+        cells, blocks = math.prod(getattr(H, "sizes", ())), n / min(getattr(H, "ranks", (1,)))
+        build = 2 * min(blocks, cells) * k**2 / r.multiply64 + k**3 / r.factorise
+        return build + epochs * (product(H, s) + 6 * 8 * cells * s / r.read + r.latency / 4)
     evaluate = 0.0 if H.backend == "dense" else n * k / r.evaluate
     build = evaluate + 4 * n * k**2 / r.multiply64 + k / 128 * 2.5 * r.latency
     return build + epochs * (product(H, s, r) + 4 * n * k * s / r.multiply64 + r.latency / 4)

@@ -24,7 +24,7 @@ class CG(Solver):
 
     One epoch per iteration, six vectors of memory per column. The preconditioner P = F F^T + Sigma comes
     from a low-rank factor of K: "auto" is a randomly pivoted Cholesky factor of automatic rank (on a complete grid the
-    exact inverse, `GridInverse`), None is none.
+    exact inverse, `GridInverse`, on one with holes and a smooth side `GridBlocks`), None is none.
     Thesis, section 2.2.4 (eq. cg).
     """
 
@@ -33,8 +33,8 @@ class CG(Solver):
     def __post_init__(self) -> None:
         if not (self.preconditioner in ("auto", None) or isinstance(self.preconditioner, Preconditioner)):
             raise ValueError(
-                "preconditioner must be 'auto', None, PivotedCholesky(rank), RandomlyPivotedCholesky(rank) or "
-                f"GridInverse(), got {self.preconditioner!r}"
+                "preconditioner must be 'auto', None, PivotedCholesky(rank), RandomlyPivotedCholesky(rank), "
+                f"GridBlocks() or GridInverse(), got {self.preconditioner!r}"
             )
 
     def _solve(self, run: Run, residual: Tensor) -> Solution:
