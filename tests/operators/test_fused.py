@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 import pathgp
-from pathgp import kernels
+from pathgp import compiled, kernels
 from pathgp.operators import KernelOperator, cross_product
+from pathgp.operators.dense import Dense
 from pathgp.operators.fused import backend, engine
 
 pytest.importorskip("triton")
@@ -57,6 +58,8 @@ def check_products(kernel: kernels.Kernel, X: Tensor, s: int, bound: float = 2e-
     assert error(H @ V, dense @ V.double()) < bound
     assert error(H.rows(index, V), dense[index] @ V.double()) < bound
     assert error(H.columns(index, D), dense[:, index] @ D.double()) < bound
+    dense.diagonal().sub_(0.09)
+    assert error(H.between(index[:20], index), dense[index[:20]][:, index]) < 2e-6
 
 
 @pytest.fixture(params=["differences", "split"])
@@ -80,18 +83,40 @@ def test_every_kernel(name: str, form: str) -> None:
     check_products(KERNELS[name](), normal(N, 2, 0), s=3)
 
 
+@pytest.mark.parametrize("precision", ["high", "low"])
+@pytest.mark.parametrize("nu", [0.5, 1.5])
+@pytest.mark.parametrize("d", [3, 26])
+def test_entries(nu: float, d: int, precision: str) -> None:
+    """Of blocks, with repeated rows, and of a dense K: of float32 whatever the precision of products."""
+    kernel, X = kernels.Scale(kernels.Matern(nu, 0.3 * d**0.5), 1.3), normal(N, d, 0)
+    index = torch.tensor([3, 1, 149, 3, 70], device=DEVICE)
+    expected = kernel(X.double()).detach()
+    H = KernelOperator(kernel, X, 0.3, "fused", precision=precision).inner
+    block = H.block(index)
+    torch.testing.assert_close(block, (expected[index][:, index] + 0.09 * torch.eye(5, device=DEVICE)).float())
+    assert block[0, 3] == H.diagonal()[3] - 0.09
+    tiles = backend.Fused(kernel, X, 10**9, precision)
+    dense = Dense(tiles)
+    torch.testing.assert_close(dense.K, expected.float())
+    assert torch.equal(dense.K.diagonal(), tiles.variances)
+    learned = list(kernel.parameters())
+    L, R = normal(N, 2, 1), normal(N, 2, 2)
+    for a, b in zip(dense.bilinear(L, R, learned)[1], tiles.bilinear(L, R, learned)[1], strict=True):
+        assert torch.equal(a, b)
+
+
 @pytest.mark.parametrize("s", [1, 65, 130])
 def test_any_number_of_columns(s: int) -> None:
     check_products(KERNELS["Matern-3/2"](), normal(N, 2, 0), s)
 
 
-@pytest.mark.parametrize("d", [1, 3, 9, 17, 26, 90])
+@pytest.mark.parametrize("d", [1, 9, 17, 90])
 @pytest.mark.parametrize("nu", [0.5, 1.5])
 def test_any_number_of_dimensions(d: int, nu: float) -> None:
     check_products(kernels.Matern(nu, torch.linspace(0.5, 1.5, d) * d**0.5), normal(N, d, 0), s=2)
 
 
-@pytest.mark.parametrize("n", [1, 2, 127, 128, 129, 300])
+@pytest.mark.parametrize("n", [1, 127, 128, 300])
 def test_any_number_of_points(n: int) -> None:
     check_products(KERNELS["sum"](), normal(n, 2, 0), s=2)
 
@@ -103,7 +128,7 @@ def test_inputs_far_from_the_origin(nu: float, d: int) -> None:
     check_products(kernels.Matern(nu, 2.0), normal(N, d, 0) + 3000.0, s=2)
 
 
-@pytest.mark.parametrize("d", [3, 16, 26])
+@pytest.mark.parametrize("d", [3, 26])
 @pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
 def test_close_points_of_norm_35(nu: float, d: int) -> None:
     """Pairs at distances from 1e-3 to 1, where |x|^2 + |z|^2 - 2 x.z is wrong in every digit."""
@@ -263,11 +288,11 @@ def test_what_is_not_fused_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         cross_product(kernels.Matern(0.7, 1.0), X, X, X, backend="fused")
     with pytest.raises(ValueError, match="float32"):
         KernelOperator(kernels.SquaredExponential(1.0), X.double(), backend="fused")
-    with pytest.raises(ValueError, match="'high', 'medium' or 'low'"):
+    with pytest.raises(ValueError, match="'high', 'medium', 'low'"):
         KernelOperator(kernels.SquaredExponential(1.0), X, precision="half")
     with pytest.raises(ValueError, match="'streamed' or 'fused'"):
         cross_product(kernels.SquaredExponential(1.0), X, X, X, backend="dense")
-    monkeypatch.setattr(backend, "_interpreting", lambda: False)
+    monkeypatch.setattr(compiled, "interpreting", lambda: False)
     with pytest.raises(ValueError, match="CUDA"):
         KernelOperator(kernels.SquaredExponential(1.0), X.cpu(), backend="fused")
 

@@ -71,7 +71,7 @@ def cross_product(
     problem = "" if backend == "fused" or (backend == "auto" and X.device.type == "cuda") else "not asked for"
     problem = problem or obstacle(kernel, X)
     if backend == "fused" and problem:
-        raise ValueError(problem)
+        raise ValueError(f"{problem}: use backend='auto'")
     fused = not problem and min(X.shape[0], *V.shape) > 0
     result: Tensor = _CrossProduct.apply(kernel, X, Z, V, memory_budget(memory, X.device), fused)
     return result

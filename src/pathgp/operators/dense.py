@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-from pathgp.kernels import Kernel
 from pathgp.operators.memory import spans
 from pathgp.operators.streamed import Streamed
 
 
-class Dense(Streamed):
-    """K as n^2 numbers: a product is a product of matrices."""
+class Dense:
+    """K as n^2 numbers: a product is a product of matrices.
+
+    Args:
+        tiles: the backend that evaluates K, once, and gradients.
+    """
 
     name = "dense"
 
-    def __init__(self, kernel: Kernel, X: Tensor, memory: int) -> None:
-        super().__init__(kernel, X, memory)
-        self.K = self.tiled(self._evaluate)
+    def __init__(self, tiles: Streamed) -> None:
+        self.tiles, self.variances = tiles, tiles.variances
+        self.K = tiles.matrix()
 
     def product(self, V: Tensor, start: Tensor) -> Tensor:
         return torch.addmm(start, self.K, V)
@@ -30,14 +33,14 @@ class Dense(Streamed):
         return start
 
     def columns(self, index: Tensor, D: Tensor) -> Tensor:
-        result = torch.zeros(len(self.X), D.shape[1], dtype=D.dtype, device=D.device)
+        result = torch.zeros(len(self.K), D.shape[1], dtype=D.dtype, device=D.device)
         # K is symmetric: its rows are its columns, and rows lie together in memory.
         for part, gathered in _gathered(self.K, index):
             result.addmm_(gathered.T, D[part])
         return result
 
     def block(self, index: Tensor) -> Tensor:
-        if len(index) < len(self.X):
+        if len(index) < len(self.K):
             return self.between(index, index)
         # All of it, as Cholesky asks: copied, not gathered entry by entry.
         result = self.K[index]
@@ -46,16 +49,13 @@ class Dense(Streamed):
     def between(self, index: Tensor, other: Tensor) -> Tensor:
         return self.K[index.unsqueeze(1), other]
 
-    def _evaluate(self, edge: int) -> Tensor:
-        n = len(self.X)
-        K = torch.empty(n, n, dtype=self.X.dtype, device=self.X.device)
-        for I in spans(n, edge):
-            K[I, I] = self.kernel(self.X[I])
-            for J in spans(I.start, edge):
-                tile = self.kernel(self.X[I], self.X[J])
-                K[I, J] = tile
-                K[J, I] = tile.T
-        return K
+    def bilinear(self, L: Tensor, R: Tensor, learned: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        return self.tiles.bilinear(L, R, learned)
+
+    def weighted_sum(
+        self, weights: Callable[[slice, slice], Tensor], learned: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        return self.tiles.weighted_sum(weights, learned)
 
 
 def _gathered(K: Tensor, index: Tensor) -> Iterator[tuple[slice, Tensor]]:

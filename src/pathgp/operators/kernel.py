@@ -18,6 +18,8 @@ from pathgp.operators.memory import memory_budget
 from pathgp.operators.streamed import Streamed
 
 PRECISIONS = ("high", "medium", "low")
+# Up to so many rows a dense K costs little, and compiling fused kernels, seconds the first time, does not pay.
+SMALL = 8192
 # (value, gradients) from the snapshots of the learned parameters.
 _ValueAndGradient = Callable[[list[Tensor]], tuple[Tensor, list[Tensor]]]
 
@@ -36,7 +38,9 @@ class KernelOperator(Operator):
     - fused: K is evaluated inside one kernel on the GPU at every product, and no entry is ever written to memory.
       float32, for sums, products and scales of all kernels but Tanimoto, Task and Matern with an unusual nu. Needs
       Triton, the extra ``triton``.
-    - auto: dense when K fits into the memory budget; else fused on a CUDA device where it can be had; else streamed.
+    - auto: on a CUDA device fused above 8,192 rows, or where K does not fit into the memory budget, if it can be had:
+      products with some 65 columns are then faster than with a dense K, and nothing is kept. Otherwise dense where K
+      fits, which saves the seconds of the first compilation; else streamed. ``obstacle`` says why not fused.
 
     Args:
         kernel: covariance function.
@@ -78,6 +82,7 @@ class KernelOperator(Operator):
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(map(repr, PRECISIONS))}, got {precision!r}")
         self.precision = precision
+        self.obstacle = ""
         self._tiles = self._backend(backend)
         self.backend = self._tiles.name
 
@@ -144,26 +149,26 @@ class KernelOperator(Operator):
         return 1.0 if rows is None else rows / self.shape[0]
 
     def __repr__(self) -> str:
-        return f"KernelOperator(n={self.shape[0]}, {self.backend}, {self.dtype}, {self.device})"
+        backend = f"{self.backend}: {self.obstacle}" if self.obstacle else self.backend
+        return f"KernelOperator(n={self.shape[0]}, {backend}, {self.dtype}, {self.device})"
 
-    def _backend(self, backend: str) -> Streamed:
+    def _backend(self, backend: str) -> Dense | Streamed:
         if backend not in ("auto", "dense", "streamed", "fused"):
             raise ValueError(f"backend must be 'auto', 'dense', 'streamed' or 'fused', got {backend!r}")
         needed = self.shape[0] ** 2 * self.X.element_size()
-        if backend == "dense" and needed > self.memory:
+        fits, small = needed <= self.memory, self.shape[0] <= SMALL
+        if backend == "dense" and not fits:
             raise ValueError(
                 f"a dense K needs {needed / 1e9:.2f} GB, the budget is {self.memory / 1e9:.2f} GB: "
                 "use backend='streamed' or raise memory="
             )
-        if backend == "dense" or (backend == "auto" and needed <= self.memory):
-            return Dense(self._snapshot, self.X, self.memory)
-        if backend == "fused" or (backend == "auto" and self.device.type == "cuda"):
-            problem = obstacle(self._snapshot, self.X)
-            if not problem:
-                return Fused(self._snapshot, self.X, self.memory)
-            if backend == "fused":
-                raise ValueError(problem)
-        return Streamed(self._snapshot, self.X, self.memory)
+        compiled = backend == "fused" or (self.device.type == "cuda" and backend != "streamed" and not (fits and small))
+        self.obstacle = obstacle(self._snapshot, self.X) if compiled else ""
+        if backend == "fused" and self.obstacle:
+            raise ValueError(f"{self.obstacle}: use backend='auto'")
+        tiles = (Fused if compiled and not self.obstacle else Streamed)(self._snapshot, self.X, self.memory)
+        kept = backend == "dense" or (backend == "auto" and fits and not isinstance(tiles, Fused))
+        return Dense(tiles) if kept else tiles
 
 
 class _FromSnapshot(torch.autograd.Function):

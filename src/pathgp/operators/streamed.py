@@ -14,8 +14,8 @@ from pathgp.operators.memory import halve_on_failure, spans, tile_edge
 class Streamed:
     """K at the inputs X in square tiles that are never kept: time O(n^2 (d + s)), memory one tile.
 
-    The symmetric half is used twice, so a product evaluates n^2 / 2 entries. The other backends do the rest the same
-    way, and override what they do better.
+    The symmetric half is used twice, so a product evaluates n^2 / 2 entries. Fused does the rest the same way, and
+    overrides what it does better.
     """
 
     name = "streamed"
@@ -74,6 +74,22 @@ class Streamed:
         """K[index, other]."""
         with torch.no_grad():
             return self.kernel(self.X[index], self.X[other])
+
+    def matrix(self) -> Tensor:
+        """All of K."""
+
+        def compute(edge: int) -> Tensor:
+            n = len(self.X)
+            K = torch.empty(n, n, dtype=self.X.dtype, device=self.X.device)
+            for I in spans(n, edge):
+                K[I, I] = self.kernel(self.X[I])
+                for J in spans(I.start, edge):
+                    tile = self.kernel(self.X[I], self.X[J])
+                    K[I, J] = tile
+                    K[J, I] = tile.T
+            return K
+
+        return self.tiled(compute)
 
     def bilinear(self, L: Tensor, R: Tensor, learned: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """sum_j L_j^T K R_j and its gradient in the learned parameters."""

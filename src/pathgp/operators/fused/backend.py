@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from pathgp.compiled import missing
 from pathgp.kernels import Kernel
 from pathgp.operators.fused.engine import Engine
 from pathgp.operators.fused.expression import Expression
-from pathgp.operators.fused.points import GRADIENT_RADIUS, Frame, Points
+from pathgp.operators.fused.points import GRADIENT_RADIUS, Extent, Frame, Points
 from pathgp.operators.streamed import Streamed
 
 
 class Fused(Streamed):
     """K at the inputs X in tiles that live in registers: time O(n^2 (d + s)), memory O(n (d + s)).
 
-    Blocks are evaluated in torch. The symmetry of K is not used: a tile that serves two row blocks would have to add to
-    both, in an order that changes from call to call.
+    Nothing waits for the device once this is built. The symmetry of K is not used: a tile that serves two row blocks
+    would have to add to both, in an order that changes from call to call.
 
     Args:
         kernel: sums, products and scales of SquaredExponential, Matern (1/2, 3/2, 5/2), RationalQuadratic, Periodic
@@ -37,30 +37,45 @@ class Fused(Streamed):
         self.centre = X.to(torch.float64).mean(0)
         with torch.no_grad():
             prepared = self.expression.points(X, self.centre)
-            frame = Frame.around(self.expression, [prepared], precision)
-            self.engine = Engine.of(self.expression, frame, precision)
+            self.extent = Extent.of(self.expression, prepared)
+            frame = Frame.around(self.extent, precision)
+            self.engine = Engine.of(frame, precision)
             self.points = frame.pack(prepared)
 
     def product(self, V: Tensor, start: Tensor) -> Tensor:
-        return start.add_(self.engine.product(self.points, self.points, V))
+        return self.engine.add_product(self.points, self.points, V, start)
 
     def rows(self, index: Tensor, V: Tensor, start: Tensor) -> Tensor:
-        return start.add_(self.engine.product(self.points.take(index), self.points, V))
+        return self.engine.add_product(self.points.take(index), self.points, V, start)
 
     def columns(self, index: Tensor, D: Tensor) -> Tensor:
-        return self.engine.product(self.points, self.points.take(index), D)
+        result = torch.zeros(len(self.X), D.shape[1], dtype=D.dtype, device=D.device)
+        return self.engine.add_product(self.points, self.points.take(index), D, result)
+
+    def block(self, index: Tensor) -> Tensor:
+        engine, points = self._exact
+        chosen = points.take(index)
+        return engine.evaluate(chosen, chosen)
+
+    def between(self, index: Tensor, other: Tensor) -> Tensor:
+        engine, points = self._exact
+        return engine.evaluate(points.take(index), points.take(other))
+
+    def matrix(self) -> Tensor:
+        engine, points = self._exact
+        return engine.evaluate(points, points)
 
     def bilinear(self, L: Tensor, R: Tensor, learned: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """One pass: W = L R^T + R L^T is symmetric, so the gradient in the points is that of the rows, and autograd
         carries it on to the hyperparameters.
         """
-        engine, points = self._gradient
+        engine, points = self._exact
         value, numbers, grads = engine.pull(points, points, torch.cat([L, R], 1), torch.cat([R, L], 1))
         value, numbers = 0.5 * value, 0.5 * numbers
         with torch.enable_grad():
             prepared = self.expression.points(self.X, self.centre)
             outputs = [*prepared, *self.expression.numbers(), self.expression.coefficient()]
-        factor = engine.coefficient
+        factor = self.extent.coefficient
         outer = [*(factor * grad for grad in grads), *(factor * number for number in numbers), value]
         reached = [(o, g) for o, g in zip(outputs, outer, strict=True) if o.requires_grad]
         found: tuple[Tensor | None, ...] = (None,) * len(learned)
@@ -71,29 +86,23 @@ class Fused(Streamed):
         return factor * value, [torch.zeros_like(p) if grad is None else grad for p, grad in pairs]
 
     @cached_property
-    def _gradient(self) -> tuple[Engine, Points]:
+    def _exact(self) -> tuple[Engine, Points]:
+        """For entries and gradients: of high precision whatever that of products is."""
+        frame = Frame.around(self.extent, widest=GRADIENT_RADIUS)
+        if frame.structure == self.engine.frame.structure:
+            return self.engine, self.points
         with torch.no_grad():
-            prepared = self.expression.points(self.X, self.centre)
-            frame = Frame.around(self.expression, [prepared], widest=GRADIENT_RADIUS)
-            return Engine.of(self.expression, frame), frame.pack(prepared)
+            return Engine.of(frame), frame.pack(self.expression.points(self.X, self.centre))
 
 
 def obstacle(kernel: Kernel, X: Tensor) -> str:
     """Why K at these inputs has no fused backend; empty where it has one."""
     if X.dtype != torch.float32:
         return f"fused products are for float32 inputs, these are {X.dtype}"
-    if importlib.util.find_spec("triton") is None:
-        return "fused products need Triton: pip install 'pathgp[triton]'"
-    if X.device.type != "cuda" and not _interpreting():
-        return f"fused products run on CUDA devices, X is on {X.device}"
+    if reason := missing(X.device):
+        return reason
     try:
         Expression.read(kernel, X.shape[1])
     except ValueError as error:
         return str(error)
     return ""
-
-
-def _interpreting() -> bool:
-    import triton
-
-    return bool(triton.knobs.runtime.interpret)

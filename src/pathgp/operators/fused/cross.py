@@ -8,7 +8,7 @@ from torch import Tensor
 from pathgp.kernels import Kernel
 from pathgp.operators.fused.engine import Engine
 from pathgp.operators.fused.expression import Expression
-from pathgp.operators.fused.points import GRADIENT_RADIUS, Frame
+from pathgp.operators.fused.points import GRADIENT_RADIUS, Extent, Frame
 
 
 def fused_cross(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor) -> Tensor:
@@ -17,8 +17,8 @@ def fused_cross(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor) -> Tensor:
     with torch.no_grad():
         centre = Z.to(torch.float64).mean(0)
         left, right = expression.points(X, centre), expression.points(Z, centre)
-        frame = Frame.around(expression, [left, right])
-        return Engine.of(expression, frame).product(frame.pack(left), frame.pack(right), V)
+        frame = Frame.around(Extent.of(expression, left, right))
+        return Engine.of(frame).add_product(frame.pack(left), frame.pack(right), V, V.new_zeros(len(X), V.shape[1]))
 
 
 def fused_cross_gradient(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, outer: Tensor) -> Tensor:
@@ -30,8 +30,8 @@ def fused_cross_gradient(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, outer:
         left = expression.points(inputs, centre)
     with torch.no_grad():
         right = expression.points(Z, centre)
-        frame = Frame.around(expression, [left, right], widest=GRADIENT_RADIUS)
-        engine = Engine.of(expression, frame)
-        _, _, grads = engine.pull(frame.pack(left), frame.pack(right), outer, V)
-    (grad,) = torch.autograd.grad(left, inputs, [engine.coefficient * g for g in grads])
+        extent = Extent.of(expression, left, right)
+        frame = Frame.around(extent, widest=GRADIENT_RADIUS)
+        _, _, grads = Engine.of(frame).pull(frame.pack(left), frame.pack(right), outer, V)
+    (grad,) = torch.autograd.grad(left, inputs, [extent.coefficient * g for g in grads])
     return grad

@@ -1,17 +1,15 @@
-"""The two fused kernels launched: K V, and the gradient of sum_ij W_ij K_ij in the prepared points."""
+"""The fused kernels launched: K V, K itself, and the gradient of sum_ij W_ij K_ij in the prepared points."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pathgp.operators.fused.expression import Expression
-from pathgp.operators.fused.points import Frame, Points
-from pathgp.operators.fused.source import Structure, product_kernel, pull_kernel
+from pathgp.operators.fused.points import BLOCK, Frame, Points
+from pathgp.operators.fused.source import Structure, evaluate_kernel, product_kernel, pull_kernel
 from pathgp.operators.memory import spans
 
 # Columns of V, or of L and R, in one launch.
@@ -20,6 +18,8 @@ _WEIGHTS = 96
 # Programs that fill the chip several times over, and the columns of K that one of them should at least walk over.
 _PROGRAMS = 1024
 _SHORTEST = 1024
+# How kernels that only pass over columns are compiled.
+_PASSING: dict[str, Any] = {"R": BLOCK, "num_warps": 4, "enable_fp_fusion": True}
 # Half-precision factors are scaled to at most 2^15.
 _TOP = 15
 
@@ -45,48 +45,51 @@ _SHARED_MEMORY = 200_000
 
 @dataclass(frozen=True)
 class Engine:
-    """K = coefficient * tree at points in one frame.
+    """K = coefficient * tree at points in one frame. Nothing here waits for the device.
 
-    precision: "high" splits both factors of K V into two half-precision numbers each; "medium" and "low" round them
-    to one, 11 bits.
+    precision: of products. "high" splits both factors of K V into two half-precision numbers each; "medium" and "low"
+    round them to one, 11 bits.  theta: the hyperparameters as the kernels read them.
     """
 
     frame: Frame
-    coefficient: float
-    numbers: list[float]
+    theta: Tensor
     precision: str = "high"
     tile: Tile | None = None
 
     @classmethod
-    def of(cls, expression: Expression, frame: Frame, precision: str = "high") -> Engine:
-        """The engine of an expression with its present hyperparameters."""
-        numbers = [float(number.detach()) for number in expression.numbers()]
-        return cls(frame, float(expression.coefficient().detach()), numbers, precision)
+    def of(cls, frame: Frame, precision: str = "high") -> Engine:
+        """The engine of a frame."""
+        # Slopes times weights of at most 2^30 become half-precision numbers; differences do without.
+        gains = [1.0 if g in (0.0, float("inf")) else 2.0**-_TOP / g for g in frame.gains]
+        extent = frame.extent
+        values = [2.0**_TOP / frame.bound, *extent.numbers, *frame.floors, *gains, extent.coefficient]
+        return cls(frame, torch.tensor(values, dtype=torch.float32, device=extent.centres[0].device), precision)
 
-    def product(self, X: Points, Z: Points, V: Tensor) -> Tensor:
-        """K(X, Z) V: (m, s), float32, for V (n, s). Time O(m n (d + s)), memory O((m + n) s)."""
-        result = torch.zeros(X.n, V.shape[1], dtype=torch.float32, device=V.device)
-        if X.n == 0 or Z.n == 0:
-            return result
-        for part in spans(V.shape[1], _COLUMNS):
-            result[:, part] = self._columns(X, Z, V[:, part])
-        return result
+    def add_product(self, X: Points, Z: Points, V: Tensor, out: Tensor) -> Tensor:
+        """out += K(X, Z) V: (m, s), float32, for V (n, s). Time O(m n (d + s)), memory O((m + n) s)."""
+        if X.n and Z.n:
+            for part in spans(V.shape[1], _COLUMNS):
+                self._add_columns(X, Z, V[:, part], out[:, part])
+        return out
 
-    def _columns(self, X: Points, Z: Points, V: Tensor) -> Tensor:
+    def _add_columns(self, X: Points, Z: Points, V: Tensor, out: Tensor) -> None:
+        from pathgp.operators.fused.columns import add
+
         head, tail = column_widths(V.shape[1])
-        high, low, exponent = halves(V, Z.padded, head + tail, dim=0)
-        tile = self.tile or _fitting(self.frame.structure, held=0, streamed=head + tail)
+        width = head + tail
+        largest = torch.linalg.vector_norm(V, float("inf"), dim=0)
+        high, low = halves(V, Z.padded, width, largest)
+        tile = self.tile or _fitting(self.frame.structure, held=0, streamed=width)
         parts, span = split(X.padded // tile.rows, Z.padded, tile.columns)
-        out = torch.empty(parts, X.padded, head + tail, dtype=torch.float32, device=V.device)
-        largest = self.coefficient * self.frame.bound
+        sums = torch.empty(parts, X.padded, width, dtype=torch.float32, device=V.device)
         kernel = product_kernel(self.frame.structure)
         kernel[(X.padded // tile.rows, parts)](
             *X.arguments(),
             *Z.arguments(),
             high,
             low,
-            self._product_theta,
-            out,
+            self.theta,
+            sums,
             span,
             M=tile.rows,
             N=tile.columns,
@@ -95,50 +98,55 @@ class Engine:
             HIGH=self.precision == "high",
             **tile.options(),
         )
-        total = out.sum(0) if parts > 1 else out[0]
-        total = total[: X.n, : V.shape[1]] * (largest * 2.0**-_TOP)
-        return torch.ldexp(total, exponent - _TOP)
+        factor = self.frame.extent.coefficient * self.frame.bound * 2.0**-_TOP
+        add[(X.padded // BLOCK, width // 16)](
+            sums, parts, X.padded, width, largest, factor, out, *out.stride(), *out.shape, **_PASSING
+        )
+
+    def evaluate(self, X: Points, Z: Points) -> Tensor:
+        """K(X, Z): (m, n), float32, as in a product of high precision. Time O(m n d)."""
+        K = torch.empty(X.n, Z.n, dtype=torch.float32, device=self.theta.device)
+        if K.numel():
+            tile = _fitting(self.frame.structure, held=0, streamed=0)
+            kernel = evaluate_kernel(self.frame.structure)
+            grid = (X.padded // tile.rows, Z.padded // tile.columns)
+            kernel[grid](
+                *X.arguments(), *Z.arguments(), self.theta, K, *K.shape, M=tile.rows, N=tile.columns, **tile.options()
+            )
+        return K
 
     def pull(self, X: Points, Z: Points, L: Tensor, R: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
         """sum_ij (L R^T)_ij K(x_i, z_j) / coefficient, its gradient in the numbers, and in the prepared points of X.
 
         Everything in float64: a scalar, (numbers,), and (m, c) for every leaf. Time and memory as for a product.
         """
-        value = torch.zeros((), dtype=torch.float64, device=L.device)
-        numbers = torch.zeros(len(self.numbers), dtype=torch.float64, device=L.device)
-        grads: list[Tensor] = []
-        for part in spans(L.shape[1], _WEIGHTS):
-            new_value, new_numbers, new_grads = self._pull_columns(X, Z, L[:, part], R[:, part])
-            value += new_value
-            numbers += new_numbers
-            grads = [a + b for a, b in zip(grads, new_grads, strict=True)] if grads else new_grads
-        return value, numbers, grads
+        found = [self._pull_columns(X, Z, L[:, part], R[:, part]) for part in spans(L.shape[1], _WEIGHTS)]
+        sums, pulled = (torch.stack(parts).sum(0) if len(parts) > 1 else parts[0] for parts in zip(*found, strict=True))
+        structure = self.frame.structure
+        places = zip(structure.leaves, structure.pulled(), strict=False)
+        return sums[0], sums[1:], [pulled[: X.n, start : start + leaf.columns] for leaf, start in places]
 
-    def _pull_columns(self, X: Points, Z: Points, L: Tensor, R: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def _pull_columns(self, X: Points, Z: Points, L: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
+        """The sums (1 + numbers,) and the gradients of all leaves (padded, columns)."""
         chunks = chunk_widths(L.shape[1])
         depth = sum(chunks)
-        left_high, left_low, left = halves(L, X.padded, depth, dim=None)
-        right_high, right_low, right = halves(R, Z.padded, depth, dim=None)
-        # |W_ij| is at most the product of the lengths of the rows.
-        lengths = [torch.linalg.vector_norm(A, dim=1, dtype=torch.float32).max() for A in (left_high, right_high)]
-        longest = max(1.0, 1.01 * float(lengths[0] * lengths[1]))
-        gains = [1.0 if g in (0.0, float("inf")) else 2.0**_TOP / (g * longest) for g in self.frame.gains]
+        left, right = (torch.linalg.vector_norm(A, float("inf")) for A in (L, R))
         structure = self.frame.structure
         tile = self.tile or _fitting(structure, held=depth, streamed=depth)
-        parts, span = split(X.padded // tile.rows, Z.padded, tile.columns)
-        starts = structure.pulled()
-        options: dict[str, Any] = {"dtype": torch.float32, "device": L.device}
-        pulls = torch.empty(parts, X.padded, starts[-1], **options)
-        sums = torch.empty(parts, 1 + structure.numbers + len(structure.leaves), X.padded, **options)
+        blocks = X.padded // tile.rows
+        parts, span = split(blocks, Z.padded, tile.columns)
+        options: dict[str, Any] = {"dtype": torch.float64, "device": L.device}
+        pulls = torch.empty(parts, X.padded, structure.pulled()[-1], **options)
+        sums = torch.empty(parts * blocks, 1 + structure.numbers, **options)
         kernel = pull_kernel(structure, chunks)
-        kernel[(X.padded // tile.rows, parts)](
+        kernel[(blocks, parts)](
             *X.arguments(),
             *Z.arguments(),
-            left_high,
-            left_low,
-            right_high,
-            right_low,
-            self._theta(1.0, gains),
+            *halves(L, X.padded, depth, left),
+            *halves(R, Z.padded, depth, right),
+            left,
+            right,
+            self.theta,
             pulls,
             sums,
             span,
@@ -146,29 +154,7 @@ class Engine:
             N=tile.columns,
             **tile.options(),
         )
-        scale = torch.exp2((left + right).to(torch.float64) - 2 * _TOP)
-        rows = sums[:, :, : X.n].to(torch.float64).sum(0) * scale
-        pulled = pulls[:, : X.n].to(torch.float64).sum(0) * scale
-        grads = []
-        for l, (leaf, start) in enumerate(zip(structure.leaves, starts, strict=False)):
-            grad = pulled[:, start : start + leaf.columns]
-            if leaf.form != "differences":
-                grad = grad / gains[l]
-                if leaf.kind != "linear":
-                    weight = rows[1 + structure.numbers + l].unsqueeze(1) / gains[l]
-                    grad = weight * self.frame.rounded(X, l) - grad
-            grads.append(grad if leaf.kind == "linear" else 2.0 * grad)
-        totals = rows.sum(1)
-        return totals[0], totals[1 : 1 + structure.numbers], grads
-
-    @cached_property
-    def _product_theta(self) -> Tensor:
-        """Kept: making it anew would wait for the device at every product."""
-        return self._theta(2.0**_TOP / self.frame.bound, [0.0] * len(self.frame.gains))
-
-    def _theta(self, factor: float, gains: list[float]) -> Tensor:
-        device = self.frame.centres[0].device
-        return torch.tensor([factor, *self.numbers, *self.frame.floors, *gains], dtype=torch.float32, device=device)
+        return sums.sum(0), pulls.sum(0) if parts > 1 else pulls[0]
 
 
 def _fitting(structure: Structure, held: int, streamed: int) -> Tile:
@@ -209,17 +195,15 @@ def split(blocks: int, columns: int, step: int) -> tuple[int, int]:
     return -(-columns // span), span
 
 
-def halves(A: Tensor, rows: int, columns: int, dim: int | None) -> tuple[Tensor, Tensor, Tensor]:
-    """A = 2^(exponent - 15) (high + low), both half precision, padded with zeros to (rows, columns).
+def halves(A: Tensor, rows: int, columns: int, largest: Tensor) -> tuple[Tensor, Tensor]:
+    """A = 2^(e - 15) (high + low), both half precision, padded with zeros to (rows, columns).
 
-    One exponent for every column (dim=0) or for all (dim=None).
+    e: the exponent of ``largest``, the largest size of a number in every column, or in all of A.
     """
-    largest = A.abs().amax(0) if dim == 0 else A.abs().max()
-    exponent = torch.frexp(largest).exponent.clamp_(-110, 128).to(torch.float32)
-    scaled = torch.ldexp(A, _TOP - exponent)
-    high = torch.zeros(rows, columns, dtype=torch.float16, device=A.device)
-    low = torch.zeros_like(high)
-    place = (slice(A.shape[0]), slice(A.shape[1]))
-    high[place] = scaled.to(torch.float16)
-    low[place] = (scaled - high[place]).to(torch.float16)
-    return high, low, exponent
+    from pathgp.operators.fused import columns as kernels
+
+    high = torch.empty(rows, columns, dtype=torch.float16, device=A.device)
+    low = torch.empty_like(high)
+    grid = (rows // BLOCK, columns // 16)
+    kernels.halves[grid](A, *A.stride(), *A.shape, largest, largest.ndim, high, low, columns, **_PASSING)
+    return high, low

@@ -124,7 +124,7 @@ def leaf_kind(kernel: Kernel) -> str:
         Linear: "linear",
     }
     if type(kernel) not in kinds:
-        raise ValueError(f"no fused tile for {kernel!r}: use backend='streamed'")
+        raise ValueError(f"no fused tile for {type(kernel).__name__}")
     return kinds[type(kernel)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,6 +56,33 @@ class Points:
 
 
 @dataclass(frozen=True)
+class Extent:
+    """Where sets of prepared points lie and what the hyperparameters are, read from the device in one go.
+
+    centres: of the last set, for every leaf.  radii: of all sets about them.  numbers: of the tree.
+    """
+
+    expression: Expression
+    centres: list[Tensor]
+    radii: list[float]
+    numbers: list[float]
+    coefficient: float
+
+    @classmethod
+    def of(cls, expression: Expression, *sets: list[Tensor]) -> Extent:
+        """The extent of sets of prepared points."""
+        centres, values = [], []
+        for kind, *parts in zip(expression.kinds, *sets, strict=True):
+            centre = torch.zeros_like(parts[-1][0]) if kind == "linear" else parts[-1].mean(0)
+            lengths = [(part - centre).norm(dim=1).max() for part in parts if len(part)]
+            centres.append(centre)
+            values.append(torch.stack(lengths).max() if len(lengths) > 1 else lengths[0])
+        values += [number.to(centres[0]) for number in (*expression.numbers(), expression.coefficient())]
+        *found, coefficient = torch.stack(values).tolist()
+        return cls(expression, centres, found[: len(centres)], found[len(centres) :], coefficient)
+
+
+@dataclass(frozen=True)
 class Frame:
     """How points are rounded: for every leaf a centre and the unit h of its high part; and all that follows.
 
@@ -64,32 +90,25 @@ class Frame:
     the tree.  gains: by how much at most it magnifies a change in the squared distance of each leaf.
     """
 
+    extent: Extent
     structure: Structure
-    centres: list[Tensor]
     units: list[float]
     floors: list[float]
     bound: float
     gains: list[float]
 
     @classmethod
-    def around(
-        cls,
-        expression: Expression,
-        sets: Sequence[list[Tensor]],
-        precision: str = "high",
-        widest: float = _SPLIT_RADIUS,
-        few: int = FEW,
-    ) -> Frame:
-        """The frame that holds sets of prepared points, the last of which gives the centre.
+    def around(cls, extent: Extent, precision: str = "high", widest: float = _SPLIT_RADIUS, few: int = FEW) -> Frame:
+        """The frame that holds sets of prepared points.
 
         ``widest``: the radius of split points.  ``few``: dimensions up to which differences are taken.
         """
+        expression = extent.expression
         leaves: list[Leaf] = []
-        centres, units, floors, largest = [], [], [], []
+        units, floors, largest = [], [], []
         fine = width = norm = 0
-        for kind, shape, *parts in zip(expression.kinds, expression.shapes, *sets, strict=True):
-            centre = torch.zeros_like(parts[-1][0]) if kind == "linear" else parts[-1].mean(0)
-            radius = max(float((part - centre).norm(dim=1).max()) for part in parts if len(part))
+        parts = zip(expression.kinds, expression.shapes, extent.centres, extent.radii, strict=True)
+        for kind, shape, centre, radius in parts:
             columns = len(centre)
             form = _form(kind, columns, radius, precision, widest, few)
             padded = max(16, 1 << (columns - 1).bit_length())
@@ -99,15 +118,13 @@ class Frame:
             else:
                 width, norm = width + padded, norm + 2
             unit = 2.0 ** max(-12, math.ceil(math.log2(max(radius, 1e-30) / _INTEGERS)))
-            centres.append(centre)
             units.append(unit)
             floors.append(_FLOOR * radius * unit if form == "split" else 0.0)
             largest.append(radius**2 if kind == "linear" else 1.0)
-        numbers = [float(number) for number in expression.numbers()]
-        bound, gains = bounds(expression.tree, largest, numbers)
-        structure = Structure(expression.tree, tuple(leaves), max(16, width), len(numbers))
+        bound, gains = bounds(expression.tree, largest, extent.numbers)
+        structure = Structure(expression.tree, tuple(leaves), max(16, width), len(extent.numbers))
         slopes = [gains[l] * steepest(leaf.kind) for l, leaf in enumerate(leaves)]
-        return cls(structure, centres, units, floors, bound, slopes)
+        return cls(extent, structure, units, floors, bound, slopes)
 
     def pack(self, prepared: list[Tensor]) -> Points:
         """Points of all leaves, (n, c) float64 each, in this frame."""
@@ -117,7 +134,8 @@ class Frame:
         high = torch.zeros(padded, width, dtype=torch.float16, device=device)
         low = torch.zeros_like(high)
         norms = []
-        for leaf, centre, unit, points in zip(self.structure.leaves, self.centres, self.units, prepared, strict=True):
+        parts = zip(self.structure.leaves, self.extent.centres, self.units, prepared, strict=True)
+        for leaf, centre, unit, points in parts:
             centred = points.detach() - centre
             if leaf.form == "differences":
                 fine.append(centred.T.to(torch.float32))
@@ -136,15 +154,6 @@ class Frame:
             low,
             _padded_rows([norm.unsqueeze(0) for norm in norms], n, padded, device),
         )
-
-    def rounded(self, points: Points, leaf: int) -> Tensor:
-        """The centred points of a leaf as the tiles see them: (n, c), float64."""
-        of = self.structure.leaves[leaf]
-        place = slice(of.offset, of.offset + of.columns)
-        if of.form == "differences":
-            return points.fine[place, : points.n].T.to(torch.float64)
-        high = points.high[: points.n, place].to(torch.float64)
-        return high if of.form == "coarse" else high + points.low[: points.n, place]
 
 
 def _form(kind: str, columns: int, radius: float, precision: str, widest: float, few: int) -> str:

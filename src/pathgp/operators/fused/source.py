@@ -1,7 +1,9 @@
 """From the structure of an expression to Triton source: the code generator.
 
-Two kernels are written for every structure. ``product`` accumulates K V, ``pull`` the gradient of sum_ij W_ij K_ij with
-W = L R^T. In both a program holds M rows and walks over tiles of N columns; hyperparameters are run-time values.
+Three kernels are written for every structure. ``product`` accumulates K V, ``pull`` the gradient of sum_ij W_ij K_ij
+with W = L R^T: in both a program holds M rows and walks over tiles of N columns. ``evaluate`` writes K itself, one tile
+per program. Hyperparameters are run-time values, in ``theta``: the factor of the tree in a product, its numbers, floors
+and gains, and the coefficient of K.
 
 A leaf's points come in one of three forms:
 
@@ -66,6 +68,10 @@ class Structure(NamedTuple):
         """Where theta holds the factor that brings the leaf's gradients into the range of half precision."""
         return 1 + self.numbers + len(self.leaves) + leaf
 
+    def coefficient(self) -> int:
+        """Where theta holds the coefficient of K."""
+        return 1 + self.numbers + 2 * len(self.leaves)
+
     def pulled(self) -> list[int]:
         """The first column of every leaf in the result of ``pull``, and their number."""
         starts = [0]
@@ -76,12 +82,23 @@ class Structure(NamedTuple):
 
 @cache
 def product_kernel(structure: Structure) -> Any:
-    """The kernel out = K V for a structure. theta: the factor of the tree, its numbers, floors and gains."""
+    """The kernel out = K V for a structure."""
     body = _PRODUCT.format(
         load=_indented(_loads(structure), 4),
         tile=_indented([*_tile(structure), f"K = theta_0 * {_value(structure.tree, '')}"], 8),
     )
     return _compiled(body, "product")
+
+
+@cache
+def evaluate_kernel(structure: Structure) -> Any:
+    """The kernel out = K for a structure."""
+    body = _EVALUATE.format(
+        load=_indented(_loads(structure), 4),
+        tile=_indented([*_tile(structure), f"K = {_value(structure.tree, '')}"], 4),
+        coefficient=structure.coefficient(),
+    )
+    return _compiled(body, "evaluate")
 
 
 @cache
@@ -108,27 +125,24 @@ def pull_kernel(structure: Structure, chunks: tuple[int, ...]) -> Any:
     tile += [*_tile(structure), f"value += tl.sum(W * {_value(structure.tree, '')}, 1)"]
     tile += _reverse(structure, structure.tree, "", "W")
     load.append("value = tl.zeros((M,), tl.float32)")
-    store.append("tl.store(sums + i + row, value)")
+    store.append("tl.store(sums, scale * tl.sum(value.to(tl.float64), 0))")
     for k in range(structure.numbers):
         load.append(f"number_{k} = tl.zeros((M,), tl.float32)")
-        store.append(f"tl.store(sums + {k + 1} * m + i + row, number_{k})")
+        store.append(f"tl.store(sums + {k + 1}, scale * tl.sum(number_{k}.to(tl.float64), 0))")
     total = structure.pulled()[-1]
     for l, (leaf, start) in enumerate(zip(structure.leaves, structure.pulled(), strict=False)):
-        load += [
-            f"pull_{l} = tl.zeros((M, {leaf.width}), tl.float32)",
-            f"weight_{l} = tl.zeros((M,), tl.float32)",
-        ]
+        load.append(f"pull_{l} = tl.zeros((M, {leaf.width}), tl.float32)")
+        if leaf.form == "split":
+            # |W_ij| is at most depth times the largest products.
+            load += [f"gain_{l} = gain_{l} * {1 / depth}", f"weight_{l} = tl.zeros((M,), tl.float32)"]
         columns = f"({start} + tl.arange(0, {leaf.width}))[None, :]"
-        store += [
-            f"tl.store(pulls + i * {total} + row[:, None] * {total} + {columns}, pull_{l})",
-            f"tl.store(sums + {1 + structure.numbers + l} * m + i + row, weight_{l})",
-        ]
+        store += [*_gradient(l, leaf), f"tl.store(pulls + row[:, None] * {total} + {columns}, gradient)"]
     body = _PULL.format(
         load=_indented(load, 4),
         tile=_indented(tile, 8),
         store=_indented(store, 4),
         pulls=total,
-        sums=1 + structure.numbers + len(structure.leaves),
+        sums=1 + structure.numbers,
     )
     return _compiled(body, "pull")
 
@@ -186,10 +200,12 @@ _PULL = """
 import triton
 import triton.language as tl
 
+from pathgp.operators.fused.columns import exponent, power
+
 
 @triton.jit
 def pull(
-    Xf, Xh, Xl, Xn, m, Zf, Zh, Zl, Zn, n, Lh, Ll, Rh, Rl, theta, pulls, sums, span,
+    Xf, Xh, Xl, Xn, m, Zf, Zh, Zl, Zn, n, Lh, Ll, Rh, Rl, left, right, theta, pulls, sums, span,
     M: tl.constexpr, N: tl.constexpr,
 ):
     i = tl.program_id(0).to(tl.int64) * M
@@ -198,9 +214,30 @@ def pull(
 {load}
     for j in range(part * span, tl.minimum(part * span + span, n), N):
 {tile}
-    pulls += part * m * {pulls}
-    sums += part * m * {sums}
+    scale = power(exponent(tl.load(left)) - 15).to(tl.float64) * power(exponent(tl.load(right)) - 15).to(tl.float64)
+    pulls += (part * m + i) * {pulls}
+    sums += (part * tl.num_programs(0) + tl.program_id(0)) * {sums}
 {store}
+"""
+
+_EVALUATE = """
+import triton
+import triton.language as tl
+
+
+@triton.jit(do_not_specialize=["rows"])
+def evaluate(
+    Xf, Xh, Xl, Xn, m, Zf, Zh, Zl, Zn, n, theta, out, rows, columns,
+    M: tl.constexpr, N: tl.constexpr,
+):
+    i = tl.program_id(0).to(tl.int64) * M
+    j = tl.program_id(1).to(tl.int64) * N
+    row, column = tl.arange(0, M), tl.arange(0, N)
+{load}
+{tile}
+    inside = (i + row < rows)[:, None] & (j + column < columns)[None, :]
+    out += i * columns + j
+    tl.store(out + row[:, None] * columns + column[None, :], tl.load(theta + {coefficient}) * K, mask=inside)
 """
 
 
@@ -403,6 +440,18 @@ def _pull_leaf(structure: Structure, l: int, weight: str) -> Iterator[str]:
     yield f"small = tl.dot((G - high.to(tl.float32)).to(tl.float16), z{l}h, small)"
     yield f"pull_{l} += tl.dot(high, z{l}h, small)"
     yield f"weight_{l} += tl.sum(G, 1)"
+
+
+def _gradient(l: int, leaf: Leaf) -> Iterator[str]:
+    """After the loop: the gradient in the rows' points from what was pulled, in float64 as it is a difference."""
+    yield f"factor = {1.0 if leaf.kind == 'linear' else 2.0} * scale" + (
+        f" / gain_{l}.to(tl.float64)" if leaf.form == "split" else ""
+    )
+    yield f"gradient = pull_{l}.to(tl.float64)"
+    if leaf.form == "split" and leaf.kind != "linear":
+        point = f"(x{l}h.to(tl.float64) + x{l}l.to(tl.float64))"
+        yield f"gradient = weight_{l}.to(tl.float64)[:, None] * {point} - gradient"
+    yield "gradient = gradient * factor"
 
 
 def _number(tree: Tree) -> int:
