@@ -27,7 +27,7 @@ from pathgp.features.fourier import Frequencies
 from pathgp.features.harmonics import Harmonics
 from pathgp.features.hashing import Hashes
 from pathgp.features.tiles import tile_entries, tiled
-from pathgp.features.waves import angles, sine_sum
+from pathgp.features.waves import angles, runs_fused, sine_sum
 from pathgp.kernels.finite import Finite
 from pathgp.kernels.periodic import Periodic
 from pathgp.kernels.stationary import Stationary
@@ -83,8 +83,11 @@ class RandomMap:
         tokens = [hashes.tokens(X) for hashes in self.hashes]
         columns = finite_features(self.term, X)
         augmented = torch.cat([X.to(torch.float64), X.new_ones(X.shape[0], 1, dtype=torch.float64)], 1)
-        group = max(1, tile_entries(X.device) // (self.pairs * max(1, X.shape[0])))
         modulated = self.has_columns or bool(self.hashes)
+        group = max(1, tile_entries(X.device) // (self.pairs * max(1, X.shape[0])))
+        # One kernel needs no tiles; its gradient does.
+        whole = self.has_waves and not modulated and runs_fused(X) and not torch.is_grad_enabled()
+        group = self.paths if whole else group
         result = []
         for start in range(0, self.paths, group):
             paths = slice(start, min(start + group, self.paths))
@@ -94,7 +97,7 @@ class RandomMap:
                 for hashes, bags in zip(self.hashes, tokens, strict=True)
             ]
             rows = [augmented, columns, *signs]
-            result.append(tiled(contract, rows, group * self.pairs, recompute=modulated))
+            result.append(tiled(contract, rows, 1 if whole else group * self.pairs, recompute=modulated))
         return torch.cat(result)
 
     def _contraction(self, X: Tensor, W: Tensor, amplitude: Tensor, paths: slice) -> Callable[..., Tensor]:

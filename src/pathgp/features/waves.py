@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pathgp.compiled import missing
+
 
 def angles(X: Tensor, turns: Tensor, dtype: torch.dtype) -> Tensor:
     """2 pi times the fractional part of X @ turns, (n, d) and (s, d, pairs) in float64, rounded to ``dtype``.
@@ -17,12 +19,21 @@ def angles(X: Tensor, turns: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.matmul(X, turns).frac_().to(dtype).mul_(2.0 * math.pi)
 
 
+def runs_fused(weight: Tensor) -> bool:
+    """Whether sums with these weights are made by one kernel on the GPU, without a temporary."""
+    return weight.device.type == "cuda" and weight.dtype == torch.float32 and not missing(weight.device)
+
+
 class _SineSum(torch.autograd.Function):
     """f_j(x_i) = sum_k weight_jk sin(2 pi x_i . turns_jk); gradients compute the angles again."""
 
     @staticmethod
     def forward(ctx: Any, X: Tensor, turns: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(X, turns, weight)
+        if runs_fused(weight):
+            from pathgp.features.sines import fused_sine_sum
+
+            return fused_sine_sum(X, turns, weight)
         return torch.matmul(angles(X, turns, weight.dtype).sin_(), weight.unsqueeze(2)).squeeze(2)
 
     @staticmethod
