@@ -15,6 +15,7 @@ def partial_cholesky(
     choose: Callable[[Tensor, int], Tensor],
     enough: float = 0.0,
     drop: float = 0.0,
+    rounding: float = 1e-15,
 ) -> tuple[Tensor, Tensor]:
     """F (n, r) with r up to ``largest``, and the diagonal of K - F F^T (n,), never negative; all in float64.
 
@@ -26,24 +27,20 @@ def partial_cholesky(
         variances: the diagonal of K, float64.
         largest: most columns of F.
         choose: the next pivots from the variances left and the most that may be taken.
-        drop: directions of the pivots with no more variance than this are left out.
+        drop: directions of the pivots with no more variance than this are left out; 0 takes them all, damped where they
+            depend on each other.
+        rounding: of the columns, relative to the largest variance.
     """
     factor = torch.zeros(len(variances), largest, dtype=torch.float64, device=variances.device)
-    left, filled = variances.clone(), 0
+    left, filled, largest_variance = variances.clone(), 0, float(variances.max())
     while filled < largest and float(left.mean()) > max(enough, 1e-14 * float(variances.mean())):
         pivots = choose(left, largest - filled)
         new = columns(pivots)
         new -= factor[:, :filled] @ factor[pivots, :filled].T
-        # Pivots that depend on each other up to rounding are dropped with the small eigenvalues.
-        # On the CPU: the matrix is small, and a GPU takes longer to begin than the CPU to finish.
-        values, vectors = (part.to(new.device) for part in torch.linalg.eigh(new[pivots].cpu()))
-        least = max(drop, 1e-6 * float(values.max()) if drop == 0.0 and len(pivots) > 1 else 0.0)
-        keep = values > least
         left[pivots] = 0.0
-        if not bool(keep.any()):
+        new = new @ _directions(new[pivots], drop) if drop else _whitened(new, new[pivots], rounding * largest_variance)
+        if not new.shape[1]:
             continue
-        # The largest first: the leading columns of F are a factor of their own.
-        new = (new @ (vectors[:, keep] / values[keep].sqrt())).flip(1)
         factor[:, filled : filled + new.shape[1]] = new
         filled += new.shape[1]
         left = torch.clamp(left - new.square().sum(1), min=0.0)
@@ -51,11 +48,36 @@ def partial_cholesky(
     return factor[:, :filled].clone(), left
 
 
+def _whitened(columns: Tensor, A: Tensor, rounding: float) -> Tensor:
+    """columns L^-T with L L^T = A + ridge: pivots that depend on each other up to rounding count for nothing.
+
+    The device is not waited for.
+    """
+    # Rounding errors are a random matrix: its norm grows as the root of its size.
+    A.diagonal().clamp_min_(0.0).add_(2.0 * rounding * len(A) ** 0.5)
+    L = torch.linalg.cholesky_ex(A).L
+    return torch.linalg.solve_triangular(L.T, columns, upper=True, left=False)
+
+
+def _directions(A: Tensor, drop: float) -> Tensor:
+    """Scaled eigenvectors of A with more variance than ``drop``.
+
+    The largest first: the leading columns of F are then a factor of their own. On the CPU: the matrix is small, and a
+    GPU takes longer to begin than the CPU to finish.
+    """
+    values, vectors = (part.to(A.device) for part in torch.linalg.eigh(A.cpu()))
+    keep = values > drop
+    return (vectors[:, keep] / values[keep].sqrt()).flip(1)
+
+
 def random_pivots(generator: torch.Generator, block: int) -> Callable[[Tensor, int], Tensor]:
-    """Pivots in blocks, drawn with probability proportional to the variance left (Chen et al. 2023)."""
+    """Pivots in blocks, drawn with probability proportional to the variance left (Chen et al. 2023).
+
+    The smallest of independent exponential variables with these rates are such a draw (Efraimidis and Spirakis 2006).
+    """
 
     def choose(left: Tensor, most: int) -> Tensor:
-        num = min(block, most, int((left > 0).sum()))
-        return torch.multinomial(left.to(generator.device), num, generator=generator).to(left.device)
+        uniform = torch.rand(len(left), generator=generator, dtype=left.dtype, device=generator.device).to(left.device)
+        return (-torch.log1p(-uniform) / left).topk(min(block, most, len(left)), largest=False).indices
 
     return choose

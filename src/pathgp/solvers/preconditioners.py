@@ -89,6 +89,7 @@ class Preconditioner(ABC):
             self.largest_rank(run.H),
             lambda left, most: self._pivots(run, left, min(self._block, most)),
             enough,
+            rounding=torch.finfo(run.H.dtype).eps,
         )
 
     @abstractmethod
@@ -120,12 +121,13 @@ class RandomlyPivotedCholesky(Preconditioner):
 def automatic_rank(H: Operator) -> int:
     """The largest rank chosen without being asked: n / 8, at most 1000 on a CPU and 2000 on a GPU.
 
-    Beyond it building the factor costs more than it saves. The factor, a copy while it is cut to size and
-    its scaled form must fit into half of the operator's memory budget.
+    Beyond it building the factor costs more than it saves. On a grid the rank is no larger than the multiplications of
+    a product per observed cell, so that an application costs a few products at most. The factor, a copy while it is cut
+    to size and its scaled form must fit into half of the operator's memory budget.
     """
     n = H.shape[0]
-    fits = H.memory // (2 * 3 * 8 * n)
-    return max(1, min(max(n // 8, 16), _MAX_RANK.get(H.device.type, 1000), fits, n))
+    fits, balanced = H.memory // (2 * 3 * 8 * n), max(H.entries // n, 16)
+    return max(1, min(max(n // 8, 16), _MAX_RANK.get(H.device.type, 1000), fits, balanced, n))
 
 
 def _kernel_columns(run: Run, pivots: Tensor) -> Tensor:
