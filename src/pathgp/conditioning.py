@@ -186,7 +186,7 @@ def solve_system(
         columns=columns,
         samples=system.noise_draws.shape[1],
         features=0,
-        backend=H.backend if H.members == 1 else f"{H.backend}, shared out among {H.members}",
+        backend=_described(H),
         precision=str(H.dtype).removeprefix("torch."),
         device=str(H.device),
         tol=settings.tol,
@@ -212,6 +212,12 @@ def _levels_to_the_caller() -> int:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pathgp."):
         levels, frame = levels + 1, frame.f_back
     return levels
+
+
+def _described(H: Operator) -> str:
+    """The backend, by how many it is shared, and why nothing faster was taken."""
+    shared = f", shared out among {H.members}" if H.members > 1 else ""
+    return f"{H.backend}{shared}" + (f": {H.obstacle}" if H.obstacle else "")
 
 
 def extend_prior(prior: PriorPaths | None, X: Tensor, y: Tensor) -> Tensor:

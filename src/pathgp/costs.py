@@ -13,6 +13,7 @@ import torch
 from pathgp.inputs import whole_number
 from pathgp.kernels import Matern
 from pathgp.operators import Operator
+from pathgp.operators.kernel import SMALL
 from pathgp.operators.memory import memory_budget
 from pathgp.solvers.auto import (
     EPOCHS_AP,
@@ -167,7 +168,8 @@ def plan(
         )
         for name, entries in evaluated.items()
     }
-    choice = "dense" if backends["dense"].fits else list(backends)[-1]
+    dense = backends["dense"].fits and (n <= SMALL or "fused" not in backends)
+    choice = "dense" if dense else list(backends)[-1]
     H = imagined(choice)
     rows = backends[choice].seconds + (n**2 / 2 / members / r.evaluate if choice == "streamed" else 0.0)
     found = {

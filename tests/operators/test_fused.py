@@ -11,6 +11,7 @@ from torch import Tensor
 import pathgp
 from pathgp import compiled, kernels
 from pathgp.operators import KernelOperator, cross_product
+from pathgp.operators import kernel as kernel_module
 from pathgp.operators.dense import Dense
 from pathgp.operators.fused import backend, engine
 
@@ -295,6 +296,25 @@ def test_what_is_not_fused_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "interpreting", lambda: False)
     with pytest.raises(ValueError, match="CUDA"):
         KernelOperator(kernels.SquaredExponential(1.0), X.cpu(), backend="fused")
+
+
+def test_the_automatic_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU: fused above a number of rows or where K does not fit, else dense or streamed with the reason."""
+    monkeypatch.setattr(kernel_module, "_on_gpu", lambda device: True)
+    monkeypatch.setattr(kernel_module, "SMALL", 100)
+    matern, tanimoto, X = KERNELS["SE"](), kernels.Tanimoto(), normal(N, 2, 0).abs()
+    assert KernelOperator(matern, X).backend == "fused"
+    assert KernelOperator(matern, X[:100]).backend == "dense"
+    assert KernelOperator(matern, X[:100], memory=10_000).backend == "fused"
+    assert KernelOperator(matern, X, backend="streamed").backend == "streamed"
+    kept = KernelOperator(matern, X, backend="dense")
+    assert kept.backend == "dense"
+    assert isinstance(kept._tiles, Dense)
+    assert isinstance(kept._tiles.tiles, backend.Fused)
+    assert not kept.obstacle
+    assert "dense: no fused tile for Tanimoto" in repr(KernelOperator(tanimoto, X))
+    assert "streamed: no fused tile for Tanimoto" in repr(KernelOperator(tanimoto, X, memory=50_000))
+    assert "float64" in KernelOperator(matern, X.double()).obstacle
 
 
 def test_widths() -> None:

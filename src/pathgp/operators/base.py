@@ -15,8 +15,8 @@ class Operator(ABC):
 
     ``noise`` is the diagonal of Sigma: a 0-d tensor, or one variance per row. ``memory`` is a budget in bytes
     for whatever is derived from H. ``entries`` counts the multiplications of a product with one column. ``members``
-    is the number of processes or devices that share them out. Costs are counted in epochs: one epoch is the cost of one
-    full product.
+    is the number of processes or devices that share them out. ``obstacle`` says why not the fastest backend was taken.
+    Costs are counted in epochs: one epoch is the cost of one full product.
     """
 
     shape: tuple[int, int]
@@ -27,6 +27,7 @@ class Operator(ABC):
     memory: int
     entries: int
     members: int = 1
+    obstacle: str = ""
 
     @abstractmethod
     def __matmul__(self, V: Tensor) -> Tensor:

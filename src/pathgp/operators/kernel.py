@@ -82,7 +82,6 @@ class KernelOperator(Operator):
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(map(repr, PRECISIONS))}, got {precision!r}")
         self.precision = precision
-        self.obstacle = ""
         self._tiles = self._backend(backend)
         self.backend = self._tiles.name
 
@@ -155,6 +154,7 @@ class KernelOperator(Operator):
     def _backend(self, backend: str) -> Dense | Streamed:
         if backend not in ("auto", "dense", "streamed", "fused"):
             raise ValueError(f"backend must be 'auto', 'dense', 'streamed' or 'fused', got {backend!r}")
+        arguments = (self._snapshot, self.X, self.memory)
         needed = self.shape[0] ** 2 * self.X.element_size()
         fits, small = needed <= self.memory, self.shape[0] <= SMALL
         if backend == "dense" and not fits:
@@ -162,13 +162,18 @@ class KernelOperator(Operator):
                 f"a dense K needs {needed / 1e9:.2f} GB, the budget is {self.memory / 1e9:.2f} GB: "
                 "use backend='streamed' or raise memory="
             )
-        compiled = backend == "fused" or (self.device.type == "cuda" and backend != "streamed" and not (fits and small))
-        self.obstacle = obstacle(self._snapshot, self.X) if compiled else ""
-        if backend == "fused" and self.obstacle:
-            raise ValueError(f"{self.obstacle}: use backend='auto'")
-        tiles = (Fused if compiled and not self.obstacle else Streamed)(self._snapshot, self.X, self.memory)
+        worthwhile = backend != "streamed" and _on_gpu(self.device) and not (fits and small)
+        problem = obstacle(self._snapshot, self.X) if backend == "fused" or worthwhile else "not worth compiling"
+        if backend == "fused" and problem:
+            raise ValueError(f"{problem}: use backend='auto'")
+        self.obstacle = problem if backend == "auto" and worthwhile else ""
+        tiles = Streamed(*arguments) if problem else Fused(*arguments)
         kept = backend == "dense" or (backend == "auto" and fits and not isinstance(tiles, Fused))
         return Dense(tiles) if kept else tiles
+
+
+def _on_gpu(device: torch.device) -> bool:
+    return device.type == "cuda"
 
 
 class _FromSnapshot(torch.autograd.Function):

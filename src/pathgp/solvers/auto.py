@@ -29,7 +29,8 @@ class Rates:
     multiply, multiply64: operations of a matrix product, in the dtype of the system and in float64.
     factorise: operations of a Cholesky factorisation in float64.  read: bytes.
     evaluate: entries of a kernel matrix, or of a Kronecker product that is put together entry by entry.
-    fused: entries that are evaluated and multiplied with up to 64 columns in one go; 0 where that cannot be had.
+    fused: entries that are evaluated and multiplied with 65 columns in one go, or written to memory; twice as many for
+    few columns; 0 where that cannot be had.
     latency: seconds that even a small factorisation takes.
     """
 
@@ -43,7 +44,7 @@ class Rates:
 
 
 # Measured on an NVIDIA H200 in float32.
-H200 = Rates(40e12, 40e12, 25e12, 3e12, 0.04e12, 0.3e12, 2e-3)
+H200 = Rates(40e12, 40e12, 25e12, 3e12, 0.04e12, 0.41e12, 2e-3)
 
 
 def rates(device: torch.device, dtype: torch.dtype) -> Rates:
@@ -101,7 +102,7 @@ def cholesky_excluded(run: Run) -> str:
 def predict_cholesky(H: Operator, s: int, r: Rates | None = None) -> float:
     """Evaluate H, n^3 / 3 operations, two substitutions; ``r``: those of the operator's device."""
     n, r = H.shape[0], r or rates(H.device, H.dtype)
-    evaluate = 0.0 if H.backend == "dense" else n**2 / r.evaluate
+    evaluate = 0.0 if H.backend == "dense" else n**2 / _evaluated(H, r)
     return evaluate + n**3 / 3 / r.factorise + 2 * n**2 * s / r.multiply64 + product(H, s, r)
 
 
@@ -113,7 +114,7 @@ def predict_ap(H: Operator, s: int, epochs: float, r: Rates | None = None) -> fl
     turns = math.ceil(blocks / H.members)
     # Rows make no use of the symmetry that a streamed product has.
     again = 0.0 if H.backend == "fused" else n**2 / 2 / H.members
-    evaluate = 0.0 if H.backend == "dense" else (again + n * b * turns / blocks) / r.evaluate
+    evaluate = 0.0 if H.backend == "dense" else (again + n * b * turns / blocks) / _evaluated(H, r)
     factorise = b**3 / 3 / r.factorise + 2 * b**2 * s / r.multiply64 + r.latency
     return epochs * (H.cost(b) * blocks * product(H, s, r) + evaluate + turns * factorise)
 
@@ -131,7 +132,7 @@ def predict_cg(H: Operator, s: int, epochs: float, r: Rates | None = None) -> fl
         cells, blocks = math.prod(getattr(H, "sizes", ())), n / min(getattr(H, "ranks", (1,)))
         build = 2 * min(blocks, cells) * k**2 / r.multiply64 + k**3 / r.factorise
         return build + epochs * (product(H, s) + 6 * 8 * cells * s / r.read + r.latency / 4)
-    evaluate = 0.0 if H.backend == "dense" else n * k / r.evaluate
+    evaluate = 0.0 if H.backend == "dense" else n * k / _evaluated(H, r)
     build = evaluate + 4 * n * k**2 / r.multiply64 + k / 128 * 2.5 * r.latency
     return build + epochs * (product(H, s, r) + 4 * n * k * s / r.multiply64 + r.latency / 4)
 
@@ -140,11 +141,16 @@ def product(H: Operator, s: int, r: Rates | None = None) -> float:
     """H V: bound by reading K or by multiplying; the streamed one evaluates half of K and uses it twice."""
     n, r = H.shape[0], r or rates(H.device, H.dtype)
     if H.backend == "fused":
-        return n**2 * max(1.0, s / 64) / r.fused / H.members
+        return n**2 * max(0.5, s / 65) / r.fused / H.members
     multiply = 2 * H.entries * s / r.multiply / H.members
     if H.backend == "dense":
         return max(multiply, n**2 * (4 if H.dtype == torch.float32 else 8) / r.read / H.members)
     return multiply + (n**2 / 2 / r.evaluate / H.members if H.backend == "streamed" else 0.0)
+
+
+def _evaluated(H: Operator, r: Rates) -> float:
+    """Entries per second of blocks and columns of H."""
+    return r.fused if H.backend == "fused" else r.evaluate
 
 
 def as_solver(solver: str | Solver) -> Solver:
