@@ -223,7 +223,8 @@ class GridBlocks(Preconditioner):
         weights = _spread(1.0 / noise, places, blocks * p).view(blocks, p)
         G = (weights @ (B.unsqueeze(2) * B.unsqueeze(1)).view(p, r * r)).view(blocks, r, r)
         m = min(blocks, max(1, self.largest_rank(H) // r))
-        F, left = partial_cholesky(columns, variances, m, random_pivots(run.generator, 32))
+        rounding = torch.finfo(H.dtype).eps
+        F, left = partial_cholesky(columns, variances, m, random_pivots(run.generator, 32), rounding=rounding)
         D = left.view(-1, 1, 1)
         T = torch.linalg.inv(torch.eye(r, dtype=B.dtype, device=B.device) + D * G)
         inverse = _inverse_capacity(F, T @ G)
