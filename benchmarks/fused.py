@@ -7,30 +7,36 @@
 Matern-3/2, length scale sqrt(d), normal inputs. Speeds are in 10^12 entries of K per second; errors are relative, in
 norm, against float64 at a sample of rows. The ceiling of a product is the least of three: two special functions per
 entry, the half-precision operations of the tensor cores, and the float32 operations of differences.
+
+Beside products: gradients, blocks of rows, a million rows with the peak of memory, single calls at some thousand rows,
+entries of K written to memory, and the sums of sines of prior paths.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import math
 import multiprocessing
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import torch
-from recording import median_seconds, table, write
+from recording import median_seconds, seconds, table, write
 from torch import Tensor
 
 from pathgp import kernels
+from pathgp.features import stochastic, waves
 from pathgp.operators import KernelOperator, cross_product
 from pathgp.operators.fused import Fused
+from pathgp.operators.fused import engine as launches
 from pathgp.operators.fused.engine import Engine, Tile, column_widths
-from pathgp.operators.fused.points import Frame
+from pathgp.operators.fused.points import Extent, Frame
 
 DEVICE = "cuda"
 SAMPLE = 512
@@ -52,6 +58,12 @@ def relative(found: Tensor, expected: Tensor) -> float:
     return float(((found.double() - expected).norm() / expected.norm()).detach())
 
 
+def shown(rows: list[dict[str, Any]], /, **facts: Any) -> None:
+    """One more row, on the screen at once."""
+    rows.append(facts)
+    print(table(rows[-1:]).split("\n", len(rows) > 1)[-1], flush=True)
+
+
 def in_parallel(action: Callable[[Any], Any], items: Iterable[Any], processes: int) -> list[Any]:
     """Over processes, since compiling takes seconds and one core; what was compiled is found in Triton's cache."""
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
@@ -62,6 +74,10 @@ def in_parallel(action: Callable[[Any], Any], items: Iterable[Any], processes: i
 
 CASES = [(16, 64), *((d, 64) for d in (3, 9, 26, 90)), *((16, s) for s in (1, 16, 65, 128))]
 PRECISIONS = ("high", "medium", "low")
+FEW_ROWS = (5_000, 10_000, 15_000, 20_000)
+# (rows, rows of a block) and (rows, dimensions)
+BLOCKS = ((15_000, 15_000), (100_000, 20_000))
+PATHS = ((15_000, 18), (100_000, 16))
 
 
 def compile_case(case: tuple[int, int, str]) -> None:
@@ -70,20 +86,21 @@ def compile_case(case: tuple[int, int, str]) -> None:
     H, V = operator(2048, d, precision), normal(2048, s, 1)
     H @ V
     if precision == "high":
+        H.block(torch.arange(100, device=DEVICE))
         H.bilinear(V, V).backward()
         cross_product(H.kernel, H.X.clone().requires_grad_(), H.X, V).sum().backward()
 
 
 def products(n: int) -> list[dict[str, Any]]:
     """Speed of K V for dimensions, columns and precisions."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for (d, s), precision in itertools.product(CASES, PRECISIONS):
         H, V = operator(n, d, precision), normal(n, s, 1)
         speed = n**2 / median_seconds(lambda: H @ V, 3) / 1e12  # noqa: B023
         limit, by = ceiling(H, s)
         facts = {"d": d, "columns": s, "precision": precision, "form": forms(H), "speed": speed}
-        rows.append({**facts, "ceiling": limit, "limited by": by, "share": speed / limit, "error": sampled_error(H, V)})
-        print(table(rows[-1:]), flush=True)
+        facts |= {"ceiling": limit, "limited by": by, "share": speed / limit}
+        shown(rows, **facts, error=sampled_error(H, H @ V, V))
     return rows
 
 
@@ -113,17 +130,17 @@ def _engine(H: KernelOperator) -> Engine:
     return H._tiles.engine
 
 
-def sampled_error(H: KernelOperator, V: Tensor) -> float:
-    """Of H V at some of its rows."""
+def sampled_error(H: KernelOperator, found: Tensor, V: Tensor) -> float:
+    """Of H V as found, at some of its rows."""
     index = torch.arange(0, H.shape[0], max(1, H.shape[0] // SAMPLE), device=DEVICE)[:SAMPLE]
     with torch.no_grad():
-        exact = H.kernel(H.X[index].double(), H.X.double()) @ V.double() + 0.01 * V[index].double()
-    return relative((H @ V)[index], exact)
+        exact = H.kernel(H.X[index].double(), H.X.double()) @ V.double() + H.noise * V[index].double()
+    return relative(found[index], exact)
 
 
 def peers(n: int, d: int, s: int) -> list[dict[str, Any]]:
-    """Torch in row chunks, and torch.compile of a chunk with TF32."""
-    H, V = operator(n, d), normal(n, s, 1)
+    """Torch in row chunks, and torch.compile of a chunk."""
+    H, V = KernelOperator(matern(d), normal(n, d), 0.0, "fused"), normal(n, s, 1)
     Z = H.X / d**0.5
     norms = Z.square().sum(1)
 
@@ -132,29 +149,25 @@ def peers(n: int, d: int, s: int) -> list[dict[str, Any]]:
         a = math.sqrt(3.0) * sq.sqrt()
         return 1.21 * (((1.0 + a) * torch.exp(-a)) @ V)
 
-    def chunks(way: Callable[[Tensor], Tensor], size: int) -> Tensor:
-        return torch.cat([way(x) for x in Z.split(size)])
-
-    rows = []
-    exact = KernelOperator(H.kernel, H.X, 0.0, "fused") @ V
+    rows: list[dict[str, Any]] = []
     for name, way, size, tf32 in (
         ("torch, row chunks", chunk, 2000, False),
         ("torch, row chunks, TF32", chunk, 2000, True),
-        ("torch.compile, TF32", torch.compile(chunk), 2000, True),
-        ("torch.compile, TF32, large chunks", torch.compile(chunk), 10_000, True),
+        ("torch.compile, TF32", torch.compile(chunk), 10_000, True),
     ):
         before = torch.backends.cuda.matmul.allow_tf32
         torch.backends.cuda.matmul.allow_tf32 = tf32
-        speed = n**2 / median_seconds(lambda: chunks(way, size), 3) / 1e12  # noqa: B023
-        error = relative(chunks(way, size), exact.double())
+        product = lambda: torch.cat([way(x) for x in Z.split(size)])  # noqa: B023, E731
+        speed, found = n**2 / median_seconds(product, 2) / 1e12, product()
         torch.backends.cuda.matmul.allow_tf32 = before
-        rows.append({"way": name, "speed": speed, "error": error})
+        shown(rows, way=name, speed=speed, error=sampled_error(H, found, V))
+    shown(rows, way="fused", speed=n**2 / median_seconds(lambda: H @ V, 3) / 1e12, error=sampled_error(H, H @ V, V))
     return rows
 
 
 def gradients(n: int) -> list[dict[str, Any]]:
     """The gradient pass beside the product."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for d, s in CASES:
         H, L, R = operator(n, d), normal(n, s, 1), normal(n, s, 2)
         product = median_seconds(lambda: H @ R, 3)  # noqa: B023
@@ -162,32 +175,82 @@ def gradients(n: int) -> list[dict[str, Any]]:
         X = H.X[:5000].clone().requires_grad_()
         cross = median_seconds(lambda: cross_product(H.kernel, X, H.X, R).sum().backward(), 3)  # noqa: B023
         facts = {"d": d, "columns": s, "product": product, "gradient": gradient, "ratio": gradient / product}
-        rows.append({**facts, "K(X*, X) V and gradient, speed": 5000 * n / cross / 1e12})
-        print(table(rows[-1:]), flush=True)
+        shown(rows, **facts, **{"K(X*, X) V and gradient, speed": len(X) * n / cross / 1e12})
     return rows
 
 
-def sizes(d: int, s: int) -> list[dict[str, Any]]:
-    """Large n, and blocks of few rows: speed and the peak of memory."""
-    rows = []
-    for n, picked in ((100_000, 1000), (100_000, 4000), (1_000_000, 1000), (1_000_000, 4000), (1_000_000, None)):
+def sizes(n: int, d: int, s: int) -> list[dict[str, Any]]:
+    """Blocks of few rows, and ten times as many rows: speed and the peak of memory."""
+    rows: list[dict[str, Any]] = []
+    for many, picked in ((n, 1000), (n, 4000), (10 * n, 4000), (10 * n, None)):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        H, V = operator(n, d), normal(n, s, 1)
-        index = None if picked is None else torch.randperm(n, device=DEVICE)[:picked]
-        action = (lambda: H @ V) if index is None else (lambda: H.rows(index, V))  # noqa: B023
-        took = median_seconds(action, 1 if index is None else 5)
-        entries = n * (n if picked is None else picked)
-        facts = {"n": n, "rows": picked or n, "task": "product", "seconds": took, "speed": entries / took / 1e12}
-        rows.append({**facts, "peak GB": torch.cuda.max_memory_allocated() / 1e9})
-        if index is not None:
-            took = median_seconds(lambda: H.columns(index, V[index]), 5)  # noqa: B023
-            facts = {"n": n, "rows": picked, "task": "columns", "seconds": took, "speed": entries / took / 1e12}
-            rows.append({**facts, "peak GB": torch.cuda.max_memory_allocated() / 1e9})
-    torch.cuda.reset_peak_memory_stats()
-    took = median_seconds(lambda: H.bilinear(V, V).backward(), 1)
-    facts = {"n": n, "rows": n, "task": "gradient", "seconds": took, "speed": n**2 / took / 1e12}
-    rows.append({**facts, "peak GB": torch.cuda.max_memory_allocated() / 1e9})
+        H, V = operator(many, d), normal(many, s, 1)
+
+        def measured(task: str, rows_of: int, took: float) -> None:
+            facts = {"n": many, "rows": rows_of, "task": task, "seconds": took}  # noqa: B023
+            facts |= {"speed": many * rows_of / took / 1e12}  # noqa: B023
+            shown(rows, **facts, **{"peak GB": torch.cuda.max_memory_allocated() / 1e9})
+
+        if picked is None:
+            measured("product", many, seconds(lambda: H @ V))  # noqa: B023
+            measured("gradient", many, seconds(lambda: H.bilinear(V, V).backward()))  # noqa: B023
+        else:
+            index = torch.randperm(many, device=DEVICE)[:picked]
+            measured("rows", picked, median_seconds(lambda: H.rows(index, V)))  # noqa: B023
+            measured("columns", picked, median_seconds(lambda: H.columns(index, V[index])))  # noqa: B023
+    return rows
+
+
+def small(d: int = 18, s: int = 65) -> list[dict[str, Any]]:
+    """Milliseconds of single calls at some thousand rows, fused and dense."""
+    rows: list[dict[str, Any]] = []
+    for n, backend in itertools.product(FEW_ROWS, ("fused", "dense")):
+        X, V = normal(n, d), normal(n, s, 1)
+        build = lambda: KernelOperator(matern(d), X, 0.1, backend)  # noqa: B023, E731
+        H = build()
+        tasks: dict[str, Callable[[], Any]] = {
+            "build": build,
+            "product": lambda: H @ V,  # noqa: B023
+            "gradient": lambda: H.bilinear(V, V).backward(),  # noqa: B023
+            "1000 rows": lambda: H.rows(torch.arange(1000, device=DEVICE), V),  # noqa: B023
+        }
+        shown(rows, n=n, backend=backend, **{name: 1e3 * median_seconds(task) for name, task in tasks.items()})
+    return rows
+
+
+def entries(d: int = 16) -> list[dict[str, Any]]:
+    """K written to memory, fused and in torch, for all rows and for a block of them."""
+    rows: list[dict[str, Any]] = []
+    for n, picked in BLOCKS:
+        H = operator(n, d)
+        index = torch.randperm(n, device=DEVICE)[:picked]
+        sample = index[:SAMPLE]
+        with torch.no_grad():
+            exact = H.kernel(H.X[sample].double(), H.X[index].double())
+        for way in ("fused", "streamed"):
+            G = KernelOperator(H.kernel, H.X, 0.1, way)
+            took = median_seconds(lambda: G.between(index, index), 3)  # noqa: B023
+            error = relative(G.between(sample, index), exact)
+            shown(rows, n=n, block=picked, way=way, seconds=took, speed=picked**2 / took / 1e12, error=error)
+    return rows
+
+
+def sines(paths: int = 64, features: int = 512) -> list[dict[str, Any]]:
+    """Prior paths at the data, by one kernel and in torch; 10^12 sines per second."""
+    rows: list[dict[str, Any]] = []
+    for n, d in PATHS:
+        X, source = normal(n, d), torch.Generator().manual_seed(0)
+        phi = matern(d).features(features, generator=source, paths=paths)
+        W = normal(paths, phi.num, 1)
+        with torch.no_grad():
+            exact = phi.weighted(X[:SAMPLE].double(), W.double())
+            for way, fused in (("fused", waves.runs_fused), ("torch", lambda weight: False)):
+                with mock.patch.object(waves, "runs_fused", fused), mock.patch.object(stochastic, "runs_fused", fused):
+                    took = median_seconds(lambda: phi.weighted(X, W), 3)  # noqa: B023
+                    error = relative(phi.weighted(X[:SAMPLE], W), exact)
+                speed = n * paths * features / 2 / took / 1e12
+                shown(rows, n=n, d=d, way=way, seconds=took, speed=speed, error=error)
     return rows
 
 
@@ -199,10 +262,14 @@ def check(processes: int) -> None:
     print(table(in_parallel(checked, range(len(list(cases()))), processes)))
     for V in (normal(100_000, 64, 1), torch.ones(100_000, 64, device=DEVICE)):
         for precision in ("high", "medium", "low"):
-            print("n = 100,000,", precision, f"{sampled_error(operator(100_000, 16, precision), V):.1e}")
+            print("n = 100,000,", precision, f"{product_error(operator(100_000, 16, precision), V):.1e}")
     H, V = operator(100_000, 16), normal(100_000, 64, 1)
     index = torch.randperm(100_000, device=DEVICE)[:4000]
     print("repeats itself:", bool(torch.equal(H.rows(index, V), H.rows(index, V))))
+
+
+def product_error(H: KernelOperator, V: Tensor) -> float:
+    return sampled_error(H, H @ V, V)
 
 
 def checked(number: int) -> dict[str, Any]:
@@ -213,7 +280,7 @@ def checked(number: int) -> dict[str, Any]:
         return row | errors(kernel, X, precision, s)
     except Exception:
         print(f"{name}, {precision}, {s} columns\n{traceback.format_exc()}", flush=True)
-        failed = dict.fromkeys(("product", "rows", "columns of K", "gradients", "cross", "cross gradient"))
+        failed = dict.fromkeys(("product", "rows", "entries", "columns of K", "gradients", "cross", "cross gradient"))
         return row | {"form": "FAILED"} | failed
 
 
@@ -268,6 +335,7 @@ def errors(kernel: kernels.Kernel, X: Tensor, precision: str, s: int) -> dict[st
         "form": forms(H),
         "product": relative(H @ V, dense @ V.double()),
         "rows": relative(H.rows(index, V), dense[index] @ V.double()),
+        "entries": relative(H.between(index, index[:50]), exact.detach()[index][:, index[:50]]),
         "columns of K": relative(H.columns(index, V[:300]), dense[:, index] @ V[:300].double()),
         "gradients": relative(*pairs),
         "cross": relative(ways[0][0], ways[1][0]),
@@ -287,83 +355,79 @@ PRODUCT_TILES = [
     Tile(64, 64, 4, 3),
     Tile(64, 128, 4, 2),
 ]
+# With the columns of L and R in one launch.
 PULL_TILES = [
-    Tile(128, 64, 8, 2),
-    Tile(128, 64, 8, 1),
-    Tile(128, 32, 8, 2),
-    Tile(64, 64, 4, 2),
-    Tile(64, 64, 4, 1),
-    Tile(64, 32, 4, 2),
+    (Tile(128, 64, 8, 2), 96),
+    (Tile(128, 32, 8, 2), 96),
+    (Tile(128, 32, 8, 2), 144),
+    (Tile(128, 64, 8, 2), 144),
+    (Tile(128, 64, 8, 1), 96),
+    (Tile(64, 32, 4, 2), 96),
+    (Tile(64, 32, 4, 2), 144),
+    (Tile(64, 64, 4, 2), 96),
+    (Tile(64, 64, 4, 1), 96),
 ]
-Setting = tuple[str, int, int, str, int, Tile]
+Setting = tuple[str, int, int, Tile, int]
 
 
 def settings() -> list[Setting]:
-    """(task, d, columns, precision, dimensions up to which differences are taken, tile)."""
-    chosen = []
-    for d, s, precision, few in (
-        (16, 64, "high", 0),
-        (16, 64, "high", 16),
-        (16, 64, "medium", 0),
-        (16, 64, "low", 0),
-        (3, 64, "high", 3),
-        (3, 64, "high", 0),
-        (3, 64, "low", 3),
-        (3, 16, "high", 3),
-        (8, 64, "high", 8),
-        (8, 64, "high", 0),
-        (26, 64, "high", 0),
-        (90, 64, "high", 0),
-        (90, 64, "low", 0),
-        (16, 1, "high", 0),
-        (16, 65, "high", 0),
-        (16, 128, "high", 0),
-    ):
-        chosen += [("product", d, s, precision, few, tile) for tile in PRODUCT_TILES]
-    for d, s, few in ((16, 64, 0), (16, 64, 16), (3, 64, 3), (3, 64, 0), (90, 64, 0), (16, 65, 0)):
-        chosen += [("pull", d, s, "high", few, tile) for tile in PULL_TILES]
-    return chosen
+    """(task, d, columns, tile, columns in one launch)."""
+    cases = ((16, 64), (16, 65), (3, 16), (26, 65))
+    found = [("product", d, s, tile, 128) for d, s in cases for tile in PRODUCT_TILES]
+    return found + [("pull", d, s, *setting) for d, s in cases for setting in PULL_TILES]
 
 
 def prepared(setting: Setting, n: int) -> Callable[[], Any]:
-    task, d, s, precision, few, tile = setting
-    H = operator(256, d, precision)
+    task, d, s, tile, together = setting
+    H = operator(256, d)
     assert isinstance(H._tiles, Fused)
     X, expression = normal(n, d), H._tiles.expression
     with torch.no_grad():
         U = expression.points(X, torch.zeros(d, dtype=torch.float64, device=DEVICE))
-        frame = Frame.around(expression, [U], precision, few=few)
+        frame = Frame.around(Extent.of(expression, U))
         points = frame.pack(U)
-    engine = replace(Engine.of(expression, frame, precision), tile=tile)
+    engine = replace(Engine.of(frame), tile=tile)
     V = normal(n, s, 1)
     if task == "product":
-        return lambda: engine.product(points, points, V)
+        return lambda: engine.add_product(points, points, V, torch.zeros_like(V))
     both = torch.cat([V, V], 1)
+    launches._WEIGHTS = together
     return lambda: engine.pull(points, points, both, both)
+
+
+def timed(setting: Setting, n: int) -> float | str:
+    """The speed of a setting, or what went wrong."""
+    try:
+        return n**2 / median_seconds(prepared(setting, n), 3) / 1e12
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:80]}"
 
 
 def compile_one(setting: Setting) -> None:
     """The kernel of a setting; those that do not fit the chip say so when they are timed."""
-    with contextlib.suppress(Exception):
-        prepared(setting, 2048)()
+    timed(setting, 2048)
 
 
 def tune(n: int, processes: int) -> None:
-    """Compile everything in parallel, then time one after the other."""
+    """Compile everything in parallel, then time one after the other in a process that a failure does not outlive."""
     in_parallel(compile_one, settings(), processes)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    pool = None
     for setting in settings():
-        task, d, s, precision, few, tile = setting
-        facts = {"task": task, "d": d, "columns": s, "precision": precision, "few": few}
-        facts |= {"tile": f"{tile.rows}x{tile.columns}, {tile.warps} warps, {tile.stages} stages"}
+        task, d, s, tile, together = setting
+        pool = pool or ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
         try:
-            speed = n**2 / median_seconds(prepared(setting, n), 3) / 1e12
-        except Exception as error:
-            rows.append({**facts, "speed": f"{type(error).__name__}: {str(error)[:60]}"})
-            torch.cuda.synchronize()
-        else:
-            rows.append({**facts, "speed": speed})
-    print(table(rows))
+            speed = pool.submit(timed, setting, n).result()
+        except BrokenProcessPool as error:
+            speed = str(error)
+        if "CUDA" in str(speed) or "process" in str(speed):
+            # After an error of the device nothing else runs in that process.
+            pool.shutdown()
+            pool = None
+        text = f"{tile.rows}x{tile.columns}, {tile.warps} warps, {tile.stages} stages"
+        shown(rows, task=task, d=d, columns=s, tile=text, together=together, speed=speed)
+    if pool:
+        pool.shutdown()
 
 
 def main() -> None:
@@ -380,12 +444,21 @@ def main() -> None:
     if arguments.check or arguments.tune:
         return
     n = arguments.rows
-    in_parallel(compile_case, [(*case, p) for case in CASES for p in PRECISIONS], arguments.processes)
-    tables = {"peers": peers(n, 16, 64), "gradients": gradients(n), "sizes": sizes(16, 64)}
-    rows = products(n)
-    for name, part in {"products": rows, **tables}.items():
-        print(f"\n{name}\n{table(part)}")
-    write("fused", rows, n=n, **tables)
+    in_parallel(compile_case, [(18, 65, "high"), *((*c, p) for p in PRECISIONS for c in CASES)], arguments.processes)
+    parts: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "products": lambda: products(n),
+        "small": small,
+        "entries": entries,
+        "sines": sines,
+        "gradients": lambda: gradients(n),
+        "sizes": lambda: sizes(n, 16, 64),
+        "peers": lambda: peers(n, 16, 64),
+    }
+    tables = {}
+    for name, part in parts.items():
+        print(f"\n{name}", flush=True)
+        tables[name] = part()
+        write("fused", tables["products"], n=n, **{k: v for k, v in tables.items() if k != "products"})
 
 
 if __name__ == "__main__":
