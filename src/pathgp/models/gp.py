@@ -107,7 +107,7 @@ class GP(Model):
             tol: relative residual to reach in every system.
             max_epochs: budget in products with K; 1000 by default.
             generator: source of all draws; None draws a fresh seed, which the report records.
-            backend: how K is held: "auto", "dense" or "streamed", see `KernelOperator`.
+            backend: how K is held: "auto", "dense", "streamed" or "fused", see `KernelOperator`.
             memory: budget in bytes for K or its tiles; by default half of what is free.
             callback: called with a `Record` whenever residuals are known.
             group: who shares the work out, `Ranks` (processes started by torchrun) or `Devices`; None is nobody.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -197,6 +198,6 @@ def checked_noise(noise: float | Tensor, n: int, device: torch.device) -> Tensor
     deviation = torch.as_tensor(noise, dtype=torch.float64, device=device)
     if deviation.ndim > 1 or (deviation.ndim == 1 and deviation.shape[0] != n):
         raise ValueError(f"noise must be one number or one per row ({n},), got shape {tuple(deviation.shape)}")
-    if not bool(torch.isfinite(deviation).all()) or bool((deviation < 0).any()):
+    if not bool(((deviation >= 0) & (deviation < math.inf)).all()):
         raise ValueError("noise is a standard deviation: it must be finite and not negative")
     return deviation

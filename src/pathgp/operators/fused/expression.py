@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -71,10 +72,8 @@ class Expression:
 
     def coefficient(self) -> Tensor:
         """The factor in front of the tree: a scalar, float64, with its graph."""
-        result = torch.ones((), dtype=torch.float64)
-        for scale in self._signals:
-            result = result.to(scale.signal.device) * scale.signal.square()
-        return result
+        squares = [scale.signal.square() for scale in self._signals]
+        return reduce(torch.mul, squares) if squares else torch.ones((), dtype=torch.float64)
 
     def numbers(self) -> list[Tensor]:
         """The scalars inside the tree, float64, with their graphs."""
@@ -88,8 +87,7 @@ class Expression:
         """
         X = X.to(torch.float64)
         centred = X - centre
-        pairs = ((leaf, list(dims)) for leaf, dims in self._leaves)
-        return [_prepared(leaf, (X if isinstance(leaf, Linear) else centred)[:, dims]) for leaf, dims in pairs]
+        return [_prepared(k, _chosen(X if isinstance(k, Linear) else centred, dims)) for k, dims in self._leaves]
 
     def _node(self, kernel: Kernel, dims: tuple[int, ...]) -> Tree:
         if type(kernel) is Scale:
@@ -148,6 +146,12 @@ def bounds(tree: Tree, leaves: Sequence[float], numbers: Sequence[float]) -> tup
     factors = [math.prod(values[:j] + values[j + 1 :]) for j in range(len(values))]
     gains = {i: f * gain for f, (_, of) in zip(factors, parts, strict=True) for i, gain in of.items()}
     return math.prod(values), gains
+
+
+def _chosen(X: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """Some columns; neighbours as a slice, since an index would have to be brought to the device first."""
+    first, last = dims[0], dims[-1]
+    return X[:, first : last + 1] if dims == tuple(range(first, last + 1)) else X[:, list(dims)]
 
 
 def _shape(kernel: Kernel) -> Tensor:
