@@ -404,7 +404,11 @@ def run(method: str, jobs: list[tuple[str, int]], options: argparse.Namespace) -
     jobs = [(name, seed) for name, seed in jobs if key({**about, "set": name, "seed": seed}) not in known]
     with ThreadPoolExecutor(options.processes) as pool:
         for future in as_completed([pool.submit(alone, name, seed, method, options) for name, seed in jobs]):
-            row = future.result()
+            try:
+                row = future.result()
+            except subprocess.CalledProcessError as error:
+                print(f"failed: {' '.join(map(str, error.cmd[2:]))}", flush=True)
+                continue
             if method != "pathgp":
                 mine = stored(options.device)[key({**row, "method": "pathgp"})]
                 for clock in ("fit_seconds", "fit_cpu_seconds"):
