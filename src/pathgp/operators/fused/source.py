@@ -251,7 +251,7 @@ def _loads(structure: Structure) -> Iterator[str]:
         if leaf.form == "differences":
             if leaf.columns <= _HELD:
                 for d in range(leaf.columns):
-                    yield f"x{l}_{d} = tl.load(Xf + {leaf.offset + d} * m + i + row)"
+                    yield f"x{l}_{d} = {_fine('X', leaf, d)}"
             continue
         yield f"floor_{l} = tl.load(theta + {structure.floor(l)})"
         yield f"gain_{l} = tl.load(theta + {structure.gain(l)})"
@@ -294,22 +294,21 @@ def _tile(structure: Structure) -> Iterator[str]:
 
 
 def _differences(l: int, leaf: Leaf) -> Iterator[str]:
+    # One line per dimension: a loop inside the pipelined one makes Triton 3.6 read past the end of the points.
     yield f"q{l} = tl.zeros((M, N), tl.float32)"
-    if leaf.columns <= _HELD:
-        for d in range(leaf.columns):
-            yield f"z{l}_{d} = tl.load(Zf + {leaf.offset + d} * n + j + column)"
-            yield from (line.strip() for line in _term(l, leaf, f"x{l}_{d}", f"z{l}_{d}"))
-    else:
-        yield f"for d in range({leaf.offset}, {leaf.offset + leaf.columns}):"
-        yield from _term(l, leaf, "tl.load(Xf + d * m + i + row)", "tl.load(Zf + d * n + j + column)")
+    for d in range(leaf.columns):
+        x = f"x{l}_{d}" if leaf.columns <= _HELD else _fine("X", leaf, d)
+        if leaf.kind == "linear":
+            yield f"q{l} += {x}[:, None] * {_fine('Z', leaf, d)}[None, :]"
+        else:
+            yield f"delta = {x}[:, None] - {_fine('Z', leaf, d)}[None, :]"
+            yield f"q{l} += delta * delta"
 
 
-def _term(l: int, leaf: Leaf, x: str, z: str) -> Iterator[str]:
-    if leaf.kind == "linear":
-        yield f"    q{l} += {x}[:, None] * {z}[None, :]"
-    else:
-        yield f"    delta = {x}[:, None] - {z}[None, :]"
-        yield f"    q{l} += delta * delta"
+def _fine(points: str, leaf: Leaf, d: int) -> str:
+    """One dimension of the rows' points X, or of the columns' points Z."""
+    count, place = ("m", "i + row") if points == "X" else ("n", "j + column")
+    return f"tl.load({points}f + {leaf.offset + d} * {count} + {place})"
 
 
 def _squared_exponential(l: int) -> list[str]:
@@ -427,12 +426,10 @@ def _pull_leaf(structure: Structure, l: int, weight: str) -> Iterator[str]:
         yield f"number_{leaf.shape} += tl.sum({weight} * k{l} * (u{l} / (1.0 + u{l}) - log_{l}), 1)"
     yield f"G = {weight} * ({slope})" if slope else f"G = {weight}"
     if leaf.form == "differences":
-        yield f"for d in range({leaf.columns}):"
-        yield f"    z = tl.load(Zf + ({leaf.offset} + d) * n + j + column)[None, :]"
-        if leaf.kind != "linear":
-            yield f"    z = tl.load(Xf + ({leaf.offset} + d) * m + i + row)[:, None] - z"
-        yield "    pulled = tl.sum(G * z, 1)"
-        yield f"    pull_{l} += tl.where(tl.arange(0, {leaf.width})[None, :] == d, pulled[:, None], 0.0)"
+        for d in range(leaf.columns):
+            x, z = f"{_fine('X', leaf, d)}[:, None]", f"{_fine('Z', leaf, d)}[None, :]"
+            yield f"pulled = tl.sum(G * ({z if leaf.kind == 'linear' else f'{x} - {z}'}), 1)"
+            yield f"pull_{l} += tl.where(tl.arange(0, {leaf.width})[None, :] == {d}, pulled[:, None], 0.0)"
         return
     yield f"G = gain_{l} * G"
     yield "high = G.to(tl.float16)"
