@@ -88,6 +88,7 @@ def compile_case(case: tuple[int, int, str]) -> None:
     if precision == "high":
         H.block(torch.arange(100, device=DEVICE))
         H.bilinear(V, V).backward()
+        H.bilinear(V, V, symmetric=True).backward()
         cross_product(H.kernel, H.X.clone().requires_grad_(), H.X, V).sum().backward()
 
 
@@ -166,15 +167,17 @@ def peers(n: int, d: int, s: int) -> list[dict[str, Any]]:
 
 
 def gradients(n: int) -> list[dict[str, Any]]:
-    """The gradient pass beside the product."""
+    """The gradient pass beside the product, and that of the pathwise estimator with its symmetric weights."""
     rows: list[dict[str, Any]] = []
     for d, s in CASES:
         H, L, R = operator(n, d), normal(n, s, 1), normal(n, s, 2)
         product = median_seconds(lambda: H @ R, 3)  # noqa: B023
         gradient = median_seconds(lambda: H.bilinear(L, R).backward(), 3)  # noqa: B023
+        pathwise = median_seconds(lambda: H.bilinear(R, R, symmetric=True).backward(), 3)  # noqa: B023
         X = H.X[:5000].clone().requires_grad_()
         cross = median_seconds(lambda: cross_product(H.kernel, X, H.X, R).sum().backward(), 3)  # noqa: B023
         facts = {"d": d, "columns": s, "product": product, "gradient": gradient, "ratio": gradient / product}
+        facts |= {"pathwise": pathwise, "pathwise ratio": pathwise / product}
         shown(rows, **facts, **{"K(X*, X) V and gradient, speed": len(X) * n / cross / 1e12})
     return rows
 

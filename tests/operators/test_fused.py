@@ -223,13 +223,14 @@ def test_bilinear_value_and_all_gradients(name: str, form: str) -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=3e-6 * float(size))
 
 
-@pytest.mark.parametrize("d", [9, 26])
-@pytest.mark.parametrize("s", [1, 65])
-def test_gradients_in_many_dimensions(d: int, s: int) -> None:
+@pytest.mark.parametrize(("d", "s", "symmetric"), [(9, 65, False), (26, 1, False), (26, 65, True)])
+def test_gradients_in_many_dimensions(d: int, s: int, symmetric: bool) -> None:
     kernel, X = kernels.Scale(kernels.Matern(1.5, torch.full((d,), d**0.5)), 1.2), normal(N, d, 0) + 100.0
-    L, R = normal(N, s, 1), normal(N, s, 2)
-    value = KernelOperator(kernel, X, 0.1, "fused").bilinear(L, R)
+    R = normal(N, s, 2)
+    L = R * torch.linspace(-1.0, 2.0, s, device=DEVICE) if symmetric else normal(N, s, 1)
+    value = KernelOperator(kernel, X, 0.1, "fused").bilinear(L, R, symmetric)
     expected = (L.double() * (kernel(X.double()) @ R.double() + 0.01 * R)).sum()
+    assert error(value, expected) < 1e-4
     for a, b in zip(*(torch.autograd.grad(v, list(kernel.parameters())) for v in (value, expected)), strict=True):
         assert error(a, b) < 1e-4
 

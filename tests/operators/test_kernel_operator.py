@@ -89,6 +89,17 @@ def test_bilinear_value_and_all_gradients(name: str, noise: str, backend: str) -
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_bilinear_with_symmetric_weights(backend: str) -> None:
+    kernel, R = KERNELS[next(iter(KERNELS))](), vectors(torch.float64)
+    L = R * torch.linspace(-1.0, 2.0, R.shape[1], dtype=torch.float64)
+    H = KernelOperator(kernel, inputs(torch.float64), 0.1, backend, memory=small_tiles(backend, torch.float64))
+    values = [H.bilinear(L, R, symmetric=symmetric) for symmetric in (True, False)]
+    torch.testing.assert_close(*values)
+    for a, b in zip(*(torch.autograd.grad(value, list(kernel.parameters())) for value in values), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("shift", [0.0, 100.0])
 @pytest.mark.parametrize("lengthscale", [0.01, 0.5])
 def test_float32_is_float64_rounded(lengthscale: float, shift: float, backend: str) -> None:

@@ -107,7 +107,7 @@ class Exact:
             v = v.to(H.dtype)
         seconds = time.perf_counter() - began
         identity = torch.eye(n, dtype=H.dtype, device=H.device)
-        forms = 0.5 * H.bilinear(torch.cat([v, -inverse], 1), torch.cat([v, identity], 1))
+        forms = 0.5 * H.bilinear(torch.cat([v, -inverse], 1), torch.cat([v, identity], 1), symmetric=True)
         return Estimate(forms + mean_term(v[:, 0], mean, data), value, None, seconds)
 
 
@@ -145,7 +145,8 @@ class Iterative:
         seconds = time.perf_counter() - began
         v, Z = solution.x[:, :1], solution.x[:, 1:]
         right = Z if self.pathwise else system.targets[:, 1:]
-        forms = 0.5 * H.bilinear(torch.cat([v, -Z / self.samples], 1), torch.cat([v, right], 1))
+        L, R = torch.cat([v, -Z / self.samples], 1), torch.cat([v, right], 1)
+        forms = 0.5 * H.bilinear(L, R, symmetric=self.pathwise)
         mean = model.mean_at(data.given, exact=True)
         return Estimate(forms + mean_term(v[:, 0], mean, data), None, solution, seconds)
 

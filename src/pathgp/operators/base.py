@@ -50,8 +50,11 @@ class Operator(ABC):
         """diag(H): (n,)."""
 
     @abstractmethod
-    def bilinear(self, L: Tensor, R: Tensor) -> Tensor:
-        """sum_j L_j^T H R_j as a scalar, differentiable in the hyperparameters; L and R are constants."""
+    def bilinear(self, L: Tensor, R: Tensor, symmetric: bool = False) -> Tensor:
+        """sum_j L_j^T H R_j as a scalar, differentiable in the hyperparameters; L and R are constants.
+
+        ``symmetric``: that L R^T is symmetric, as for L = c R with one number per column, which saves work.
+        """
 
     @abstractmethod
     def features(self, num: int, generator: torch.Generator | None = None, draws: int | None = None) -> Tensor:

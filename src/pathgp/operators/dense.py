@@ -49,8 +49,10 @@ class Dense:
     def between(self, index: Tensor, other: Tensor) -> Tensor:
         return self.K[index.unsqueeze(1), other]
 
-    def bilinear(self, L: Tensor, R: Tensor, learned: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        return self.tiles.bilinear(L, R, learned)
+    def bilinear(
+        self, L: Tensor, R: Tensor, learned: list[Tensor], symmetric: bool = False
+    ) -> tuple[Tensor, list[Tensor]]:
+        return self.tiles.bilinear(L, R, learned, symmetric)
 
     def weighted_sum(
         self, weights: Callable[[slice, slice], Tensor], learned: list[Tensor]

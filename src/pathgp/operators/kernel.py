@@ -119,13 +119,13 @@ class KernelOperator(Operator):
     def diagonal(self) -> Tensor:
         return self._tiles.variances + self.noise.to(self.dtype)
 
-    def bilinear(self, L: Tensor, R: Tensor) -> Tensor:
+    def bilinear(self, L: Tensor, R: Tensor, symmetric: bool = False) -> Tensor:
         """sum_j L_j^T H R_j. Value and gradient come from the same single pass over K."""
         self._check(L, self.shape[0], "L")
         self._check(R, self.shape[0], "R")
         L, R = L.detach(), R.detach()
         noise = (self._deviation.square() * (L * R).sum(1).to(torch.float64)).sum()
-        return self._differentiable(lambda learned: self._tiles.bilinear(L, R, learned)) + noise
+        return self._differentiable(lambda learned: self._tiles.bilinear(L, R, learned, symmetric)) + noise
 
     def weighted_sum(self, W: Tensor) -> Tensor:
         """sum_ij W_ij K_ij without the noise, for weights W (n, n); differentiable like `bilinear`."""

@@ -118,8 +118,8 @@ class LatentKroneckerOperator(Operator):
         variances = (factor.diagonal()[place] for factor, place in zip(self.factors, self._places, strict=True))
         return reduce(torch.mul, variances) + self.noise.to(self.dtype)
 
-    def bilinear(self, L: Tensor, R: Tensor) -> Tensor:
-        """sum_j L_j^T H R_j, with gradients through matrices of the size of the factors only.
+    def bilinear(self, L: Tensor, R: Tensor, symmetric: bool = False) -> Tensor:
+        """sum_j L_j^T H R_j, with gradients through matrices of the size of the factors only, symmetric or not.
 
         With l and r scattered to the grid and unfolded along side i, G_i = sum_j l_j (x_{m != i} K_m) r_j^T has the
         size of factor i, and the derivative in its parameters is that of sum(G_i * K_i).

@@ -96,7 +96,7 @@ class ShardedOperator(Operator):
     def diagonal(self) -> Tensor:
         return self._whole.diagonal()
 
-    def bilinear(self, L: Tensor, R: Tensor) -> Tensor:
+    def bilinear(self, L: Tensor, R: Tensor, symmetric: bool = False) -> Tensor:
         """sum_j L_j^T H R_j. Every member passes over its tiles of the half of K, for value and gradient at once."""
         self._check(L, self.shape[0], "L")
         self._check(R, self.shape[0], "R")

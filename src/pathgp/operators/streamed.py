@@ -91,12 +91,15 @@ class Streamed:
 
         return self.tiled(compute)
 
-    def bilinear(self, L: Tensor, R: Tensor, learned: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """sum_j L_j^T K R_j and its gradient in the learned parameters."""
+    def bilinear(
+        self, L: Tensor, R: Tensor, learned: list[Tensor], symmetric: bool = False
+    ) -> tuple[Tensor, list[Tensor]]:
+        """sum_j L_j^T K R_j and its gradient in the learned parameters; ``symmetric``: that L R^T is."""
+        twice = 2.0 * L
 
         def weights(I: slice, J: slice) -> Tensor:
-            tile = L[I] @ R[J].T
-            return tile if I == J else tile.addmm_(R[I], L[J].T)
+            tile = (twice if symmetric and I != J else L)[I] @ R[J].T
+            return tile if symmetric or I == J else tile.addmm_(R[I], L[J].T)
 
         return self.weighted_sum(weights, learned)
 

@@ -65,18 +65,21 @@ class Fused(Streamed):
         engine, points = self._exact
         return engine.evaluate(points, points)
 
-    def bilinear(self, L: Tensor, R: Tensor, learned: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """One pass: W = L R^T + R L^T is symmetric, so the gradient in the points is that of the rows, and autograd
-        carries it on to the hyperparameters.
+    def bilinear(
+        self, L: Tensor, R: Tensor, learned: list[Tensor], symmetric: bool = False
+    ) -> tuple[Tensor, list[Tensor]]:
+        """One pass: with a symmetric W = L R^T, made so by twice as many columns, the gradient in the points is twice
+        that in the rows' points, and autograd carries it on to the hyperparameters.
         """
+        if not symmetric:
+            L, R = torch.cat([L, R], 1), torch.cat([0.5 * R, 0.5 * L], 1)
         engine, points = self._exact
-        value, numbers, grads = engine.pull(points, points, torch.cat([L, R], 1), torch.cat([R, L], 1))
-        value, numbers = 0.5 * value, 0.5 * numbers
+        value, numbers, grads = engine.pull(points, points, L, R)
         with torch.enable_grad():
             prepared = self.expression.points(self.X, self.centre)
             outputs = [*prepared, *self.expression.numbers(), self.expression.coefficient()]
         factor = self.extent.coefficient
-        outer = [*(factor * grad for grad in grads), *(factor * number for number in numbers), value]
+        outer = [*(2.0 * factor * grad for grad in grads), *(factor * number for number in numbers), value]
         reached = [(o, g) for o, g in zip(outputs, outer, strict=True) if o.requires_grad]
         found: tuple[Tensor | None, ...] = (None,) * len(learned)
         if learned and reached:
