@@ -1,0 +1,289 @@
+"""The door to GPyTorch: its kernels and fitted exact models become ours, and ours become its.
+
+    from pathgp.gpytorch import from_gpytorch, to_gpytorch
+
+    posterior = from_gpytorch(model).condition()     # a fitted gpytorch.models.ExactGP
+    kernel = from_gpytorch(model.covar_module)       # a kernel alone
+    model, likelihood = to_gpytorch(posterior)       # and back
+
+GPyTorch keeps variances where we keep standard deviations, and its periodic kernel has lambda where ours has the square
+of the length scale. What has no counterpart raises ValueError and is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathgp import kernels
+from pathgp.means import Constant
+from pathgp.models import GP
+from pathgp.posterior import Posterior
+
+try:
+    import gpytorch
+except ImportError as error:
+    raise ImportError("the door to GPyTorch needs it: pip install 'pathgp[botorch]'") from error
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A model and the data it was fitted to.
+
+    gp: kernel, noise and mean.  X: (n, d).  y: (n,).  noise: known standard deviations (n,), or None.
+    """
+
+    gp: GP
+    X: Tensor
+    y: Tensor
+    noise: Tensor | None
+
+    def condition(self, **options: Any) -> Posterior:
+        """`GP.condition` on the data that came with the model."""
+        return self.gp.condition(self.X, self.y, noise=self.noise, **options)
+
+
+def from_gpytorch(source: Any) -> Any:
+    """A kernel from a GPyTorch kernel, or an `Imported` model from a `gpytorch.models.ExactGP`, BoTorch's included.
+
+    Kernels: RBF, Matern, RQ, Periodic, Linear, Scale, sums and products, length scales per dimension, active dims.
+    Models: one output, GaussianLikelihood or FixedNoiseGaussianLikelihood, zero or constant mean, no transforms. The
+    hyperparameters are copied: the models do not change each other.
+    """
+    if isinstance(source, gpytorch.kernels.Kernel):
+        return _kernel(source)
+    if isinstance(source, gpytorch.models.ExactGP):
+        return _model(source)
+    raise TypeError(f"from_gpytorch takes a GPyTorch kernel or ExactGP, got {type(source).__name__}")
+
+
+def to_gpytorch(source: kernels.Kernel | Posterior) -> Any:
+    """A GPyTorch kernel from a kernel, or (model, likelihood) from a posterior, ready to predict.
+
+    A posterior must have a constant mean and no standardisation: GPyTorch keeps data in one unit only.
+    """
+    if isinstance(source, kernels.Kernel):
+        return _exported(source)
+    if isinstance(source, Posterior):
+        return _exported_model(source)
+    raise TypeError(f"to_gpytorch takes a pathgp kernel or Posterior, got {type(source).__name__}")
+
+
+def _kernel(source: Any) -> kernels.Kernel:
+    if len(source.batch_shape):
+        shape = tuple(source.batch_shape)
+        raise ValueError(f"{type(source).__name__} has batch shape {shape}: import one model at a time")
+    read = _READERS.get(type(source))
+    if read is None:
+        known = ", ".join(sorted(kind.__name__ for kind in _READERS))
+        raise ValueError(f"{type(source).__name__} cannot be imported; these can: {known}")
+    result = read(source)
+    if source.active_dims is not None:
+        result.active_dims = tuple(int(i) for i in source.active_dims)
+    return result
+
+
+def _values(parameter: Tensor) -> Tensor:
+    """A (1, d) parameter as a scalar or (d,), float64."""
+    flat = parameter.detach().to(torch.float64).cpu().reshape(-1)
+    return flat.clone() if len(flat) > 1 else flat[0].clone()
+
+
+def _lengthscales(source: Any) -> Tensor:
+    return _values(source.lengthscale)
+
+
+def _matern(source: Any) -> kernels.Kernel:
+    return kernels.Matern(float(source.nu), _lengthscales(source))
+
+
+def _rational_quadratic(source: Any) -> kernels.Kernel:
+    return kernels.RationalQuadratic(float(source.alpha.detach()), _lengthscales(source))
+
+
+def _periodic(source: Any) -> kernels.Kernel:
+    return kernels.Periodic(_values(source.period_length), _lengthscales(source).sqrt())
+
+
+def _linear(source: Any) -> kernels.Kernel:
+    return kernels.Linear(_values(source.variance).sqrt())
+
+
+def _scale(source: Any) -> kernels.Kernel:
+    base = _kernel(source.base_kernel)
+    # GPyTorch hands the columns of a base kernel up to its scale, and looks at those alone.
+    base.active_dims = None
+    return kernels.Scale(base, _values(source.outputscale).sqrt())
+
+
+def _sum(source: Any) -> kernels.Kernel:
+    """A constant beside a linear kernel is its intercept; elsewhere it has no counterpart."""
+    constants = [part for part in source.kernels if isinstance(part, gpytorch.kernels.ConstantKernel)]
+    parts = [_kernel(part) for part in source.kernels if part not in constants]
+    if constants:
+        bias = torch.stack([_values(part.constant) for part in constants]).sum().sqrt()
+        linear = next((part for part in parts if isinstance(part, kernels.Linear)), None)
+        if linear is None:
+            advice = "no LinearKernel stands beside it, whose intercept it would be: use ConstantMean"
+            raise ValueError(f"ConstantKernel cannot be imported where {advice}")
+        parts[parts.index(linear)] = kernels.Linear(linear.scale.detach(), bias, linear.active_dims)
+    return kernels.Sum(*parts) if len(parts) > 1 else parts[0]
+
+
+_READERS: dict[type, Callable[[Any], kernels.Kernel]] = {
+    gpytorch.kernels.RBFKernel: lambda source: kernels.SquaredExponential(_lengthscales(source)),
+    gpytorch.kernels.MaternKernel: _matern,
+    gpytorch.kernels.RQKernel: _rational_quadratic,
+    gpytorch.kernels.PeriodicKernel: _periodic,
+    gpytorch.kernels.LinearKernel: _linear,
+    gpytorch.kernels.ScaleKernel: _scale,
+    gpytorch.kernels.AdditiveKernel: _sum,
+    gpytorch.kernels.ProductKernel: lambda source: kernels.Product(*map(_kernel, source.kernels)),
+}
+
+
+def _model(source: Any) -> Imported:
+    for transform in ("input_transform", "outcome_transform"):
+        if getattr(source, transform, None) is not None:
+            raise ValueError(
+                f"the model has an {transform}, which cannot be imported: build it with {transform}=None and give it "
+                "the transformed data"
+            )
+    if source.train_inputs is None or source.train_targets is None:
+        raise ValueError("the model has no training data")
+    (X,), y = source.train_inputs, source.train_targets
+    if X.ndim != 2 or y.ndim != 1:
+        shapes = f"the inputs have shape {tuple(X.shape)}, y {tuple(y.shape)}"
+        raise ValueError(f"one output is imported at a time: {shapes}")
+    deviation, known = _noise(source.likelihood)
+    gp = GP(_kernel(source.covar_module), noise=deviation, mean=_mean(source.mean_module))
+    return Imported(gp, X.detach(), y.detach(), known)
+
+
+def _noise(likelihood: Any) -> tuple[float, Tensor | None]:
+    """The learned standard deviation, and those that are known for every row."""
+    if type(likelihood) is gpytorch.likelihoods.GaussianLikelihood:
+        return float(likelihood.noise.detach().sqrt()), None
+    if isinstance(likelihood, gpytorch.likelihoods.FixedNoiseGaussianLikelihood):
+        known = likelihood.noise_covar.noise.detach().sqrt()
+        learned = likelihood.second_noise
+        deviation = float(learned.detach().sqrt()) if isinstance(learned, Tensor) else 0.0
+        # A model of ours has some noise of its own: a millionth of the known one changes nothing.
+        return (deviation or 1e-6 * float(known.min())), known
+    raise ValueError(f"{type(likelihood).__name__} cannot be imported: only Gaussian noise, learned or known")
+
+
+def _mean(source: Any) -> float | Constant:
+    if isinstance(source, gpytorch.means.ZeroMean):
+        return 0.0
+    if isinstance(source, gpytorch.means.ConstantMean):
+        return Constant(float(source.constant.detach()))
+    raise ValueError(f"{type(source).__name__} cannot be imported: only ZeroMean and ConstantMean")
+
+
+def _exported(source: kernels.Kernel, columns: tuple[int, ...] | None = None) -> Any:
+    """The counterpart of a kernel that sees some columns; only leaves name columns there."""
+    if source.active_dims is not None:
+        dims = source.active_dims
+        columns = tuple(dims) if columns is None else tuple(columns[i] for i in dims)
+    if isinstance(source, kernels.Scale):
+        scale = gpytorch.kernels.ScaleKernel(_exported(source.kernel, columns))
+        return _set(scale, outputscale=source.signal.square())
+    if isinstance(source, (kernels.Sum, kernels.Product)):
+        kind = gpytorch.kernels.AdditiveKernel if isinstance(source, kernels.Sum) else gpytorch.kernels.ProductKernel
+        return kind(*(_exported(part, columns) for part in source.parts))
+    write = _WRITERS.get(type(source))
+    if write is None:
+        known = ", ".join(sorted(kind.__name__ for kind in _WRITERS))
+        raise ValueError(f"{type(source).__name__} has no counterpart in GPyTorch; these have one: {known}")
+    return write(source, None if columns is None else torch.tensor(columns))
+
+
+def _set(kernel: Any, **values: Tensor) -> Any:
+    kernel.to(torch.float64).initialize(**{name: value.detach().cpu() for name, value in values.items()})
+    return kernel
+
+
+def _dims(value: Tensor) -> int | None:
+    return value.shape[0] if value.ndim else None
+
+
+def _write_squared_exponential(source: kernels.SquaredExponential, columns: Tensor | None) -> Any:
+    kernel = gpytorch.kernels.RBFKernel(ard_num_dims=_dims(source.lengthscale), active_dims=columns)
+    return _set(kernel, lengthscale=source.lengthscale)
+
+
+def _write_matern(source: kernels.Matern, columns: Tensor | None) -> Any:
+    if source.nu not in (0.5, 1.5, 2.5):
+        raise ValueError(f"Matern with nu={source.nu:g} has no counterpart in GPyTorch, which has 0.5, 1.5 and 2.5")
+    kernel = gpytorch.kernels.MaternKernel(source.nu, ard_num_dims=_dims(source.lengthscale), active_dims=columns)
+    return _set(kernel, lengthscale=source.lengthscale)
+
+
+def _write_rational_quadratic(source: kernels.RationalQuadratic, columns: Tensor | None) -> Any:
+    kernel = gpytorch.kernels.RQKernel(ard_num_dims=_dims(source.lengthscale), active_dims=columns)
+    return _set(kernel, lengthscale=source.lengthscale, alpha=source.alpha)
+
+
+def _write_periodic(source: kernels.Periodic, columns: Tensor | None) -> Any:
+    dims = _dims(source.lengthscale) or _dims(source.period)
+    options = {} if dims is None else {"ard_num_dims": dims}
+    kernel = gpytorch.kernels.PeriodicKernel(**options, active_dims=columns)
+    shape = () if dims is None else (dims,)
+    squares, period = source.lengthscale.square().expand(shape), source.period.expand(shape)
+    return _set(kernel, lengthscale=squares, period_length=period)
+
+
+def _write_linear(source: kernels.Linear, columns: Tensor | None) -> Any:
+    kernel = gpytorch.kernels.LinearKernel(ard_num_dims=_dims(source.scale), active_dims=columns)
+    kernel = _set(kernel, variance=source.scale.square())
+    if source.bias is None:
+        return kernel
+    return kernel + _set(gpytorch.kernels.ConstantKernel(), constant=source.bias.square())
+
+
+_WRITERS: dict[type, Callable[[Any, Tensor | None], Any]] = {
+    kernels.SquaredExponential: _write_squared_exponential,
+    kernels.Matern: _write_matern,
+    kernels.RationalQuadratic: _write_rational_quadratic,
+    kernels.Periodic: _write_periodic,
+    kernels.Linear: _write_linear,
+}
+
+
+class _ExactModel(gpytorch.models.ExactGP):
+    """The smallest exact model of GPyTorch."""
+
+    def __init__(self, X: Tensor, y: Tensor, likelihood: Any, mean: Any, kernel: Any) -> None:
+        super().__init__(X, y, likelihood)
+        self.mean_module, self.covar_module = mean, kernel
+
+    def forward(self, X: Tensor) -> Any:
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(X), self.covar_module(X))
+
+
+def _exported_model(posterior: Posterior) -> tuple[Any, Any]:
+    gp, system = posterior.model, posterior._system
+    if gp.standardise:
+        raise ValueError("standardise=True has no counterpart in GPyTorch: standardise the data yourself")
+    mean = gpytorch.means.ConstantMean()
+    if isinstance(gp.mean, Constant):
+        level = float(gp.mean.value.detach())
+    elif callable(gp.mean):
+        raise ValueError("a mean function has no counterpart in GPyTorch: subtract it from y")
+    else:
+        level = float(gp.mean)
+    mean.initialize(constant=level)
+    X, y = system.X, system.targets[:, 0] + level
+    if system.deviation.ndim:
+        likelihood = gpytorch.likelihoods.FixedNoiseGaussianLikelihood(noise=system.deviation.square().to(X))
+    else:
+        least = gpytorch.constraints.GreaterThan(min(1e-4, 0.5 * float(system.deviation) ** 2))
+        likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=least).to(torch.float64)
+        likelihood.initialize(noise=system.deviation.detach().cpu().square())
+    model = _ExactModel(X, y, likelihood, mean, _exported(gp.kernel)).to(X)
+    return model.eval(), model.likelihood.eval()
