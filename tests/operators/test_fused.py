@@ -10,7 +10,7 @@ from torch import Tensor
 
 import pathgp
 from pathgp import compiled, kernels
-from pathgp.operators import KernelOperator, cross_product
+from pathgp.operators import KernelOperator, ShardedOperator, cross_product
 from pathgp.operators import kernel as kernel_module
 from pathgp.operators.dense import Dense
 from pathgp.operators.fused import backend, engine
@@ -305,6 +305,7 @@ def test_the_automatic_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_module, "SMALL", 100)
     matern, tanimoto, X = KERNELS["SE"](), kernels.Tanimoto(), normal(N, 2, 0).abs()
     assert KernelOperator(matern, X).backend == "fused"
+    assert ShardedOperator(matern, X, group=pathgp.Devices([DEVICE])).backend == "fused"
     assert KernelOperator(matern, X[:100]).backend == "dense"
     assert KernelOperator(matern, X[:100], memory=10_000).backend == "fused"
     assert KernelOperator(matern, X, backend="streamed").backend == "streamed"

@@ -41,38 +41,25 @@ def _alone() -> dict[str, Any]:
     return worker.same(None)
 
 
-@pytest.fixture(scope="module", params=[2, 4], ids=lambda size: f"{size} ranks")
-def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    found, codes = _run("same", request.param, tmp_path_factory.mktemp("ranks"))
-    assert codes == [0] * request.param
-    return found
-
-
-@pytest.mark.parametrize("what", ["solutions", "prediction", "fit"])
-def test_ranks_find_what_one_process_finds(shared: list[dict[str, Any]], what: str) -> None:
-    alone, first = _alone()[what], shared[0][what]
-    for name, value in alone.items():
-        torch.testing.assert_close(first[name], value, rtol=1e-5, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
-
-
-@pytest.mark.parametrize("what", ["solutions", "prediction", "fit"])
-def test_ranks_agree_to_the_last_bit(shared: list[dict[str, Any]], what: str) -> None:
-    for other in shared[1:]:
-        for name, value in shared[0][what].items():
-            assert torch.equal(other[what][name], value) if torch.is_tensor(value) else other[what][name] == value
-
-
-def test_the_work_falls_with_the_number_of_ranks(shared: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_find_what_one_process_finds_and_share_the_work(size: int, tmp_path: Path) -> None:
+    (first, *others), codes = _run("same", size, tmp_path)
+    assert codes == [0] * size
+    for what in ("solutions", "prediction", "fit"):
+        for name, value in _alone()[what].items():
+            message = f"{what}, {name}: {{}}".format
+            torch.testing.assert_close(first[what][name], value, rtol=1e-5, atol=1e-5, msg=message)
+        for name, value in first[what].items():
+            for other in others:
+                # To the last bit.
+                assert torch.equal(other[what][name], value) if torch.is_tensor(value) else other[what][name] == value
     for name, entries in _alone()["counts"].items():
-        counted = [other["counts"][name] for other in shared]
+        counted = [rank["counts"][name] for rank in (first, *others)]
         # One process keeps a dense K by evaluating half of it; several evaluate the rows they keep.
-        expected = entries / len(shared) if name != "dense" else worker.N**2 / len(shared)
+        expected = entries / size if name != "dense" else worker.N**2 / size
         assert max(counted) <= 1.15 * expected, name
         assert sum(counted) >= 0.8 * entries, name
-
-
-def test_the_report_says_who_worked(shared: list[dict[str, Any]]) -> None:
-    assert shared[0]["prediction"]["backend"] == f"streamed, shared out among {len(shared)}"
+    assert first["prediction"]["backend"] == f"streamed, shared out among {size}"
 
 
 def test_ranks_with_different_data_are_refused(tmp_path: Path) -> None:
@@ -149,7 +136,23 @@ def test_fused_products_are_shared_out_by_rows() -> None:
     torch.testing.assert_close(fused @ V, dense @ V, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(fused.rows(index, V), dense.rows(index, V), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(fused.columns(index, V[:22]), dense.columns(index, V[:22]), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(fused.bilinear(V, V), dense.bilinear(V, V), rtol=1e-5, atol=1e-5)
+    values = [H.bilinear(V, V.flip(1)) for H in (fused, dense)]
+    torch.testing.assert_close(*values, rtol=1e-5, atol=1e-5)
+    for a, b in zip(*(torch.autograd.grad(value, list(kernel.parameters())) for value in values), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    few = operators.ShardedOperator(kernel, X[:2], group=InTurn([device] * 3), backend="fused")
+    expected = operators.KernelOperator(kernel, X[:2]).bilinear(V[:2], V[:2])
+    torch.testing.assert_close(few.bilinear(V[:2], V[:2], symmetric=True), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_members_that_take_smaller_tiles_still_cover_everything() -> None:
+    """One member ran out of memory and halved its tiles; the others did not."""
+    X, V = worker.data()[0], torch.ones(worker.N, 2, dtype=torch.float64)
+    group = InTurn(["cpu"] * 3)
+    H = operators.ShardedOperator(worker.kernel(), X, group=group, backend="streamed", memory=worker.MEMORY)
+    before = H @ V, H.bilinear(V, V)
+    H._parts[1].tiles.edge //= 3
+    torch.testing.assert_close((H @ V, H.bilinear(V, V)), before)
 
 
 def test_a_dense_matrix_may_exceed_one_member() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -83,7 +84,10 @@ class KernelOperator(Operator):
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(map(repr, PRECISIONS))}, got {precision!r}")
         self.precision = precision
-        self._tiles = self._backend(backend)
+        choice = Choice.of(backend, self._snapshot, self.X, self.memory)
+        self.obstacle = choice.obstacle
+        tiles = choice.tiles(self._snapshot, self.X, self.memory)
+        self._tiles = Dense(tiles) if choice.kept else tiles
         self.backend = self._tiles.name
 
     @cached_property
@@ -152,25 +156,35 @@ class KernelOperator(Operator):
         backend = f"{self.backend}: {self.obstacle}" if self.obstacle else self.backend
         return f"KernelOperator(n={self.shape[0]}, {backend}, {self.dtype}, {self.device})"
 
-    def _backend(self, backend: str) -> Dense | Streamed:
+
+@dataclass(frozen=True)
+class Choice:
+    """A backend: what evaluates K, whether K is kept, and why not fused where that would be worthwhile."""
+
+    tiles: type[Streamed]
+    kept: bool
+    obstacle: str
+
+    @classmethod
+    def of(cls, backend: str, kernel: Kernel, X: Tensor, memory: int, members: int = 1) -> Choice:
+        """The choice for a backend by name, with the rows of K and the work shared out among members."""
         if backend not in ("auto", "dense", "streamed", "fused"):
             raise ValueError(f"backend must be 'auto', 'dense', 'streamed' or 'fused', got {backend!r}")
-        arguments = (self._snapshot, self.X, self.memory)
-        needed = self.shape[0] ** 2 * self.X.element_size()
-        fits, small = needed <= self.memory, self.shape[0] <= SMALL
+        n = len(X)
+        needed = -(-n // members) * n * X.element_size()
+        fits, small = needed <= memory, n <= SMALL
         if backend == "dense" and not fits:
+            each, more = (f" on each of {members} members", ", more members,") if members > 1 else ("", "")
             raise ValueError(
-                f"a dense K needs {needed / 1e9:.2f} GB, the budget is {self.memory / 1e9:.2f} GB: "
-                "use backend='streamed' or raise memory="
+                f"a dense K needs {needed / 1e9:.2f} GB{each}, the budget is {memory / 1e9:.2f} GB: "
+                f"use backend='streamed'{more} or raise memory="
             )
-        worthwhile = backend != "streamed" and _on_gpu(self.device) and not (fits and small)
-        problem = obstacle(self._snapshot, self.X) if backend == "fused" or worthwhile else "not worth compiling"
+        worthwhile = backend != "streamed" and _on_gpu(X.device) and not (fits and small)
+        problem = obstacle(kernel, X) if backend == "fused" or worthwhile else "not worth compiling"
         if backend == "fused" and problem:
             raise ValueError(f"{problem}: use backend='auto'")
-        self.obstacle = problem if backend == "auto" and worthwhile else ""
-        tiles = Streamed(*arguments) if problem else Fused(*arguments)
-        kept = backend == "dense" or (backend == "auto" and fits and not isinstance(tiles, Fused))
-        return Dense(tiles) if kept else tiles
+        kept = backend == "dense" or (backend == "auto" and fits and bool(problem))
+        return cls(Streamed if problem else Fused, kept, problem if backend == "auto" and worthwhile else "")
 
 
 def _on_gpu(device: torch.device) -> bool:

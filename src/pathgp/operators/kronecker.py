@@ -71,10 +71,10 @@ class LatentKroneckerOperator(Operator):
         self.shape = (n, n)
         self._deviation = checked_noise(noise, n, self.device)
         self.noise = self._deviation.detach().square()
-        share = self.memory // (2 * len(self.sizes))
+        share = self._share = self.memory // (2 * len(self.sizes))
         pairs = list(zip(kernels, factors, strict=True))
         self.factors = [KernelOperator(k, F, 0.0, memory=share) for k, F in pairs]
-        self.roots = [_root(k, F.detach()) for k, F in pairs]
+        self.roots = [_root(k, F.detach(), share) for k, F in pairs]
         self._narrow = [None if B is None else B.to(self.dtype) for B in self.roots]
         self._whole = [None if B is not None else self._ready(i) for i, B in enumerate(self.roots)]
         # The strongest reduction first, so that what follows sees the least.
@@ -127,22 +127,28 @@ class LatentKroneckerOperator(Operator):
         self._check(L, self.shape[0], "L")
         self._check(R, self.shape[0], "R")
         L, R = L.detach(), R.detach()
-        k, step = len(self.sizes), self._columns_at_once()
-        G = [torch.zeros(p, p, dtype=torch.float64, device=self.device) for p in self.sizes]
-        with torch.no_grad():
-            for part in spans(L.shape[1], step):
-                left, right = self.scatter(L[:, part]), self.scatter(R[:, part])
-                for i in range(k):
-                    # With K_m = B_m B_m^T both sides see B_m^T; any other factor is multiplied on one of them.
-                    narrow = [None if m == i or B is None else B.T for m, B in enumerate(self._narrow)]
-                    whole = [None if m == i else K for m, K in enumerate(self._whole)]
-                    one = _turned(self._along(narrow, left), i).to(torch.float64)
-                    other = _turned(along_sides(whole, self._along(narrow, right)), i).to(torch.float64)
-                    G[i] += one @ other.T
+        terms = [self._form(L, R, i) for i in range(len(self.sizes))]
         noise = (self._deviation.square() * (L * R).sum(1).to(torch.float64)).sum()
-        terms = [factor.weighted_sum(W.to(self.dtype)) for factor, W in zip(self.factors, G, strict=True)]
         # Every factor contributes the value once; the gradients add up as they should.
-        return noise + torch.stack(terms).sum() - (k - 1) * terms[0].detach()
+        return noise + torch.stack(terms).sum() - (len(terms) - 1) * terms[0].detach()
+
+    def _form(self, L: Tensor, R: Tensor, side: int) -> Tensor:
+        """sum_j L_j^T K R_j, differentiable in the parameters of one factor; without G where that is beyond the budget."""
+        p, factor = self.sizes[side], self.factors[side]
+        fits = 16 * p**2 <= self._share
+        G = torch.zeros(p if fits else 0, p, dtype=torch.float64, device=self.device)
+        total = torch.zeros((), dtype=self.dtype, device=self.device)
+        # With K_m = B_m B_m^T both sides see B_m^T; any other factor is multiplied on one of them.
+        narrow = [None if m == side or B is None else B.T for m, B in enumerate(self._narrow)]
+        whole = [None if m == side else K for m, K in enumerate(self._whole)]
+        for part in spans(L.shape[1], self._columns_at_once()):
+            one = _turned(self._along(narrow, self.scatter(L[:, part])), side)
+            other = _turned(along_sides(whole, self._along(narrow, self.scatter(R[:, part]))), side)
+            if fits:
+                G += one.to(torch.float64) @ other.to(torch.float64).T
+            else:
+                total = total + factor.bilinear(one, other)
+        return factor.weighted_sum(G.to(self.dtype)) if fits else total
 
     def features(self, num: int, generator: torch.Generator | None = None, draws: int | None = None) -> Tensor:
         raise NotImplementedError("a grid with holes has no random features for primal SGD: use CG")
@@ -244,8 +250,8 @@ class LatentKroneckerOperator(Operator):
         return total + math.prod(shape) * sum(p for p, B in zip(self.sizes, self.roots, strict=True) if B is None)
 
 
-def _root(kernel: Kernel, F: Tensor) -> Tensor | None:
-    """B (p, r) in float64 with K = B B^T up to rounding in the dtype of F, or None where r exceeds p / 3.
+def _root(kernel: Kernel, F: Tensor, memory: int) -> Tensor | None:
+    """B (p, r) in float64 with K = B B^T up to rounding in the dtype of F, or None where r exceeds p / 3 or the memory.
 
     No entry of K - B B^T is larger than the rounding of the largest variance. Time O(p r^2); always the same pivots.
     """
@@ -260,7 +266,7 @@ def _root(kernel: Kernel, F: Tensor) -> Tensor | None:
         for part in (4 * _SHARE, _SHARE):
             # A spectrum that is gone after a third of its values has lost most of itself after a twelfth.
             choose = random_pivots(torch.Generator().manual_seed(0), _PIVOTS)
-            largest = max(p // part + 1, min(p, _PIVOTS))
+            largest = min(max(p // part + 1, min(p, _PIVOTS)), max(1, memory // (3 * 8 * p)))
             B, left = partial_cholesky(lambda index: kernel(X, X[index]), variances, largest, choose, limit / p, limit)
             if float(left.mean()) > 0.1 * float(variances.mean()):
                 return None

@@ -6,7 +6,6 @@ import copy
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,8 +13,9 @@ from torch import Tensor
 from pathgp.kernels import Kernel
 from pathgp.operators.base import Operator
 from pathgp.operators.groups import Group, share
-from pathgp.operators.kernel import KernelOperator, checked_noise
-from pathgp.operators.memory import halve_on_failure, spans, tile_edge
+from pathgp.operators.kernel import Choice, KernelOperator, checked_noise
+from pathgp.operators.memory import spans
+from pathgp.operators.streamed import Streamed
 
 
 class ShardedOperator(Operator):
@@ -27,8 +27,8 @@ class ShardedOperator(Operator):
 
     Backends: "dense" keeps n / size rows of K on every member. "streamed" evaluates square tiles at every product, each
     of the symmetric half once and dealt out in turn: n^2 / (2 size) entries for every member and one part in 4 size
-    more. "fused" evaluates n / size rows inside a kernel on each GPU. "auto" is dense when the rows fit into the memory
-    budget, else fused on a CUDA device where it can be had, else streamed. Gradients are always streamed.
+    more. "fused" evaluates n / size rows inside a kernel on each GPU. "auto" chooses as for `KernelOperator`, K
+    fitting when the rows of a member fit into its budget. Gradients share out the same tiles or rows.
 
     Args:
         kernel: covariance function.
@@ -53,8 +53,9 @@ class ShardedOperator(Operator):
             raise TypeError(f"group must be Ranks() or Devices([...]), got {type(group).__name__}")
         self.group, self.members = group, group.size
         self.memory = group.budget(memory, X.device)
-        dense = self._keeps_rows(backend, X)
-        self._whole = KernelOperator(kernel, X, noise, "streamed" if dense else backend, self.memory)
+        choice = Choice.of(backend, kernel, X, self.memory, self.members)
+        self._whole = KernelOperator(kernel, X, noise, choice.tiles.name, self.memory)
+        self.obstacle = choice.obstacle
         self.kernel, self.X = kernel, self._whole.X
         self.shape, self.dtype, self.device = self._whole.shape, self._whole.dtype, self._whole.device
         self.noise, self.entries = self._whole.noise, self._whole.entries
@@ -62,9 +63,10 @@ class ShardedOperator(Operator):
         values = [p.detach() for p in kernel.parameters()]
         advice = "give every rank the same data and the same model"
         group.check([self.X, self._deviation.detach(), *values], f"X, noise or kernel differ between ranks: {advice}")
-        self.backend = "dense" if dense else self._whole.backend
-        part = _Rows if dense else _Tiles
-        self._parts = {member: part(self, member, device) for member, device in group.members(self.device).items()}
+        self.backend = "dense" if choice.kept else choice.tiles.name
+        part = _Rows if choice.kept else _Tiles
+        members = group.members(self.device).items()
+        self._parts = {member: part(self, choice.tiles, member, device) for member, device in members}
 
     def __matmul__(self, V: Tensor) -> Tensor:
         self._check(V, self.shape[0], "V")
@@ -97,14 +99,19 @@ class ShardedOperator(Operator):
         return self._whole.diagonal()
 
     def bilinear(self, L: Tensor, R: Tensor, symmetric: bool = False) -> Tensor:
-        """sum_j L_j^T H R_j. Every member passes over its tiles of the half of K, for value and gradient at once."""
+        """sum_j L_j^T H R_j. Every member passes over its part of K, for value and gradient at once."""
         self._check(L, self.shape[0], "L")
         self._check(R, self.shape[0], "R")
         L, R = L.detach(), R.detach()
         noise = (self._deviation.square() * (L * R).sum(1).to(torch.float64)).sum()
-        learned = [p for p in self.kernel.parameters() if p.requires_grad]
-        value: Tensor = _SharedSum.apply(self, L, R, *learned)
-        return value + noise
+        wanted = [p.requires_grad for p in self.kernel.parameters()]
+
+        def compute(learned: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+            total = self._sum(lambda part: part.bilinear(L.to(part.device), R.to(part.device), symmetric, wanted))
+            value, *grads = total.split([1, *(p.numel() for p in learned)])
+            return value.squeeze(0), [grad.reshape(p.shape) for grad, p in zip(grads, learned, strict=True)]
+
+        return self._whole._differentiable(compute) + noise
 
     def features(self, num: int, generator: torch.Generator | None = None, draws: int | None = None) -> Tensor:
         return self._whole.features(num, generator, draws)
@@ -117,15 +124,6 @@ class ShardedOperator(Operator):
 
     def __repr__(self) -> str:
         return f"ShardedOperator(n={self.shape[0]}, {self.backend}, {self.dtype}, {self.group!r})"
-
-    def _keeps_rows(self, backend: str, X: Tensor) -> bool:
-        needed = -(-len(X) // self.members) * len(X) * X.element_size()
-        if backend == "dense" and needed > self.memory:
-            raise ValueError(
-                f"the rows of K need {needed / 1e9:.2f} GB on each of {self.members} members, the budget is "
-                f"{self.memory / 1e9:.2f} GB: use backend='streamed', more members, or raise memory="
-            )
-        return backend == "dense" or (backend == "auto" and needed <= self.memory)
 
     def _sum(self, compute: Callable[[_Part], Tensor]) -> Tensor:
         with torch.no_grad():
@@ -154,12 +152,11 @@ class ShardedOperator(Operator):
 class _Part(ABC):
     """What one member does: parts of products with K, without the noise, that add up over the members."""
 
-    def __init__(self, H: ShardedOperator, member: int, device: torch.device) -> None:
+    def __init__(self, H: ShardedOperator, tiles: type[Streamed], member: int, device: torch.device) -> None:
         self.member, self.size, self.device = member, H.members, device
-        self.whole = KernelOperator(H.kernel, H.X.to(device), 0.0, H._whole.backend, H.memory)
-        self.X, self.noise = self.whole.X, H.noise.to(device)
         self.kernel = copy.deepcopy(H.kernel).to(device)
-        self.edge = tile_edge(H.memory, H.dtype, device)
+        self.tiles = tiles(self.kernel, H.X.to(device), H.memory, member=(member, H.members))
+        self.noise = H.noise.to(device)
 
     @abstractmethod
     def product(self, V: Tensor) -> Tensor:
@@ -175,89 +172,41 @@ class _Part(ABC):
 
     def block(self, index: Tensor) -> Tensor:
         """H[index, index], all of it."""
-        block = self.whole.block(index)
+        block = self.tiles.block(index)
         block.diagonal().add_(self.noise[index] if self.noise.ndim else self.noise)
         return block
 
-    def bilinear(self, L: Tensor, R: Tensor, learned: list[bool]) -> Tensor:
-        """The value of sum_j L_j^T K R_j over this member's tiles, then its gradients: one vector, float64."""
-        parameters = [p for p, wanted in zip(self.kernel.parameters(), learned, strict=True) if wanted]
-
-        def accumulate(edge: int) -> Tensor:
-            value = torch.zeros((), dtype=torch.float64, device=self.device)
-            grads = [torch.zeros_like(p) for p in parameters]
-            for I, J in self.pairs(edge):
-                W = L[I] @ R[J].T
-                W = W if I == J else W.addmm_(R[I], L[J].T)
-                with torch.enable_grad():
-                    tile = self.tile(I, J)
-                if parameters and tile.requires_grad:
-                    found = torch.autograd.grad(tile, parameters, W, allow_unused=True)
-                    for grad, new in zip(grads, found, strict=True):
-                        grad += 0.0 if new is None else new
-                value += torch.dot(tile.detach().flatten(), W.flatten())
-            return torch.cat([value.reshape(1), *(grad.flatten() for grad in grads)])
-
-        # On a CPU the tile, its weights and its gradient share the cache.
-        edge = self.edge if self.device.type == "cuda" else max(1, self.edge // 2)
-        return halve_on_failure(accumulate, edge)[0]
-
-    def tile(self, I: slice, J: slice) -> Tensor:
-        """K[I, J], exact on the diagonal."""
-        return self.kernel(self.X[I]) if I == J else self.kernel(self.X[I], self.X[J])
-
-    def pairs(self, edge: int) -> list[tuple[slice, slice]]:
-        """This member's tiles (I, J) of the half J <= I of K, with sides of ``edge`` rows at most.
-
-        Dealt out in turn. Their number is a multiple of the number of members, so that all have equally many.
-        """
-        n = len(self.X)
-        count = 2 * self.size * max(2, -(-n // (2 * self.size * edge)))
-        sides = [part for k in range(count) if (part := share(n, k, count)).start < part.stop]
-        return [(I, J) for k, I in enumerate(sides) for J in sides[: k + 1]][self.member :: self.size]
+    def bilinear(self, L: Tensor, R: Tensor, symmetric: bool, wanted: list[bool]) -> Tensor:
+        """This member's part of sum_j L_j^T K R_j, then of its gradients: one vector, float64."""
+        learned: list[Tensor] = [p for p, chosen in zip(self.kernel.parameters(), wanted, strict=True) if chosen]
+        value, grads = self.tiles.bilinear(L, R, learned, symmetric)
+        return torch.cat([value.reshape(1), *(grad.flatten() for grad in grads)])
 
 
 class _Tiles(_Part):
-    """Nothing is kept: tiles of the symmetric half for products, shares of the index for rows and columns.
-
-    A fused product is made of rows, as it does not use the symmetry.
-    """
+    """Nothing is kept: a part of the tiles, or of the rows, for products; shares of the index for rows and columns."""
 
     def product(self, V: Tensor) -> Tensor:
-        if self.whole.backend == "fused":
-            return self.rows(torch.arange(len(V), device=self.device), V)
-
-        def compute(edge: int) -> Tensor:
-            result = torch.zeros_like(V)
-            for I, J in self.pairs(edge):
-                tile = self.tile(I, J)
-                result[I].addmm_(tile, V[J])
-                if I != J:
-                    result[J].addmm_(tile.T, V[I])
-            return result
-
-        result, self.edge = halve_on_failure(compute, self.edge)
-        return result
+        return self.tiles.product(V, torch.zeros_like(V))
 
     def rows(self, index: Tensor, V: Tensor) -> Tensor:
         result = V.new_zeros(len(index), V.shape[1])
         own = share(len(index), self.member, self.size)
-        result[own] = self.whole.rows(index[own], V)
+        result[own] = self.tiles.rows(index[own], V, result[own])
         return result
 
     def columns(self, index: Tensor, D: Tensor) -> Tensor:
         own = share(len(index), self.member, self.size)
-        return self.whole.columns(index[own], D[own])
+        return self.tiles.columns(index[own], D[own])
 
 
 class _Rows(_Part):
     """Consecutive rows of K are kept: n^2 / size numbers."""
 
-    def __init__(self, H: ShardedOperator, member: int, device: torch.device) -> None:
-        super().__init__(H, member, device)
-        self.own = share(len(self.X), member, self.size)
-        with torch.no_grad():
-            self.K, self.edge = halve_on_failure(self._evaluate, self.edge)
+    def __init__(self, H: ShardedOperator, tiles: type[Streamed], member: int, device: torch.device) -> None:
+        super().__init__(H, tiles, member, device)
+        self.own = share(H.shape[0], member, self.size)
+        self.K = self.tiles.strip(torch.arange(self.own.start, self.own.stop, device=device))
 
     def product(self, V: Tensor) -> Tensor:
         result = torch.zeros_like(V)
@@ -271,22 +220,10 @@ class _Rows(_Part):
         return result
 
     def columns(self, index: Tensor, D: Tensor) -> Tensor:
-        result = D.new_zeros(len(self.X), D.shape[1])
+        result = D.new_zeros(self.K.shape[1], D.shape[1])
         for place, K in self._kept(index):
             result.addmm_(K.T, D[place])
         return result
-
-    def _evaluate(self, edge: int) -> Tensor:
-        """K[own, :] in tiles, with one of its own for every part of the diagonal."""
-        n, first = len(self.X), self.own.start
-        K = self.X.new_empty(self.own.stop - first, n)
-        for part in spans(len(K), edge):
-            I = slice(first + part.start, first + part.stop)
-            for J in (slice(0, I.start), I, slice(I.stop, n)):
-                for piece in spans(J.stop - J.start, edge):
-                    columns = slice(J.start + piece.start, J.start + piece.stop)
-                    K[part, columns] = self.tile(I, columns)
-        return K
 
     def _kept(self, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Which of the rows ``index`` are kept here, and these, some 8 MB at a time: they stay in the cache."""
@@ -294,20 +231,3 @@ class _Rows(_Part):
         step = max(16, 8_000_000 // (self.K.shape[1] * self.K.element_size()))
         for part in spans(len(here), step if self.device.type == "cpu" else max(1, len(here))):
             yield here[part], self.K[index[here[part]] - self.own.start]
-
-
-class _SharedSum(torch.autograd.Function):
-    """sum_j L_j^T K R_j with its gradient in the kernel's parameters, from one pass over the tiles of every member."""
-
-    @staticmethod
-    def forward(ctx: Any, H: ShardedOperator, L: Tensor, R: Tensor, *parameters: Tensor) -> Tensor:
-        learned = [p.requires_grad for p in H.kernel.parameters()]
-        total = H._sum(lambda part: part.bilinear(L.to(part.device), R.to(part.device), learned))
-        value, *grads = total.split([1, *(p.numel() for p in parameters)])
-        grads = [grad.reshape(p.shape).to(p) for grad, p in zip(grads, parameters, strict=True)]
-        ctx.save_for_backward(*grads)
-        return value.squeeze(0)
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, None, None, *(outer[0].to(grad) * grad for grad in ctx.saved_tensors))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from pathgp.kernels import Kernel
+from pathgp.operators.groups import share
 from pathgp.operators.memory import halve_on_failure, spans, tile_edge
 
 
@@ -16,13 +17,21 @@ class Streamed:
 
     The symmetric half is used twice, so a product evaluates n^2 / 2 entries. Fused does the rest the same way, and
     overrides what it does better.
+
+    Args:
+        kernel: covariance function.
+        X: inputs (n, d).
+        memory: budget in bytes for a tile.
+        member: (which, of how many) that share the work out: K V, `bilinear` and `weighted_sum` are then this one's
+            parts, which add up to the whole.
     """
 
     name = "streamed"
 
-    def __init__(self, kernel: Kernel, X: Tensor, memory: int) -> None:
-        self.kernel, self.X = kernel, X
+    def __init__(self, kernel: Kernel, X: Tensor, memory: int, member: tuple[int, int] = (0, 1)) -> None:
+        self.kernel, self.X, self.member = kernel, X, member
         self.edge = tile_edge(memory, X.dtype, X.device)
+        self.dealt = _dealt(len(X), self.edge, *member)
         with torch.no_grad():
             self.variances = kernel.diag(X)
 
@@ -31,11 +40,10 @@ class Streamed:
 
         def compute(edge: int) -> Tensor:
             result = start.clone()
-            for I in spans(len(self.X), edge):
-                result[I].addmm_(self.kernel(self.X[I]), V[I])
-                for J in spans(I.start, edge):
-                    tile = self.kernel(self.X[I], self.X[J])
-                    result[I].addmm_(tile, V[J])
+            for I, J in self.pairs(edge):
+                tile = self.tile(I, J)
+                result[I].addmm_(tile, V[J])
+                if I != J:
                     result[J].addmm_(tile.T, V[I])
             return result
 
@@ -79,14 +87,23 @@ class Streamed:
         """All of K."""
 
         def compute(edge: int) -> Tensor:
-            n = len(self.X)
-            K = torch.empty(n, n, dtype=self.X.dtype, device=self.X.device)
-            for I in spans(n, edge):
-                K[I, I] = self.kernel(self.X[I])
-                for J in spans(I.start, edge):
-                    tile = self.kernel(self.X[I], self.X[J])
-                    K[I, J] = tile
-                    K[J, I] = tile.T
+            K = self.X.new_empty(len(self.X), len(self.X))
+            for I, J in self.pairs(edge):
+                K[I, J] = self.tile(I, J)
+                if I != J:
+                    K[J, I] = K[I, J].T
+            return K
+
+        return self.tiled(compute)
+
+    def strip(self, index: Tensor) -> Tensor:
+        """K[index, :], exact on the diagonal."""
+
+        def compute(edge: int) -> Tensor:
+            K = self.X.new_empty(len(index), len(self.X))
+            for part in spans(len(index), edge):
+                for J in spans(len(self.X), edge):
+                    K[part, J] = self._tile(index[part], J)
             return K
 
         return self.tiled(compute)
@@ -95,11 +112,12 @@ class Streamed:
         self, L: Tensor, R: Tensor, learned: list[Tensor], symmetric: bool = False
     ) -> tuple[Tensor, list[Tensor]]:
         """sum_j L_j^T K R_j and its gradient in the learned parameters; ``symmetric``: that L R^T is."""
-        twice = 2.0 * L
 
         def weights(I: slice, J: slice) -> Tensor:
-            tile = (twice if symmetric and I != J else L)[I] @ R[J].T
-            return tile if symmetric or I == J else tile.addmm_(R[I], L[J].T)
+            if symmetric and I != J:
+                return (2.0 * L[I]) @ R[J].T
+            tile = L[I] @ R[J].T
+            return tile if I == J else tile.addmm_(R[I], L[J].T)
 
         return self.weighted_sum(weights, learned)
 
@@ -116,17 +134,16 @@ class Streamed:
         def accumulate(edge: int) -> tuple[Tensor, list[Tensor]]:
             value = torch.zeros((), dtype=torch.float64, device=self.X.device)
             grads = [torch.zeros_like(q) for q in learned]
-            for I in spans(len(self.X), edge):
-                for J in spans(I.stop, edge):
-                    W = weights(I, J)
-                    with torch.enable_grad():
-                        tile = self.kernel(self.X[I]) if I == J else self.kernel(self.X[I], self.X[J])
-                    if learned and tile.requires_grad:
-                        found = torch.autograd.grad(tile, learned, W, allow_unused=True)
-                        for grad, new in zip(grads, found, strict=True):
-                            if new is not None:
-                                grad += new
-                    value += torch.dot(tile.detach().flatten(), W.flatten())
+            for I, J in self.pairs(edge):
+                W = weights(I, J)
+                with torch.enable_grad():
+                    tile = self.tile(I, J)
+                if learned and tile.requires_grad:
+                    found = torch.autograd.grad(tile, learned, W, allow_unused=True)
+                    for grad, new in zip(grads, found, strict=True):
+                        if new is not None:
+                            grad += new
+                value += torch.dot(tile.detach().flatten(), W.flatten())
             return value, grads
 
         # On a CPU the tile, its weights and its gradient share the cache.
@@ -140,6 +157,16 @@ class Streamed:
             result, self.edge = halve_on_failure(compute, self.edge)
         return result
 
+    def pairs(self, edge: int) -> Iterator[tuple[slice, slice]]:
+        """The member's tiles (I, J) of the half J <= I of K, with sides of ``edge`` rows at most."""
+        for I, J in self.dealt:
+            for part in _cut(I, edge):
+                yield from ((part, other) for other in _cut(J, edge) if other.start <= part.start)
+
+    def tile(self, I: slice, J: slice) -> Tensor:
+        """K[I, J] for one of the pairs, exact on the diagonal."""
+        return self.kernel(self.X[I]) if I == J else self.kernel(self.X[I], self.X[J])
+
     def _tile(self, index: Tensor, J: slice) -> Tensor:
         """K[index, J] with the exact variances where row and column are the same point.
 
@@ -151,3 +178,22 @@ class Streamed:
         row = torch.arange(len(index), device=index.device)
         tile[row, column] = torch.where(inside, self.variances[index], tile[row, column])
         return tile
+
+
+def _dealt(n: int, edge: int, member: int, size: int) -> list[tuple[slice, slice]]:
+    """The blocks (I, J) of the half J <= I of an (n, n) matrix that belong to a member, dealt out in turn.
+
+    Their number is a multiple of the number of members, so that all have equally many, and they stay the same when one
+    of them has to take smaller tiles.
+    """
+    count = 1 if size == 1 else 2 * size * max(2, -(-n // (2 * size * edge)))
+    sides = [part for k in range(count) if (part := share(n, k, count)).start < part.stop]
+    return [(I, J) for k, I in enumerate(sides) for J in sides[: k + 1]][member::size]
+
+
+def _cut(side: slice, edge: int) -> list[slice]:
+    """As few slices of at most ``edge`` rows as it takes, of the same length or one less."""
+    n = side.stop - side.start
+    count = -(-n // edge)
+    parts = (share(n, k, count) for k in range(count))
+    return [slice(side.start + part.start, side.start + part.stop) for part in parts]

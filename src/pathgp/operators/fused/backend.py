@@ -12,6 +12,7 @@ from pathgp.kernels import Kernel
 from pathgp.operators.fused.engine import Engine
 from pathgp.operators.fused.expression import Expression
 from pathgp.operators.fused.points import GRADIENT_RADIUS, Extent, Frame, Points
+from pathgp.operators.groups import share
 from pathgp.operators.streamed import Streamed
 
 
@@ -27,12 +28,16 @@ class Fused(Streamed):
         X: inputs (n, d), float32.
         memory: budget in bytes for the blocks.
         precision: of products; gradients are always "high".
+        member: as for `Streamed`. A member's part are its rows.
     """
 
     name = "fused"
 
-    def __init__(self, kernel: Kernel, X: Tensor, memory: int, precision: str = "high") -> None:
-        super().__init__(kernel, X, memory)
+    def __init__(
+        self, kernel: Kernel, X: Tensor, memory: int, precision: str = "high", member: tuple[int, int] = (0, 1)
+    ) -> None:
+        super().__init__(kernel, X, memory, member)
+        self.own = share(len(X), *member)
         self.expression = Expression.read(kernel, X.shape[1])
         self.centre = X.to(torch.float64).mean(0)
         with torch.no_grad():
@@ -43,7 +48,8 @@ class Fused(Streamed):
             self.points = frame.pack(prepared)
 
     def product(self, V: Tensor, start: Tensor) -> Tensor:
-        return self.engine.add_product(self.points, self.points, V, start)
+        self.engine.add_product(self._rows(self.points), self.points, V, start[self.own])
+        return start
 
     def rows(self, index: Tensor, V: Tensor, start: Tensor) -> Tensor:
         return self.engine.add_product(self.points.take(index), self.points, V, start)
@@ -65,6 +71,10 @@ class Fused(Streamed):
         engine, points = self._exact
         return engine.evaluate(points, points)
 
+    def strip(self, index: Tensor) -> Tensor:
+        engine, points = self._exact
+        return engine.evaluate(points.take(index), points)
+
     def bilinear(
         self, L: Tensor, R: Tensor, learned: list[Tensor], symmetric: bool = False
     ) -> tuple[Tensor, list[Tensor]]:
@@ -74,9 +84,9 @@ class Fused(Streamed):
         if not symmetric:
             L, R = torch.cat([L, R], 1), torch.cat([0.5 * R, 0.5 * L], 1)
         engine, points = self._exact
-        value, numbers, grads = engine.pull(points, points, L, R)
+        value, numbers, grads = engine.pull(self._rows(points), points, L[self.own], R)
         with torch.enable_grad():
-            prepared = self.expression.points(self.X, self.centre)
+            prepared = self.expression.points(self.X[self.own], self.centre)
             outputs = [*prepared, *self.expression.numbers(), self.expression.coefficient()]
         factor = self.extent.coefficient
         outer = [*(2.0 * factor * grad for grad in grads), *(factor * number for number in numbers), value]
@@ -87,6 +97,12 @@ class Fused(Streamed):
             found = torch.autograd.grad(tensors, learned, gradients, allow_unused=True)
         pairs = zip(learned, found, strict=True)
         return factor * value, [torch.zeros_like(p) if grad is None else grad for p, grad in pairs]
+
+    def _rows(self, points: Points) -> Points:
+        """The member's own."""
+        if self.own.stop - self.own.start == points.n:
+            return points
+        return points.take(torch.arange(self.own.start, self.own.stop, device=self.X.device))
 
     @cached_property
     def _exact(self) -> tuple[Engine, Points]:

@@ -128,14 +128,16 @@ class Engine:
 
     def _pull_columns(self, X: Points, Z: Points, L: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
         """The sums (1 + numbers,) and the gradients of all leaves (padded, columns)."""
+        structure = self.frame.structure
+        options: dict[str, Any] = {"dtype": torch.float64, "device": L.device}
+        if not X.n:
+            return torch.zeros(1 + structure.numbers, **options), torch.zeros(0, structure.pulled()[-1], **options)
         chunks = chunk_widths(L.shape[1])
         depth = sum(chunks)
         left, right = (torch.linalg.vector_norm(A, float("inf")) for A in (L, R))
-        structure = self.frame.structure
         tile = self.tile or _fitting(structure, held=depth, streamed=depth)
         blocks = X.padded // tile.rows
         parts, span = split(blocks, Z.padded, tile.columns)
-        options: dict[str, Any] = {"dtype": torch.float64, "device": L.device}
         pulls = torch.empty(parts, X.padded, structure.pulled()[-1], **options)
         sums = torch.empty(parts * blocks, 1 + structure.numbers, **options)
         kernel = pull_kernel(structure, chunks)
