@@ -19,3 +19,4 @@ from pathgp.planning import plan_grid as plan_grid
 from pathgp.posterior import Posterior as Posterior
 from pathgp.report import ConditionReport as ConditionReport
 from pathgp.report import ConvergenceWarning as ConvergenceWarning
+from pathgp.saving import load as load

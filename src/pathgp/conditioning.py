@@ -44,6 +44,17 @@ class System:
     noise_draws: Tensor
     deviation: Tensor
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the right-hand sides are there; a posterior saved without data keeps X and deviation only."""
+        return self.targets.shape[1] > 0
+
+    def needed(self, what: str) -> System:
+        """This system, or an error where it is not complete; ``what`` is it that needs the right-hand sides."""
+        if not self.is_complete:
+            raise ValueError(f"{what} needs the observations, without which this posterior was saved: save(data=True)")
+        return self
+
     def delta(self) -> Tensor | None:
         """The noise as solvers take it: eps = Sigma delta, zero for y."""
         if not self.noise_draws.shape[1]:

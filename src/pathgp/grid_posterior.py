@@ -9,6 +9,7 @@ f_j is a joint draw from the prior at F and at G, see `models.grid`. Thesis, sec
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -165,8 +166,9 @@ class GridPosterior:
 
     def log_marginal_likelihood(self, probes: int = 32, generator: torch.Generator | None = None) -> Evidence:
         """log p(y) of the observed cells in the units of y, with an error bar, as for `Posterior`."""
+        system = self._system.needed("log_marginal_likelihood")
         H = self.model.operator(self._data, self._settings)
-        found = log_density(H, self._system.targets[:, 0], self._weights[:, 0], probes, generator)
+        found = log_density(H, system.targets[:, 0], self._weights[:, 0], probes, generator)
         units = len(self._data.y) * math.log(float(self._data.scaling.target_scale))
         return replace(found, value=found.value - units)
 
@@ -185,6 +187,7 @@ class GridPosterior:
         if noise is None and self._data.known is not None:
             raise ValueError("the noise was known so far: give that of all cells to update(Y, noise=...)")
         began = time.perf_counter()
+        system = self._system.needed("update")
         generator = as_generator(generator)
         seed = repeating_seed(generator)
         data, old = self.model.observe(self._data.originals, Y, noise), self._data
@@ -194,12 +197,22 @@ class GridPosterior:
         data = replace(data, factors=old.factors, originals=old.originals, known=known, scalings=old.scalings)
         source = offspring(generator)
         draws = normal((len(data.y), self.num_samples), source, torch.float64, data.device).to(data.dtype)
-        everywhere = self._scattered(self._system.noise_draws).reshape(-1, self.num_samples)
+        everywhere = self._scattered(system.noise_draws).reshape(-1, self.num_samples)
         kept = old.observed.flatten()[data.cells].unsqueeze(1)
         draws = torch.where(kept, everywhere[data.cells], draws)
         x0 = self._scattered(self._weights).reshape(-1, self._weights.shape[1])[data.cells]
         how = Solve(self._settings, generator, seed, x0=x0, callback=callback, began=began)
         return GridPosterior.solved(self.model, data, self._prior, draws, how)
+
+    def save(self, path: str | os.PathLike[str], data: bool = True) -> None:
+        """Write the posterior to one file, which `pathgp.load` reads; the model and the draws are in it.
+
+        ``data=False`` leaves out the observed values and the draws of their noise: ``update``, ``paths`` and
+        ``log_marginal_likelihood`` are lost. Inputs and the places of the holes stay. See `pathgp.saving`.
+        """
+        from pathgp.saving import save
+
+        save(self, path, data)
 
     def __repr__(self) -> str:
         return f"GridPosterior\n{self.report!r}"
@@ -267,14 +280,15 @@ class GridPosterior:
         """Prior paths made of features, and their weights (n, s)."""
         if self._prior is None:
             raise ValueError("this posterior has no samples: use condition(samples=64)")
+        solved = self._system.needed("paths")
         # The noise of the paths may come from the same seed.
         data, model, source = self._data, self.model, offspring(torch.Generator().manual_seed(self._seed))
         drawn = PriorPaths.draw(model.product(data), self.num_samples, self._prior.features, data.columns, source)
         H = model.operator(data, self._settings)
         deviation = H.noise.sqrt().to(H.dtype)
-        eps = (deviation.unsqueeze(1) if deviation.ndim else deviation) * self._system.noise_draws
+        eps = (deviation.unsqueeze(1) if deviation.ndim else deviation) * solved.noise_draws
         with torch.no_grad():
-            system = replace(self._system, targets=drawn(data.inputs).T + eps, noise_draws=eps[:, :0])
+            system = replace(solved, targets=drawn(data.inputs).T + eps, noise_draws=eps[:, :0])
         return drawn, self._settings.solve(H, system, source).x
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -146,9 +147,10 @@ class Posterior:
 
         ``probes`` random vectors, whose error falls with their square root; see `pathgp.learning.evidence`.
         """
+        system = self._system.needed("log_marginal_likelihood")
         factor = self._exact._factor if self._exact._factorises else None
         v, settings = self._weights[:, 0], self._settings
-        found = log_marginal_likelihood(self.model.kernel, self._system, v, settings, factor, probes, generator)
+        found = log_marginal_likelihood(self.model.kernel, system, v, settings, factor, probes, generator)
         return replace(found, value=found.value - len(v) * math.log(float(self._scaling.target_scale)))
 
     def leave_one_out(self) -> LeaveOneOut:
@@ -156,7 +158,7 @@ class Posterior:
 
         Exact up to 10,000 rows, above from the weights of the paths; see `pathgp.learning.leave_one_out`.
         """
-        system, scaling = self._system, self._scaling
+        system, scaling = self._system.needed("leave_one_out"), self._scaling
         exact = self._exact._factor if self._exact._factorises else None
         found = leave_one_out(self.model.kernel, system, self._weights, self._settings, exact)
         given = (system.X.to(torch.float64) * scaling.scale + scaling.shift).to(system.X.dtype)
@@ -175,7 +177,7 @@ class Posterior:
         ``noise``: known standard deviations of the new rows, as in `GP.condition`.
         """
         began = time.perf_counter()
-        system, X = self._system, self._system.X
+        system, X = self._system.needed("update"), self._system.X
         new = read_matrix(X_new, "X_new", columns=X.shape[1], like=X)
         y = read_vector(y_new, new.X.shape[0], "y_new", like=X)
         generator = self._settings.generator(generator)
@@ -186,6 +188,17 @@ class Posterior:
         x0 = torch.cat([self._weights, self._weights.new_zeros(len(y), self._weights.shape[1])])
         how = Solve(self._settings, generator, seed, self.report.no_paths, x0, callback, began)
         return Posterior.solved(self.model, self._scaling, grown, self._prior, how)
+
+    def save(self, path: str | os.PathLike[str], data: bool = True) -> None:
+        """Write the posterior to one file, which `pathgp.load` reads; the model and the features are in it.
+
+        ``data=False`` leaves out y and the draws that go with it: of many rows the file takes a third of the space, and
+        ``update``, ``leave_one_out``, ``log_marginal_likelihood`` and variances by neighbours are lost. X stays, for
+        predictions are sums over it. Of several ranks the first one writes. See `pathgp.saving`.
+        """
+        from pathgp.saving import save
+
+        save(self, path, data)
 
     def components(self) -> dict[str, Component]:
         """For a kernel k = sum_c k_c the posterior of each summand, by name: mean, variance and paths of f_c.
@@ -230,15 +243,18 @@ class Posterior:
         self, Xs: Tensor, method: str | None, part: Kernel | None = None, terms: Collection[int] | None = None
     ) -> Tensor:
         """In the model's units, of f or of the summand ``part`` of the kernel with the features ``terms``."""
-        if method is None:
-            method = "solve" if self._prior is None else "neighbours"
+        if method is None and self._prior is None:
+            method = "solve"
+        elif method is None:
+            method = "neighbours" if self._system.is_complete else "samples"
         if method == "solve":
             return self._exact.variance(Xs, part)
         if method not in ("neighbours", "samples"):
             raise ValueError(f"method must be 'neighbours', 'samples' or 'solve', got {method!r}")
         kernel, alpha, memory = self.model.kernel, self._weights[:, 1:], self._settings.memory
         count = NEIGHBOURS if method == "neighbours" else 0
-        estimate = SampledVariance(kernel, self._system, self._require_paths(), alpha, memory, count, part, terms)
+        system = self._system.needed("method='neighbours'") if count else self._system
+        estimate = SampledVariance(kernel, system, self._require_paths(), alpha, memory, count, part, terms)
 
         def values(rows: slice) -> Tensor:
             return self._settings.each_row(lambda X: estimate(X).unsqueeze(0), Xs[rows])

@@ -46,7 +46,7 @@ class Task(Finite):
         start = _default_factor(num_tasks, rank) if factor is None else torch.as_tensor(factor)
         if start.shape != (num_tasks, rank):
             raise ValueError(f"factor must have shape {(num_tasks, rank)}, got {tuple(start.shape)}")
-        self.num_tasks = num_tasks
+        self.num_tasks, self.rank = num_tasks, rank
         self.factor = nn.Parameter(start.detach().to(torch.float64, copy=True))
         scale = torch.as_tensor(scale, dtype=torch.float64)
         self._scale = Positive(scale.expand(num_tasks) if scale.ndim == 0 else scale, "scale")
@@ -87,7 +87,7 @@ class Task(Finite):
         return values.to(torch.int64)
 
     def _settings(self) -> list[str]:
-        return [str(self.num_tasks), f"rank={self.factor.shape[1]}", f"scale={short(self.scale)}"]
+        return [str(self.num_tasks), f"rank={self.rank}", f"scale={short(self.scale)}"]
 
 
 def _default_factor(num_tasks: int, rank: int) -> Tensor:

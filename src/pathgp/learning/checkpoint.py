@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from pathgp.files import replacing
+
 # Raised whenever a file of the previous number could not be continued bit for bit.
 FORMAT = 1
 
@@ -35,18 +37,9 @@ class Checkpoint:
         return step - self._last_step >= self.steps or time.monotonic() - self._last_time >= self.seconds
 
     def write(self, content: dict[str, Any], step: int) -> None:
-        """Write to a neighbour and rename: the file is the old one or the new one, whatever happens."""
-        path = Path(self.path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        neighbour = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        try:
-            with neighbour.open("wb") as file:
-                torch.save({"pathgp checkpoint": FORMAT, **content}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(neighbour, path)
-        finally:
-            neighbour.unlink(missing_ok=True)
+        """Replace the file: it is the old one or the new one, whatever happens."""
+        with replacing(self.path) as file:
+            torch.save({"pathgp checkpoint": FORMAT, **content}, file)
         self._last_step, self._last_time = step, time.monotonic()
 
     def read(self, expected: dict[str, str]) -> dict[str, Any] | None:

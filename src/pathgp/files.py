@@ -1,0 +1,162 @@
+"""Files of plain types and tensors: written atomically, read without running anything, checked by a digest.
+
+    8 bytes   the mark of the format                    4 bytes   its number, little-endian
+    32 bytes  SHA-256 of all that follows               8 bytes   length of the header, little-endian
+    the header, JSON in UTF-8: the tensors' dtypes and shapes, and the content with numbers in place of tensors
+    the tensors, one after the other, as they lie in memory
+
+There is no code in such a file and no name of any: what reads it decides what the plain types mean. The digest tells
+damage, not malice, for whoever writes a file on purpose can compute it; such a file can hold wrong numbers, no more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+# Raised whenever files of a new kind could be misread, or not be read, by versions that know the previous number.
+FORMAT = 1
+
+_MARK = b"\x89pathgp\n"  # the first byte is no text, the last is altered by a transfer as text
+_DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "bool": torch.bool}
+_TENSOR = "$tensor"
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of ``path`` when all is well: the old one or the new one, never a part.
+
+    Written beside ``path``, flushed to the disk and renamed. Folders that are missing are made.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    neighbour = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with neighbour.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(neighbour, path)
+    finally:
+        neighbour.unlink(missing_ok=True)
+
+
+def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
+    """Write dicts with names, lists, numbers, strings, None and tensors; memory O(largest tensor) beside them."""
+    numbered: dict[int, tuple[int, Tensor]] = {}
+    tree = _without_tensors(content, numbered)
+    tensors = [tensor for _, tensor in numbered.values()]
+    kinds = [_kind(tensor) for tensor in tensors]
+    header = json.dumps({"byteorder": sys.byteorder, "tensors": kinds, "content": tree}).encode()
+    digest = hashlib.sha256()
+    with replacing(path) as file:
+        file.write(_MARK + struct.pack("<I", FORMAT) + bytes(digest.digest_size))
+        for part in _parts(header, tensors):
+            digest.update(part)
+            file.write(part)
+        file.seek(len(_MARK) + 4)
+        file.write(digest.digest())
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What `write` was given, tensors on the CPU with the same strides; ValueError for any other file.
+
+    Reads the file twice, first for the digest: nothing in it is looked at before.
+    """
+    path = Path(path)
+    with path.open("rb") as file:
+        mark, number, expected = file.read(len(_MARK)), file.read(4), file.read(hashlib.sha256().digest_size)
+        if mark != _MARK:
+            raise ValueError(f"{path} is not a file that pathgp has saved, or its beginning is damaged")
+        if (found := int.from_bytes(number, "little")) > FORMAT:
+            told = f"{path} has file format {found}, this version of pathgp reads {FORMAT}"
+            raise ValueError(f"{told}: update pathgp, unless the file is damaged")
+        start = file.tell()
+        if found < FORMAT or hashlib.file_digest(file, "sha256").digest() != expected:
+            raise ValueError(f"{path} is damaged: its content does not match its digest. Fetch or save it again")
+        end = file.seek(0, os.SEEK_END)
+        file.seek(start)
+        try:
+            return _read(file, end)
+        except Exception as error:
+            raise ValueError(f"{path} has the digest of a file of pathgp but not its content: {error!r}") from error
+
+
+def _parts(header: bytes, tensors: list[Tensor]) -> Iterator[Any]:
+    """All that the digest covers, piece by piece."""
+    yield struct.pack("<Q", len(header)) + header
+    for tensor in tensors:
+        dense = tensor.detach().permute(_order(tensor)).contiguous().cpu()
+        yield dense.flatten().view(torch.uint8).numpy().data
+
+
+def _read(file: BinaryIO, end: int) -> dict[str, Any]:
+    (length,) = struct.unpack("<Q", file.read(8))
+    header = json.loads(file.read(min(length, end)))
+    if header["byteorder"] != sys.byteorder:
+        raise ValueError(f"its numbers are {header['byteorder']}-endian, those of this machine are not")
+    tensors = []
+    for name, shape, order in header["tensors"]:
+        dtype = _DTYPES[name]
+        count = dtype.itemsize
+        for size in shape:
+            count *= size
+        # Before memory is taken for it, and minus one is no size.
+        if min(shape, default=0) < 0 or count > end - file.tell():
+            raise ValueError(f"a tensor of shape {shape} is longer than the file")
+        dense = torch.empty(shape, dtype=dtype)
+        if count:
+            file.readinto(dense.flatten().view(torch.uint8).numpy().data)  # type: ignore[attr-defined]
+        tensors.append(dense.permute([order.index(i) for i in range(len(order))]))
+    if file.tell() != end:
+        raise ValueError("there is more in it than its header says")
+    content: dict[str, Any] = _with_tensors(header["content"], tensors)
+    return content
+
+
+def _kind(tensor: Tensor) -> tuple[str, list[int], list[int]]:
+    """Dtype, shape and order of the dimensions as they are stored, largest stride first.
+
+    The order is kept because products of the same numbers differ in the last digit between rows and columns first.
+    """
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in _DTYPES:
+        raise TypeError(f"a tensor of dtype {name} has no place in a file")
+    order = _order(tensor)
+    return name, [tensor.shape[i] for i in order], order
+
+
+def _order(tensor: Tensor) -> list[int]:
+    strides = tensor.stride()
+    return sorted(range(tensor.ndim), key=lambda i: -strides[i])
+
+
+def _without_tensors(value: Any, numbered: dict[int, tuple[int, Tensor]]) -> Any:
+    """The content with a number in place of each tensor; the same tensor gets the same number."""
+    if isinstance(value, Tensor):
+        return {_TENSOR: numbered.setdefault(id(value), (len(numbered), value))[0]}
+    if isinstance(value, dict):
+        return {name: _without_tensors(part, numbered) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_tensors(part, numbered) for part in value]
+    return value
+
+
+def _with_tensors(value: Any, tensors: list[Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_with_tensors(part, tensors) for part in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {_TENSOR}:
+        return tensors[value[_TENSOR]]
+    return {name: _with_tensors(part, tensors) for name, part in value.items()}
