@@ -1,0 +1,257 @@
+"""The door to scikit-learn: a regressor for pipelines, grid searches and frames.
+
+    from pathgp.sklearn import GPRegressor
+
+    model = GPRegressor().fit(X, y)
+    mean, std = model.predict(X_new, return_std=True)
+    functions = model.sample_paths(16)               # functions(X_new) is (16, m)
+
+Frames may hold text and categorical columns: they become one column per category, 0 or 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from pathgp import kernels
+from pathgp.learning.report import FitReport
+from pathgp.models import GP
+from pathgp.posterior import Posterior
+from pathgp.solvers import Solver
+
+try:
+    from sklearn.base import BaseEstimator, RegressorMixin
+    from sklearn.utils import check_random_state
+    from sklearn.utils.validation import check_array, check_is_fitted, check_X_y, validate_data
+except ImportError as error:
+    raise ImportError("the door to scikit-learn needs it: pip install 'pathgp[sklearn]'") from error
+
+KERNELS: dict[str, Callable[[torch.Tensor], kernels.Kernel]] = {
+    "squared-exponential": kernels.SquaredExponential,
+    "matern-1/2": lambda lengthscale: kernels.Matern(0.5, lengthscale),
+    "matern-3/2": lambda lengthscale: kernels.Matern(1.5, lengthscale),
+    "matern-5/2": lambda lengthscale: kernels.Matern(2.5, lengthscale),
+    "rational-quadratic": lambda lengthscale: kernels.RationalQuadratic(1.0, lengthscale),
+}
+_DTYPES = (np.float64, np.float32)
+# Up to so many rows the exact gradient is the cheapest one, and nothing is random.
+_EXACT = 1000
+
+
+class GPRegressor(RegressorMixin, BaseEstimator):
+    """Gaussian process regression with learned hyperparameters.
+
+    Up to 1,000 rows hyperparameters and standard deviations are found exactly; beyond that gradients and standard
+    deviations come from ``samples`` posterior samples (see `GP.fit` and `Posterior.variance`). Several outputs are
+    modelled one by one.
+
+    Args:
+        kernel: a kernel, or the name of one with a length scale per column: "squared-exponential", "matern-1/2",
+            "matern-3/2", "matern-5/2" or "rational-quadratic". It refers to standardised inputs and targets where
+            ``standardise`` is on.
+        noise: standard deviation of the noise to start from, in the same units.
+        standardise: shift and scale inputs and targets to mean zero and standard deviation one inside the model.
+        steps: steps of the optimiser, at most; 0 keeps the hyperparameters as they are.
+        optimiser: "lbfgs" or "adam".
+        initialise: "data" starts from median distances, "subsets" from fits of small subsets, None from the values of
+            the kernel and the noise.
+        samples: posterior samples, and probes of the gradient.
+        solver: of the linear systems, by name or with settings.
+        tol: relative residual of the linear systems.
+        max_epochs: budget of each solve in products with the kernel matrix.
+        device: of the computations, such as "cuda"; None is the CPU.
+        progress: show a progress bar while learning.
+        random_state: a seed, a generator of NumPy, or None for fresh draws at every fit.
+
+    Attributes:
+        posteriors_: one `Posterior` per output, of the learned model.
+        kernel_: the learned kernel of the first output.
+        reports_: one `FitReport` per output; None where there was nothing to learn.
+        categories_: the categories of every text column, by its name.
+        n_features_in_: number of columns of X.
+        feature_names_in_: their names, where X is a frame.
+    """
+
+    posteriors_: list[Posterior]
+    reports_: list[FitReport | None]
+    categories_: dict[Any, list[Any]]
+
+    def __init__(
+        self,
+        *,
+        kernel: str | kernels.Kernel = "matern-5/2",
+        noise: float = 0.1,
+        standardise: bool = True,
+        steps: int = 100,
+        optimiser: str = "lbfgs",
+        initialise: str | None = "data",
+        samples: int = 64,
+        solver: str | Solver = "auto",
+        tol: float = 1e-2,
+        max_epochs: float | None = None,
+        device: str | None = None,
+        progress: bool = False,
+        random_state: Any = 0,
+    ) -> None:
+        self.kernel = kernel
+        self.noise = noise
+        self.standardise = standardise
+        self.steps = steps
+        self.optimiser = optimiser
+        self.initialise = initialise
+        self.samples = samples
+        self.solver = solver
+        self.tol = tol
+        self.max_epochs = max_epochs
+        self.device = device
+        self.progress = progress
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: ArrayLike, noise: ArrayLike | None = None) -> GPRegressor:
+        """Learn from X (n, d) and y (n,) or (n, outputs); ``noise``: known standard deviations of y (n,)."""
+        self.categories_ = _categories(X)
+        if self.categories_:
+            validate_data(self, X, skip_check_array=True)
+            X, y = check_X_y(self._numbers(X), y, dtype=_DTYPES, y_numeric=True, multi_output=True)
+        else:
+            X, y = validate_data(self, X, y, dtype=_DTYPES, y_numeric=True, multi_output=True)
+        y = np.asarray(y, dtype=X.dtype)
+        self._one_output = y.ndim == 1
+        generator = torch.Generator().manual_seed(check_random_state(self.random_state).randint(2**31))
+        inputs, known = self._tensor(X), None if noise is None else self._tensor(np.asarray(noise, dtype=X.dtype))
+        self.posteriors_, self.reports_ = [], []
+        for output in y.reshape(len(y), -1).T:
+            gp = GP(self._kernel(X.shape[1]), noise=self.noise, standardise=self.standardise)
+            targets = self._tensor(np.ascontiguousarray(output))
+            common: dict[str, Any] = {"noise": known, "solver": self.solver, "samples": self.samples, "tol": self.tol}
+            common |= {"max_epochs": self.max_epochs, "generator": generator}
+            if self.steps:
+                report = gp.fit(
+                    inputs,
+                    targets,
+                    steps=self.steps,
+                    optimiser=self.optimiser,
+                    initialise=self.initialise,
+                    estimator="exact" if len(X) <= _EXACT else "pathwise",
+                    progress=self.progress,
+                    **common,
+                )
+                self.reports_.append(report)
+                self.posteriors_.append(gp.posterior)
+            else:
+                self.reports_.append(None)
+                self.posteriors_.append(gp.condition(inputs, targets, **common))
+        self.kernel_ = self.posteriors_[0].model.kernel
+        return self
+
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+        """Posterior mean at X (m, d): (m,) or (m, outputs).
+
+        With ``return_std`` also the standard deviations of f, of the same shape; with ``return_cov`` also its
+        covariances (m, m) or (m, m, outputs). Noise is not in them.
+        """
+        if return_std and return_cov:
+            raise ValueError("ask for return_std or for return_cov, not for both")
+        X = self._read(X)
+        mean = self._stacked([posterior.mean(X) for posterior in self.posteriors_])
+        if return_std:
+            return mean, self._stacked([self._variance(posterior, X) for posterior in self.posteriors_]) ** 0.5
+        if return_cov:
+            return mean, self._stacked([posterior.covariance(X) for posterior in self.posteriors_])
+        return mean
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> NDArray[np.floating]:
+        """Joint draws of f at X from the posterior: (m, n_samples) or (m, outputs, n_samples)."""
+        X = self._read(X)
+        generator = torch.Generator().manual_seed(check_random_state(random_state).randint(2**31))
+        draws = [posterior.sample(X, n_samples, generator) for posterior in self.posteriors_]
+        return self._stacked([draw.T for draw in draws], axis=1)
+
+    def sample_paths(self, k: int) -> Callable[[Any], NDArray[np.floating]]:
+        """k of the ``samples`` functions that came with the posterior: X (m, d) to (k, m) or (k, m, outputs).
+
+        The same functions at every call.
+        """
+        check_is_fitted(self)
+        if not 1 <= k <= self.samples:
+            raise ValueError(f"k must be between 1 and samples={self.samples}, got {k}")
+
+        def functions(X: Any) -> NDArray[np.floating]:
+            inputs = self._read(X)
+            return self._stacked([posterior.paths(inputs)[:k] for posterior in self.posteriors_])
+
+        return functions
+
+    def log_marginal_likelihood(self) -> float:
+        """Of the learned hyperparameters, the sum over outputs; exact or estimated, see `Posterior`."""
+        check_is_fitted(self)
+        return float(sum(posterior.log_marginal_likelihood().value for posterior in self.posteriors_))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _kernel(self, columns: int) -> kernels.Kernel:
+        if isinstance(self.kernel, kernels.Kernel):
+            return self.kernel
+        if self.kernel not in KERNELS:
+            names = ", ".join(map(repr, KERNELS))
+            raise ValueError(f"kernel must be a pathgp kernel or one of {names}, got {self.kernel!r}")
+        return kernels.Scale(KERNELS[self.kernel](torch.ones(columns, dtype=torch.float64)), 1.0)
+
+    def _variance(self, posterior: Posterior, X: torch.Tensor) -> Any:
+        return posterior.variance(X, method="solve" if posterior.report.rows <= _EXACT else None)
+
+    def _read(self, X: Any) -> torch.Tensor:
+        check_is_fitted(self)
+        if self.categories_:
+            validate_data(self, X, reset=False, skip_check_array=True)
+            return self._tensor(check_array(self._numbers(X), dtype=_DTYPES))
+        return self._tensor(validate_data(self, X, dtype=_DTYPES, reset=False))
+
+    def _tensor(self, values: NDArray[Any]) -> torch.Tensor:
+        return torch.tensor(values, device=self.device)
+
+    def _stacked(self, parts: list[Any], axis: int = -1) -> NDArray[np.floating]:
+        arrays = [part.detach().cpu().numpy() for part in parts]
+        return arrays[0] if self._one_output else np.stack(arrays, axis=axis)
+
+    def _numbers(self, X: Any) -> NDArray[np.float64]:
+        """A frame with a column of 0 and 1 for every category of its text columns."""
+        columns: list[NDArray[np.float64]] = []
+        for name in self.feature_names_in_:
+            values = X[name].to_numpy()
+            if name not in self.categories_:
+                columns.append(values.astype(np.float64))
+                continue
+            known = self.categories_[name]
+            for row, value in enumerate(values):
+                if value not in known:
+                    raise ValueError(
+                        f"column {name!r} has {value!r} in row {row}, which is none of its categories at the fit: "
+                        + ", ".join(map(repr, known))
+                    )
+            columns += [(values == category).astype(np.float64) for category in known]
+        return np.stack(columns, 1)
+
+
+def _categories(X: Any) -> dict[Any, list[Any]]:
+    """The categories of the text columns of a frame, by name; nothing for arrays and frames of numbers."""
+    if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
+        return {}
+    found = {}
+    for name in X.columns:
+        values, kind = X[name].to_numpy(), str(X[name].dtype).lower()
+        if not (kind.startswith(("categor", "enum")) or values.dtype.kind in "OUT"):
+            continue
+        missing = [row for row, value in enumerate(values) if value is None or value != value]
+        if missing:
+            raise ValueError(f"column {name!r} has no value in row {missing[0]}: fill it or leave the row out")
+        found[name] = sorted(set(values.tolist()), key=str)
+    return found

@@ -1,0 +1,149 @@
+"""The regressor of scikit-learn's kind."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pathgp
+from pathgp import kernels
+
+pytest.importorskip("sklearn", reason="the door to scikit-learn needs scikit-learn")
+
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from pathgp.sklearn import KERNELS, GPRegressor
+
+
+@parametrize_with_checks([GPRegressor(steps=20)])  # type: ignore[untyped-decorator]
+@pytest.mark.filterwarnings("ignore")
+def test_estimator_checks(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def data(n: int = 80, seed: int = 0) -> tuple[Any, Any]:
+    draw = np.random.default_rng(seed)
+    X = draw.uniform(size=(n, 2))
+    return X, np.sin(6 * X[:, 0]) + X[:, 1] + 0.1 * draw.standard_normal(n)
+
+
+def test_predictions_are_those_of_the_model() -> None:
+    X, y = data()
+    Xs = data(20, 1)[0]
+    model = GPRegressor(steps=30).fit(X, y)
+    gp = pathgp.GP(kernels.Scale(kernels.Matern(2.5, np.ones(2)), 1.0), noise=0.1, standardise=True)
+    gp.fit(X, y, steps=30, optimiser="lbfgs", estimator="exact", initialise="data")
+    mean, std = model.predict(Xs, return_std=True)
+    np.testing.assert_allclose(mean, gp.posterior.mean(Xs), atol=1e-6)
+    np.testing.assert_allclose(std, gp.posterior.variance(Xs, method="solve") ** 0.5, atol=1e-6)
+    mean, covariance = model.predict(Xs, return_cov=True)
+    np.testing.assert_allclose(np.diag(covariance), std**2, atol=1e-8)
+    assert model.score(X, y) > 0.95
+    assert model.log_marginal_likelihood() == pytest.approx(gp.posterior.log_marginal_likelihood().value, abs=1e-4)
+    assert model.reports_[0].history
+    draws = model.sample_y(Xs, 2000)
+    assert draws.shape == (20, 2000)
+    # Five standard errors of 20 means: a false alarm in 90,000 runs.
+    assert (np.abs(draws.mean(1) - mean) < 5 * std / 2000**0.5).all()
+    with pytest.raises(ValueError, match="not for both"):
+        model.predict(Xs, return_std=True, return_cov=True)
+
+
+def test_paths_are_functions() -> None:
+    X, y = data()
+    Xs = data(20, 1)[0]
+    functions = GPRegressor(steps=5, random_state=0).fit(X, y).sample_paths(3)
+    assert functions(Xs).shape == (3, 20)
+    np.testing.assert_allclose(functions(Xs)[:, :7], functions(Xs[:7]), atol=1e-9)
+    with pytest.raises(ValueError, match="k must be between 1 and samples=64, got 65"):
+        GPRegressor(steps=0).fit(X, y).sample_paths(65)
+
+
+def test_several_outputs() -> None:
+    X, y = data()
+    both = np.stack([y, -2 * y + 1], 1)
+    model = GPRegressor(steps=10).fit(X, both)
+    mean, std = model.predict(X[:5], return_std=True)
+    assert mean.shape == std.shape == (5, 2)
+    alone = GPRegressor(steps=10).fit(X, y).predict(X[:5])
+    np.testing.assert_allclose(mean[:, 0], alone, atol=1e-8)
+    np.testing.assert_allclose(mean[:, 1], 1 - 2 * alone, atol=0.05)
+    assert model.predict(X[:5], return_cov=True)[1].shape == (5, 5, 2)
+    assert model.sample_y(X[:5], 3).shape == (5, 2, 3)
+    assert model.sample_paths(4)(X[:5]).shape == (4, 5, 2)
+
+
+def test_pipelines_searches_clones_and_pickles() -> None:
+    X, y = data()
+    pipeline = make_pipeline(StandardScaler(), GPRegressor(steps=3, standardise=False))
+    search = GridSearchCV(pipeline, {"gpregressor__kernel": ["matern-1/2", kernels.Matern(2.5)]}, cv=2).fit(X, y)
+    assert search.best_score_ > 0.5
+    model = GPRegressor(kernel=kernels.Matern(1.5, 0.5), steps=3).fit(X, y)
+    assert repr(clone(model)) == repr(model)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(X[:4]), model.predict(X[:4]))
+    np.testing.assert_array_equal(again.sample_paths(2)(X[:4]), model.sample_paths(2)(X[:4]))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_by_name(name: str) -> None:
+    X, y = data(30)
+    assert GPRegressor(kernel=name, steps=3).fit(X, y).score(X, y) > 0.5
+
+
+def test_known_noise_and_wrong_names() -> None:
+    X, y = data(30)
+    noise = np.full(30, 0.1)
+    noise[0] = 100.0
+    y[0] = 50.0
+    model = GPRegressor(steps=10, standardise=False).fit(X, y, noise=noise)
+    assert abs(model.predict(X[:1])[0]) < 5
+    with pytest.raises(ValueError, match="kernel must be a pathgp kernel or one of 'squared-exponential'"):
+        GPRegressor(kernel="rbf").fit(X, y)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_frames_with_text(library: str) -> None:
+    frames = pytest.importorskip(library)
+    X, y = data(60)
+    city = np.array(["Bath", "Cambridge", "York"])[np.arange(60) % 3]
+    frame = frames.DataFrame({"a": X[:, 0], "city": city, "b": X[:, 1]})
+    y = y + 3.0 * (city == "York")
+    model = GPRegressor(steps=20).fit(frame, y)
+    assert list(model.feature_names_in_) == ["a", "city", "b"]
+    assert model.n_features_in_ == 3
+    assert model.categories_ == {"city": ["Bath", "Cambridge", "York"]}
+    assert model.score(frame, y) > 0.95
+    one_hot = np.stack([X[:, 0], *(city == name for name in ("Bath", "Cambridge", "York")), X[:, 1]], 1)
+    np.testing.assert_allclose(model.predict(frame), GPRegressor(steps=20).fit(one_hot, y).predict(one_hot), atol=1e-8)
+    other = frames.DataFrame({"a": [0.1], "city": ["Oxford"], "b": [0.2]})
+    with pytest.raises(ValueError, match="column 'city' has 'Oxford' in row 0, which is none of its categories"):
+        model.predict(other)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frames.DataFrame({"b": [0.1], "city": ["York"], "a": [0.2]}))
+    with pytest.raises(ValueError, match="column 'city' has no value in row 1"):
+        GPRegressor().fit(frames.DataFrame({"a": [0.1, 0.2], "city": ["York", None]}), [0.0, 1.0])
+
+
+def test_many_rows_go_through_samples() -> None:
+    X, y = data(1100)
+    model = GPRegressor(steps=3, samples=16, random_state=0).fit(X, y)
+    _, std = model.predict(X[:50], return_std=True)
+    exact = model.posteriors_[0].variance(X[:50], method="solve") ** 0.5
+    assert np.abs(std / exact - 1).mean() < 0.2
+    assert model.score(X, y) > 0.9
+
+
+def test_the_hint_where_scikit_learn_is_missing() -> None:
+    program = "import sys; sys.modules['sklearn.base'] = None; import pathgp.sklearn"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "pip install 'pathgp[sklearn]'" in done.stderr.splitlines()[-1]
