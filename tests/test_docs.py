@@ -12,7 +12,7 @@ pytest.importorskip("matplotlib")
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-@pytest.mark.parametrize("page", ["grids.md", "learning.md", "doors/gpytorch.md", "doors/sklearn.md"])
+@pytest.mark.parametrize("page", ["grids.md", "learning.md", "saving.md", "doors/gpytorch.md", "doors/sklearn.md"])
 def test_code_runs(page: str) -> None:
     if page.startswith("doors/"):
         pytest.importorskip(Path(page).stem)
