@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from typing import Any
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 import reference
 from pathgp import kernels as K
+from pathgp.grid_posterior import GridPosterior
 from pathgp.models import LatentKroneckerGP
 from reference import Covariance
 
@@ -104,3 +107,36 @@ class Grid:
 
 
 GRIDS = [Grid(k, missing) for k in SIZES for missing in (0.0, 0.3, 0.8)]
+
+TIGHT: dict[str, Any] = {"tol": 1e-10}
+
+
+def places(grid: Grid) -> dict[str, Inputs]:
+    """Where a posterior is asked: on the grid, at inputs new in one side, in all, and mixed."""
+    rest: Inputs = [None] * (grid.k - 1)
+    return {
+        "training": [None, *rest],
+        "new rows": [grid.new[0], *rest],
+        "new columns": [*rest, grid.new[-1]],
+        "all new": grid.new,
+        "mixed": grid.mixed[: max(1, grid.k - 1)] + ([grid.new[-1]] if grid.k > 1 else []),
+    }
+
+
+PLACES = list(places(Grid(1)))
+
+
+@cache
+def sampled(k: int, missing: float = 0.3) -> GridPosterior:
+    grid = Grid(k, missing)
+    return grid.model.condition(grid.factors, grid.Y, samples=4096, generator=seeded(), **TIGHT)
+
+
+def close(found: Tensor, expected: Tensor, atol: float = 1e-6) -> None:
+    torch.testing.assert_close(found.flatten(), expected, rtol=0.0, atol=atol)
+
+
+def assert_variance(found: Tensor, exact: Tensor, samples: int = 4096) -> None:
+    """Relative standard error at most sqrt(2 / s): normal to first order, Bonferroni, a false-alarm rate of 1e-6."""
+    limit = stats.norm.isf(0.5e-6 / exact.numel()) * math.sqrt(2.0 / samples)
+    assert float((found.flatten() / exact - 1.0).abs().max()) <= limit

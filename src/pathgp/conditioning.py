@@ -207,20 +207,26 @@ def solve_system(
         seed=how.seed,
         no_paths=how.no_paths,
     )
+    warn_unless_converged(solution, settings.tol)
+    return solution.x, report
+
+
+def warn_unless_converged(solution: Solution, tol: float) -> None:
+    """A warning at the user's line, with its remedy, where a solver stopped short."""
     if not solution.converged:
         warnings.warn(
-            f"{solution.solver} ended {solution.status.name} with a worst residual of {report.worst_residual:.1e} "
-            f"(tol {settings.tol:.0e}): {solution.status.value}",
+            f"{solution.solver} ended {solution.status.name} with a worst residual of "
+            f"{float(solution.residual.max()):.1e} (tol {tol:.0e}): {solution.status.value}",
             ConvergenceWarning,
             stacklevel=_levels_to_the_caller(),
         )
-    return solution.x, report
 
 
 def _levels_to_the_caller() -> int:
     """How many frames up the package was entered: a warning belongs to that line."""
     levels, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pathgp."):
+    # Cached properties are entered through functools.
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("pathgp.", "functools")):
         levels, frame = levels + 1, frame.f_back
     return levels
 

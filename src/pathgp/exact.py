@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
@@ -29,11 +30,19 @@ class ExactCovariance:
     """K(Xs, Xs) - K(Xs, X) H^-1 K(X, Xs), in the model's units, within the memory budget.
 
     Up to 10,000 rows, and whenever Cholesky was asked for, from a float64 factor of H; above from iterative solves,
-    one per row of Xs. Differentiable in Xs.
+    one per row of Xs. Differentiable in Xs. ``operator`` makes the H of these solves, by default that of the settings.
     """
 
-    def __init__(self, kernel: Kernel, X: Tensor, deviation: Tensor, settings: Settings) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        X: Tensor,
+        deviation: Tensor,
+        settings: Settings,
+        operator: Callable[[], Operator] | None = None,
+    ) -> None:
         self._kernel, self._X, self._deviation, self._settings = kernel, X, deviation, settings
+        self._make = operator or (lambda: settings.operator(kernel, X, deviation))
         self._budget = settings.budget(X.device)
         asked = len(X) <= _FACTOR_ROWS or isinstance(settings.solver, Cholesky)
         # 16 n^2 bytes while the factor is made.
@@ -112,4 +121,4 @@ class ExactCovariance:
 
     @cached_property
     def _operator(self) -> Operator:
-        return self._settings.operator(self._kernel, self._X, self._deviation)
+        return self._make()

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pathgp.conditioning import Settings, Solve, System, solve_system
-from pathgp.inputs import Array, read_matrix, whole_number
+from pathgp.conditioning import Settings, Solve, System, solve_system, warn_unless_converged
+from pathgp.exact import ExactCovariance
+from pathgp.inputs import Array, read_matrix, read_side, whole_number
 from pathgp.learning.evidence import Evidence, log_density
-from pathgp.models.grid import GridObservations, GridPrior, extended_root, prior_variance
+from pathgp.models.grid import GridObservations, GridPrior, cells, extended_root, prior_variance
 from pathgp.operators.kronecker import along_sides, scattered
 from pathgp.operators.memory import memory_budget, spans
 from pathgp.pathwise import PriorPaths, variance_from_moments
@@ -111,6 +112,16 @@ class GridPosterior:
             variance = variance + self.model.noise.square().to(variance)
         return give(self._data.scaling.restore_variance(variance))
 
+    def covariance(self, *inputs: Array | None) -> Array:
+        """Exact posterior covariance (g, g) of f between all g = g_1 ... g_k cells of a grid of inputs, row by row.
+
+        K(G, G) - K(G, X) H^-1 K(X, G), from a factor of H up to 10,000 observed cells, above from g solves. Memory
+        O(g^2).
+        """
+        sides, give = self._read(inputs)
+        found = self._exact.covariance(cells(self._used(sides)))
+        return give(self._data.scaling.restore_variance(found).to(self._data.dtype))
+
     def sample(self, *inputs: Array | None, num: int | None = None, generator: torch.Generator | None = None) -> Array:
         """Exact joint draws (num, g_1, ..., g_k) at a grid of inputs, at most as many as were solved for.
 
@@ -136,8 +147,7 @@ class GridPosterior:
         prior, weights = self._functions
         centre = self._explained(sides, self._weights[:, :1] - weights)
         used = self._used(sides)
-        shape = torch.Size([len(G) for G in used])
-        f = prior(_cells(used, shape)).T.reshape(*shape, self.num_samples)
+        f = prior(cells(used)).T.reshape(*(len(G) for G in used), self.num_samples)
         return give(self._restored((f + centre).movedim(-1, 0), sides))
 
     def at(self, points: Array, generator: torch.Generator | None = None) -> Predictions:
@@ -146,8 +156,7 @@ class GridPosterior:
         Joint draws at these points. Time O(m p) for p cells, and O(m^3) for the roots.
         """
         read = read_matrix(points, "points", columns=self._data.columns, like=self._data.originals[0])
-        widths = [F.shape[1] for F in self._data.factors]
-        given = list(read.X.split(widths, 1))
+        given = list(read.X.split(self._data.widths, 1))
         scaled = [scaling.inputs(G) for scaling, G in zip(self._data.scalings, given, strict=True)]
         crosses = [k(G, F) for k, G, F in zip(self.model.sides, scaled, self._data.factors, strict=True)]
         both = _row_by_row(crosses, self._scattered(self._weights))
@@ -229,8 +238,7 @@ class GridPosterior:
                 sides.append(None)
                 continue
             is_numpy = not isinstance(G, Tensor)
-            column = G[:, None] if getattr(G, "ndim", 2) == 1 else G
-            sides.append(scaling.inputs(read_matrix(column, f"inputs {i}", columns=F.shape[1], like=F).X))
+            sides.append(scaling.inputs(read_side(G, f"inputs {i}", F, columns=F.shape[1]).X))
         return sides, lambda result: result.detach().cpu().numpy() if is_numpy else result
 
     def _used(self, sides: Sequence[Tensor | None]) -> list[Tensor]:
@@ -252,8 +260,8 @@ class GridPosterior:
         roots = [extended_root(k, F, G) for k, F, G in parts]
         W = self._extended(roots, generator)
         S = [root.to(W) for root, _ in roots]
-        cells = max(W.shape[:-1].numel(), math.prod(len(root) for root in S))
-        step = max(1, memory_budget(self._settings.memory, W.device) // (8 * W.element_size() * cells))
+        size = max(W.shape[:-1].numel(), math.prod(len(root) for root in S))
+        step = max(1, memory_budget(self._settings.memory, W.device) // (8 * W.element_size() * size))
         for part in spans(num, step):
             yield along_sides(S, W[..., part]), self._explained(sides, self._weights[:, 1:][:, part])
 
@@ -261,6 +269,13 @@ class GridPosterior:
         if self._prior is None:
             raise ValueError("this posterior has no samples: use condition(samples=64)")
         shapes = [(len(F), new) for F, (_, new) in zip(self._data.factors, roots, strict=True)]
+        w, budget = self._prior.w, self._settings.budget(self._data.device)
+        needed = w.element_size() * w.shape[-1] * math.prod(old + new for old, new in shapes)
+        if needed > max(budget, 2 * w.nbytes):
+            raise ValueError(
+                f"draws that continue the old ones to so many new inputs take {needed / 1e9:.2g} GB, and the memory "
+                f"budget is {budget / 1e9:.2g} GB: ask for fewer inputs at once, or use paths"
+            )
         return self._prior.extended(shapes, generator)
 
     def _restored(self, values: Tensor, sides: Sequence[Tensor | None]) -> Tensor:
@@ -272,8 +287,13 @@ class GridPosterior:
             F if G is None else G * scaling.scale.to(G) + scaling.shift.to(G)
             for G, F, scaling in zip(sides, self._data.originals, self._data.scalings, strict=True)
         ]
-        shape = torch.Size([len(G) for G in given])
-        return restored + self.model.mean_at(_cells(given, shape)).view(shape)
+        return restored + self.model.mean_at(cells(given)).view([len(G) for G in given])
+
+    @cached_property
+    def _exact(self) -> ExactCovariance:
+        model, data, settings = self.model, self._data, self._settings
+        kernel, deviation = model.product(data.widths), self._system.deviation
+        return ExactCovariance(kernel, data.inputs, deviation, settings, lambda: model.operator(data, settings))
 
     @cached_property
     def _functions(self) -> tuple[PriorPaths, Tensor]:
@@ -283,19 +303,16 @@ class GridPosterior:
         solved = self._system.needed("paths")
         # The noise of the paths may come from the same seed.
         data, model, source = self._data, self.model, offspring(torch.Generator().manual_seed(self._seed))
-        drawn = PriorPaths.draw(model.product(data), self.num_samples, self._prior.features, data.columns, source)
+        kernel, features = model.product(data.widths), self._prior.features
+        drawn = PriorPaths.draw(kernel, self.num_samples, features, data.columns, source)
         H = model.operator(data, self._settings)
         deviation = H.noise.sqrt().to(H.dtype)
         eps = (deviation.unsqueeze(1) if deviation.ndim else deviation) * solved.noise_draws
         with torch.no_grad():
             system = replace(solved, targets=drawn(data.inputs).T + eps, noise_draws=eps[:, :0])
-        return drawn, self._settings.solve(H, system, source).x
-
-
-def _cells(sides: Sequence[Tensor], shape: torch.Size) -> Tensor:
-    """The inputs of all cells of a grid, row by row: (g_1 ... g_k, d_1 + ... + d_k)."""
-    places = torch.unravel_index(torch.arange(shape.numel(), device=sides[0].device), shape)
-    return torch.cat([G[place] for G, place in zip(sides, places, strict=True)], 1)
+        solution = self._settings.solve(H, system, source)
+        warn_unless_converged(solution, self._settings.tol)
+        return drawn, solution.x
 
 
 def _row_by_row(matrices: Sequence[Tensor], grid: Tensor) -> Tensor:

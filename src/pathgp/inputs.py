@@ -92,13 +92,18 @@ def read_factors(factors: Any, shape: tuple[int, ...], sides: int, like: Tensor)
         if F is None:
             found.append(torch.arange(p, dtype=like.dtype, device=like.device).unsqueeze(1))
             continue
-        tensor, is_numpy = _tensor(F, f"factor {i}")
-        column = tensor.unsqueeze(1) if tensor.ndim == 1 else tensor
-        matrix = read_matrix(column, f"factor {i}").X
+        matrix = read_side(F, f"factor {i}", like).X
         if len(matrix) != p:
             raise ValueError(f"factor {i} has {len(matrix)} rows, side {i} of Y has {p} cells")
-        found.append(_match(matrix, like, f"factor {i}", is_numpy))
+        found.append(matrix)
     return found
+
+
+def read_side(F: Array, name: str, like: Tensor | None = None, columns: int | None = None) -> Matrix:
+    """Check the inputs of one side of a grid, (p, d) or (p,), as `read_matrix` does."""
+    tensor, is_numpy = _tensor(F, name)
+    X = read_matrix(tensor.unsqueeze(1) if tensor.ndim == 1 else tensor, name, columns).X
+    return Matrix(X if like is None else _match(X, like, name, is_numpy), is_numpy)
 
 
 def whole_number(value: Any, name: str, least: int) -> int:

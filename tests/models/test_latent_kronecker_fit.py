@@ -117,7 +117,7 @@ def test_the_pathwise_fit_is_near_the_exact_optimum(k: int) -> None:
     grid = Grid(k)
     exact, pathwise = grid.model, grid.model
     for gp in (exact, pathwise):
-        gp.constrain("lengthscale", bounds=(0.05, 5.0))
+        gp.constrain("lengthscale", bounds=(0.05, 5.0)).constrain("0.signal", bounds=(0.0, math.inf))
     exact.fit(grid.factors, grid.Y, estimator="exact", optimiser="lbfgs", steps=50, min_gain=0.0, samples=1)
     options = {"samples": 256, "solver": "cholesky", "tol": 1e-9, "min_gain": 0.0}
     report = pathwise.fit(grid.factors, grid.Y, optimiser="lbfgs", steps=50, generator=seeded(1), **options)
@@ -222,6 +222,7 @@ def test_few_cells() -> None:
     ("options", "error", "match"),
     [
         ({"step": 3}, TypeError, "fit has no option step$"),
+        ({"backend": "dense"}, ValueError, "dense matrix where that is cheaper: leave backend='auto'"),
         ({"coarse": True}, ValueError, "a grid is learned from as a whole: coarse=True and .* are for tables"),
         ({"initialise": "subsets"}, ValueError, "a grid is learned from as a whole"),
         ({"initialise": "random"}, ValueError, "initialise must be None, 'data' or 'subsets'"),

@@ -92,6 +92,16 @@ class Product(_Combination):
         return _with_dims(" * ".join(_factor(kernel) for kernel in self.parts), self)
 
 
+def leaves(kernel: Kernel, columns: Sequence[int]) -> list[tuple[Kernel, tuple[int, ...]]]:
+    """The kernels that an expression is made of, each with those of the given columns of X that it sees."""
+    # A column that is not there is for the kernel to complain about.
+    chosen = range(len(columns)) if kernel.active_dims is None else kernel.active_dims
+    seen = tuple(columns[i] for i in chosen if i < len(columns))
+    inside = [k for c in kernel.children() for k in (c if isinstance(c, nn.ModuleList) else [c])]
+    parts = [child for child in inside if isinstance(child, Kernel)]
+    return [leaf for part in parts for leaf in leaves(part, seen)] if parts else [(kernel, seen)]
+
+
 # Without gradients the terms are accumulated in place: two tiles exist at once, not one per kernel.
 
 

@@ -148,8 +148,8 @@ def _checked_bounds(bounds: tuple[float, float], name: str) -> tuple[float, floa
         low, high = (float(b) for b in bounds)
     except (TypeError, ValueError):
         raise TypeError(f"bounds of {name} must be two numbers (low, high), got {bounds!r}") from None
-    if not 0 < low < high < float("inf"):
-        raise ValueError(f"bounds of {name} must satisfy 0 < low < high < inf, got {bounds}")
+    if not 0 <= low < high:
+        raise ValueError(f"bounds of {name} must satisfy 0 <= low < high, got {bounds}")
     return low, high
 
 

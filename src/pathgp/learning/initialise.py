@@ -9,11 +9,10 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pathgp.conditioning import Settings
-from pathgp.kernels import Kernel
-from pathgp.kernels.algebra import Scale
+from pathgp.kernels.algebra import Scale, leaves
 from pathgp.kernels.parameters import Positive
 from pathgp.kernels.stationary import Stationary
 from pathgp.learning.estimators import Exact
@@ -47,8 +46,8 @@ def from_data(model: Model, data: Any, generator: torch.Generator) -> None:
     scales = [module for module in model.modules() if isinstance(module, Scale)]
     for whole, inputs in model.kernels_and_inputs(data):
         X = inputs[permutation(len(inputs), generator, data.device)[:_ROWS]].to(torch.float64)
-        for kernel, columns in _leaves(whole, tuple(range(X.shape[1]))):
-            if _learned(kernel._lengthscale):
+        for kernel, columns in leaves(whole, range(X.shape[1])):
+            if isinstance(kernel, Stationary) and _learned(kernel._lengthscale):
                 kernel.lengthscale = _lengthscale(X[:, list(columns)], kernel.lengthscale.ndim == 1).cpu()
                 kernel._lengthscale.project()
     for module in scales:
@@ -94,16 +93,6 @@ def perturb(model: Model, generator: torch.Generator) -> None:
             factor = torch.randn(parameter.raw.shape, generator=generator, dtype=torch.float64, device=generator.device)
             parameter.assign(value_of(parameter).cpu() * factor.cpu().exp())
             parameter.project()
-
-
-def _leaves(kernel: Kernel, columns: tuple[int, ...]) -> list[tuple[Stationary, tuple[int, ...]]]:
-    """The radial kernels in an expression, each with the columns of X it sees."""
-    if kernel.active_dims is not None:
-        columns = tuple(columns[i] for i in kernel.active_dims)
-    if isinstance(kernel, Stationary):
-        return [(kernel, columns)]
-    inside = [k for c in kernel.children() for k in (c if isinstance(c, nn.ModuleList) else [c])]
-    return [leaf for child in inside if isinstance(child, Kernel) for leaf in _leaves(child, columns)]
 
 
 def _lengthscale(X: Tensor, per_column: bool) -> Tensor:

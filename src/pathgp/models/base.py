@@ -90,7 +90,7 @@ class Model(nn.Module):
         Args:
             name: as in `hyperparameters`; a last word alone ("lengthscale") means all that end with it.
             fixed: leave it as it is, or learn it again.
-            bounds: the least and the largest value.
+            bounds: the least and the largest value; 0 and inf are no limit.
             prior: what is known beforehand; the fit then maximises the posterior density of the hyperparameters.
         """
         constrain(self, name, fixed, bounds, prior)

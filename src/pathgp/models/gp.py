@@ -22,7 +22,7 @@ from pathgp.learning.fitting import fit
 from pathgp.learning.report import FitReport, Step
 from pathgp.models.base import Mean, Model
 from pathgp.models.observations import Observations
-from pathgp.models.standardise import Standardisation
+from pathgp.models.standardise import Standardisation, task_columns
 from pathgp.operators import Group, Operator
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior import Posterior
@@ -40,7 +40,8 @@ class GP(Model):
         mean: a number, or a function from inputs (n, d) to values (n,), in the units of y; the parameters of a torch
             module such as `means.Constant` are learned.
         standardise: shift and scale inputs and targets to mean zero and standard deviation one inside the model. Kernel
-            and noise then refer to these units; predictions come back in the units of the data.
+            and noise then refer to these units; predictions come back in the units of the data. Columns of task numbers
+            stay as they are.
     """
 
     def __init__(self, kernel: Kernel, noise: float = 0.1, mean: Mean = 0.0, standardise: bool = False) -> None:
@@ -228,11 +229,12 @@ class GP(Model):
         y = read_vector(y, data.X.shape[0], "y", like=data.X)
         if data.X.shape[0] == 0:
             raise ValueError("X has no rows: at least one observation is needed")
+        kept = task_columns(self.kernel, data.X)
         if self.standardise and isinstance(self.mean, nn.Module):
             # A learned mean stands for the level of y: the units must not move with it.
-            scaling = replace(Standardisation.of(data.X, y), target_shift=y.new_zeros(()))
+            scaling = replace(Standardisation.of(data.X, y, kept), target_shift=y.new_zeros(()))
         elif self.standardise:
-            scaling = Standardisation.of(data.X, y - self.mean_at(data.X, exact=True))
+            scaling = Standardisation.of(data.X, y - self.mean_at(data.X, exact=True), kept)
         else:
             scaling = Standardisation.identity(data.X)
         return Observations.of(data.X, y, noise, scaling)

@@ -58,7 +58,12 @@ class GridObservations:
 
     @property
     def columns(self) -> int:
-        return sum(F.shape[1] for F in self.factors)
+        return sum(self.widths)
+
+    @property
+    def widths(self) -> list[int]:
+        """Columns of every side."""
+        return [F.shape[1] for F in self.factors]
 
     @property
     def scaling(self) -> Standardisation:
@@ -159,6 +164,25 @@ def extended_root(kernel: Kernel, F: Tensor, G: Tensor | None) -> tuple[Tensor, 
         keep = values > _NOTHING * float(kernel.diag(G).max()) if len(G) else values > 0
         S22 = vectors[:, keep] * values[keep].sqrt()
     return torch.cat([S21, S22], 1), S22.shape[1]
+
+
+def require_roots(data: GridObservations, budget: int) -> None:
+    """A ValueError with advice where the roots of the sides, which prior draws need, go beyond the memory budget."""
+    # A root and the kernel matrix it is made of, float64.
+    needed = max(16 * p**2 for p in data.observed.shape)
+    if needed > budget:
+        longest = max(data.observed.shape)
+        raise ValueError(
+            f"samples need a square root for the side of {longest} entries, {needed / 1e9:.2g} GB, and the memory "
+            f"budget is {budget / 1e9:.2g} GB: raise memory=, shorten this side, or use pathgp.GP on the observed cells"
+        )
+
+
+def cells(sides: Sequence[Tensor]) -> Tensor:
+    """The inputs of all cells of a grid, row by row: (g_1 ... g_k, d_1 + ... + d_k)."""
+    shape = torch.Size([len(G) for G in sides])
+    places = torch.unravel_index(torch.arange(shape.numel(), device=sides[0].device), shape)
+    return torch.cat([G[place] for G, place in zip(sides, places, strict=True)], 1)
 
 
 def prior_variance(kernels: Sequence[Kernel], inputs: Sequence[Tensor]) -> Tensor:

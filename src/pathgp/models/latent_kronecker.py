@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,16 +13,17 @@ from torch import Tensor, nn
 
 from pathgp.conditioning import Settings, Solve, System
 from pathgp.grid_posterior import GridPosterior
-from pathgp.inputs import Array, read_factors, read_grid, whole_number
+from pathgp.inputs import Array, read_factors, read_grid, read_side, whole_number
 from pathgp.kernels import Kernel, Product, Sum
 from pathgp.kernels.parameters import short
 from pathgp.learning.fitting import fit
 from pathgp.learning.report import FitReport
 from pathgp.models.base import Mean, Model
 from pathgp.models.gp import FIT_OPTIONS
-from pathgp.models.grid import GridObservations, GridPrior, prior_variance
-from pathgp.models.standardise import Standardisation
+from pathgp.models.grid import GridObservations, GridPrior, cells, prior_variance, require_roots
+from pathgp.models.standardise import Standardisation, task_columns
 from pathgp.operators import LatentKroneckerOperator, Operator
+from pathgp.pathwise import PriorPaths
 from pathgp.randomness import as_generator, normal, repeating_seed
 from pathgp.solvers import Solver
 from pathgp.solvers.base import Callback
@@ -41,7 +42,7 @@ class LatentKroneckerGP(Model):
         mean: a number, or a function from inputs (n, d_1 + ... + d_k) to values (n,), in the units of y; the
             parameters of a torch module such as `means.Constant` are learned.
         standardise: shift and scale the inputs of every side and the observed values to mean zero and standard
-            deviation one inside the model.
+            deviation one inside the model; task numbers stay as they are.
     """
 
     def __init__(
@@ -59,6 +60,35 @@ class LatentKroneckerGP(Model):
     def sides(self) -> list[Kernel]:
         """The kernels, one per side."""
         return [kernel for kernel in self.kernels if isinstance(kernel, Kernel)]
+
+    def prior(
+        self, samples: int, features: int = 512, generator: torch.Generator | None = None
+    ) -> Callable[..., Array]:
+        """``samples`` functions from the prior: call the result with one set of inputs per side to get values
+        (samples, g_1, ..., g_k). See `GP.prior`.
+        """
+        if self.standardise:
+            raise ValueError("standardise=True: the prior is known in the units of the data only after condition()")
+        samples, features = whole_number(samples, "samples", 1), whole_number(features, "features", 1)
+        generator = as_generator(generator)
+        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+        model = self.frozen(torch.device("cpu"))
+        drawn: dict[tuple[int, ...], PriorPaths] = {}
+
+        def evaluate(*inputs: Array) -> Array:
+            if len(inputs) != len(self.sides):
+                raise ValueError(f"{len(inputs)} sets of inputs for a grid with {len(self.sides)} sides")
+            read = [read_side(G, f"inputs {i}") for i, G in enumerate(inputs)]
+            sides = [G.X.to(read[0].X) for G in read]
+            widths = tuple(G.shape[1] for G in sides)
+            if widths not in drawn:
+                source = torch.Generator().manual_seed(seed)
+                drawn[widths] = PriorPaths.draw(model.product(widths), samples, features, sum(widths), source)
+            X = cells(sides)
+            values = drawn[widths](X) + model.mean_at(X)
+            return read[0].give(values.view(samples, *(len(G) for G in sides)))
+
+        return evaluate
 
     def condition(
         self,
@@ -79,8 +109,8 @@ class LatentKroneckerGP(Model):
         Args:
             factors: the inputs of every side, (p_i, d_i) or (p_i,); None stands for 0, 1, ..., p_i - 1.
             Y: observations (p_1, ..., p_k), NaN where there is none.
-            noise: known standard deviations (p_1, ..., p_k), or anything that broadcasts to it; the total variance of
-                a cell is gp.noise^2 + noise^2.
+            noise: known standard deviations: (p_1, ..., p_k) or anything that broadcasts to it, or (p_i,) for the side
+                of this length; the total variance of a cell is gp.noise^2 + noise^2.
             solver: as in `GP.condition`.
             samples: number of posterior samples.
             features: random features of each path, see `GridPosterior.paths`.
@@ -96,6 +126,7 @@ class LatentKroneckerGP(Model):
         generator = as_generator(generator)
         seed = repeating_seed(generator)
         data = self.observe(factors, Y, noise)
+        require_roots(data, settings.budget(data.device))
         model = self.frozen(data.device)
         prior = model.draw_prior(data, samples, features, generator)
         draws = normal((len(data.y), samples), generator, torch.float64, data.device).to(data.dtype)
@@ -106,7 +137,7 @@ class LatentKroneckerGP(Model):
         """Learn the hyperparameters; ``factors``, ``Y`` and ``noise`` as in `condition`, the options those of `GP.fit`.
 
         The same loop as for tables: pathwise gradients, warm starts, budgets, checkpoints. ``gp.posterior`` is ready
-        afterwards. ``coarse`` and ``initialise="subsets"`` are for tables.
+        afterwards. ``coarse``, ``initialise="subsets"`` and ``backend`` are for tables.
         """
         unknown = set(options) - set(FIT_OPTIONS)
         if unknown:
@@ -114,9 +145,14 @@ class LatentKroneckerGP(Model):
         chosen = {**FIT_OPTIONS, **options}
         if chosen["coarse"] or chosen["initialise"] == "subsets":
             raise ValueError("a grid is learned from as a whole: coarse=True and initialise='subsets' are for tables")
+        if chosen["backend"] != "auto":
+            raise ValueError("a grid uses its factors, or a dense matrix where that is cheaper: leave backend='auto'")
         names = ("solver", "tol", "max_epochs", "backend", "memory")
         settings = Settings.read(*(chosen.pop(name) for name in names))
-        return fit(self, self.observe(factors, Y, noise), settings=settings, **chosen)
+        data = self.observe(factors, Y, noise)
+        if chosen["estimator"] == "pathwise":
+            require_roots(data, settings.budget(data.device))
+        return fit(self, data, settings=settings, **chosen)
 
     def observe(self, factors: Sequence[Array | None], Y: Array, noise: Array | None = None) -> GridObservations:
         """Check a grid of data and bring it into the model's units."""
@@ -139,7 +175,8 @@ class LatentKroneckerGP(Model):
         # As in `GP.observe`: a learned mean stands for the level of y, any other is taken off first.
         learned = isinstance(self.mean, nn.Module)
         centred = y if learned else y - self.mean_at(data.given, exact=True)
-        scalings = [Standardisation.of(F, centred) for F in originals]
+        kept = [task_columns(k, F) for k, F in zip(self.sides, originals, strict=True)]
+        scalings = [Standardisation.of(F, centred, names) for F, names in zip(originals, kept, strict=True)]
         if learned:
             scalings[0] = replace(scalings[0], target_shift=y.new_zeros(()))
         inputs = [scaling.inputs(F) for scaling, F in zip(scalings, originals, strict=True)]
@@ -150,17 +187,17 @@ class LatentKroneckerGP(Model):
         """Through the factors, or dense where so much is missing that a dense product takes fewer operations."""
         shape = data.observed.shape
         if len(data.y) ** 2 < shape.numel() * sum(shape):
-            return settings.operator(self.product(data), data.inputs, self.deviation(data))
+            return settings.operator(self.product(data.widths), data.inputs, self.deviation(data))
         return LatentKroneckerOperator(
             self.sides, data.factors, data.observed, self.deviation(data), memory=settings.memory
         )
 
-    def product(self, data: GridObservations) -> Kernel:
-        """k_1 k_2 ... k_k as one kernel on the columns of all sides; it shares their parameters."""
+    def product(self, widths: Sequence[int]) -> Kernel:
+        """k_1 k_2 ... k_k as one kernel on the columns of all sides, so many each; it shares their parameters."""
         parts, start = [], 0
-        for kernel, F in zip(self.sides, data.factors, strict=True):
-            parts.append(Sum(kernel, active_dims=range(start, start + F.shape[1])))
-            start += F.shape[1]
+        for kernel, width in zip(self.sides, widths, strict=True):
+            parts.append(Sum(kernel, active_dims=range(start, start + width)))
+            start += width
         return Product(*parts)
 
     def system(self, data: GridObservations, prior: GridPrior | None, draws: Tensor) -> System:
@@ -192,7 +229,14 @@ class LatentKroneckerGP(Model):
 
 
 def _spread(noise: Tensor, grid: Tensor) -> Tensor:
-    """Noise on every cell of a grid, from what broadcasts to it."""
+    """Noise on every cell of a grid, from what broadcasts to it or has one number for each entry of a side."""
+    k = grid.ndim
+    if noise.ndim == 1 and len(noise) > 1 and k > 1:
+        sides = [i for i, p in enumerate(grid.shape) if p == len(noise)]
+        if len(sides) > 1:
+            shapes = ", ".join(str(tuple(len(noise) if m == i else 1 for m in range(k))) for i in sides)
+            raise ValueError(f"noise of shape ({len(noise)},) fits several sides of Y: say which by one of {shapes}")
+        noise = noise.view([len(noise) if m in sides else 1 for m in range(k)]) if sides else noise
     try:
         return noise.expand_as(grid)
     except RuntimeError:

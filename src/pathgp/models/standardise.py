@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from pathgp.kernels import Kernel, Task
+from pathgp.kernels.algebra import leaves
 
 
 @dataclass(frozen=True)
@@ -23,10 +27,15 @@ class Standardisation:
         return cls(zero, zero + 1.0, zero.new_zeros(()), zero.new_ones(()))
 
     @classmethod
-    def of(cls, X: Tensor, y: Tensor) -> Standardisation:
-        """Mean zero and standard deviation one on these rows; what is constant is only shifted."""
+    def of(cls, X: Tensor, y: Tensor, kept: Sequence[int] = ()) -> Standardisation:
+        """Mean zero and standard deviation one on these rows; what is constant is only shifted.
+
+        kept: columns of X that stay as they are.
+        """
         X64, y64 = X.detach().to(torch.float64), y.detach().to(torch.float64)
-        scaling = cls(X64.mean(0), _deviation(X64), y64.mean(), _deviation(y64))
+        shift, scale = X64.mean(0), _deviation(X64)
+        shift[list(kept)], scale[list(kept)] = 0.0, 1.0
+        scaling = cls(shift, scale, y64.mean(), _deviation(y64))
         # Variances come back in the square of y's unit, which float32 cannot hold for y of 1e-20, say.
         square, limits = float(scaling.target_scale) ** 2, torch.finfo(X.dtype)
         if not limits.tiny <= square <= limits.max:
@@ -50,6 +59,11 @@ class Standardisation:
 
     def restore_variance(self, values: Tensor) -> Tensor:
         return values * self.target_scale.square().to(values)
+
+
+def task_columns(kernel: Kernel, X: Tensor) -> list[int]:
+    """The columns of X in which a kernel looks for task numbers, which are names: they cannot be scaled."""
+    return [c for k, columns in leaves(kernel, range(X.shape[1])) if isinstance(k, Task) for c in columns]
 
 
 def _deviation(values: Tensor) -> Tensor:

@@ -133,7 +133,7 @@ class LatentKroneckerOperator(Operator):
         return noise + torch.stack(terms).sum() - (len(terms) - 1) * terms[0].detach()
 
     def _form(self, L: Tensor, R: Tensor, side: int) -> Tensor:
-        """sum_j L_j^T K R_j, differentiable in the parameters of one factor; without G where that is beyond the budget."""
+        """sum_j L_j^T K R_j, differentiable in the parameters of one factor; streamed where G is beyond the budget."""
         p, factor = self.sizes[side], self.factors[side]
         fits = 16 * p**2 <= self._share
         G = torch.zeros(p if fits else 0, p, dtype=torch.float64, device=self.device)

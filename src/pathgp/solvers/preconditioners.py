@@ -283,5 +283,7 @@ def automatic(H: Operator) -> Preconditioner:
     (500 x 52 cells, squared exponential times periodic, noise 0.1 of the signal), with half missing 710 and 15.
     """
     if isinstance(H, LatentKroneckerOperator) and H.shape[0] == math.prod(H.sizes) and H.noise.ndim == 0:
-        return GridInverse()
+        # Matrices, their eigenvectors and copies in the dtype of H.
+        fits = 3 * 8 * sum(p**2 for p in H.sizes) <= H.memory // 2
+        return GridInverse() if fits else RandomlyPivotedCholesky()
     return RandomlyPivotedCholesky() if smooth_side(H) is None else GridBlocks()
