@@ -439,6 +439,12 @@ def test_tensors_that_cannot_be(kind: list[Any], tmp_path: Path) -> None:
     refused(tmp_path / "post", signed(struct.pack("<Q", len(header)) + header + bytes(8)), "not its content")
 
 
+@pytest.mark.parametrize("content", [[], None, {"$tensor": 0}])
+def test_content_without_names(content: Any, tmp_path: Path) -> None:
+    header = json.dumps({"byteorder": sys.byteorder, "tensors": [["uint8", [1], [0]]], "content": content}).encode()
+    refused(tmp_path / "post", signed(struct.pack("<Q", len(header)) + header + bytes(1)), "not its content")
+
+
 def test_the_other_byte_order(tmp_path: Path) -> None:
     header = json.dumps({"byteorder": "middle", "tensors": [], "content": {}}).encode()
     refused(tmp_path / "post", signed(struct.pack("<Q", len(header)) + header), "endian")

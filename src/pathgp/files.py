@@ -28,7 +28,8 @@ from torch import Tensor
 FORMAT = 1
 
 _MARK = b"\x89pathgp\n"  # the first byte is no text, the last is altered by a transfer as text
-_DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "bool": torch.bool}
+_KINDS = (torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool)
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _KINDS}
 _TENSOR = "$tensor"
 
 
@@ -120,7 +121,9 @@ def _read(file: BinaryIO, end: int) -> dict[str, Any]:
         tensors.append(dense.permute([order.index(i) for i in range(len(order))]))
     if file.tell() != end:
         raise ValueError("there is more in it than its header says")
-    content: dict[str, Any] = _with_tensors(header["content"], tensors)
+    content = _with_tensors(header["content"], tensors)
+    if not isinstance(content, dict):
+        raise TypeError(f"its content is {type(content).__name__}, not names with values")
     return content
 
 

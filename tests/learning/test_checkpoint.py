@@ -21,8 +21,10 @@ import torch
 from torch import Tensor
 
 import pathgp
+from pathgp import files
 from pathgp.kernels import Matern, Scale, SquaredExponential
 from pathgp.learning import fitting
+from pathgp.learning.checkpoint import FORMAT
 
 WORKER = Path(__file__).with_name("fit_worker.py")
 spec = importlib.util.spec_from_file_location("fit_worker", WORKER)
@@ -110,8 +112,8 @@ def test_kill_at_ten_random_moments(server: Server, tmp_path: Path, settings: st
         assert server.await_end() == -signal.SIGKILL
         os.close(permissions)
         if checkpoint.exists():
-            torch.load(checkpoint, weights_only=True)
-    done = torch.load(checkpoint, weights_only=True)["step"]
+            files.read(checkpoint)
+    done = files.read(checkpoint)["step"]
     assert 1 <= done < worker.STEPS
     assert same(server.whole(settings, checkpoint), expected)
     # What a kill left behind half written lies beside the checkpoint and has harmed nothing.
@@ -133,7 +135,7 @@ def test_ctrl_c_at_a_random_moment(server: Server, tmp_path: Path, settings: str
     os.close(permissions)
     left = torch.load(file, weights_only=True)
     assert left["interrupted"]
-    history = torch.load(checkpoint, weights_only=True)["history"]
+    history = files.read(checkpoint)["history"]
     assert 5 <= len(history) <= 6
     gp, _, _ = worker.problem()
     gp.load_state_dict(left["hyperparameters"])
@@ -185,7 +187,7 @@ def test_interrupted_in_the_last_solve(monkeypatch: pytest.MonkeyPatch, tmp_path
         patch.setattr(fitting, "_posterior", lambda *args: signal.default_int_handler(0, None))
         with pytest.raises(KeyboardInterrupt):
             worker.fit(gp, X, y, "adam, cg", steps=5, checkpoint=checkpoint)
-    values = torch.load(checkpoint, weights_only=True)["history"][-1]["values"]
+    values = files.read(checkpoint)["history"][-1]["values"]
     assert gp.noise.item() == values["noise"][0]
     assert gp.posterior.num_samples == 4
     worker.fit(gp, X, y, "adam, cg", steps=5, checkpoint=checkpoint)
@@ -217,7 +219,7 @@ def test_a_finished_fit_is_resumed_at_once(tmp_path: Path, settings: str) -> Non
     assert same(first, again)
     assert list(map(repr, repeated.history)) == list(map(repr, report.history))
     assert (repeated.stopped, repeated.seed) == (report.stopped, report.seed)
-    assert torch.load(checkpoint, weights_only=True)["step"] == 8
+    assert files.read(checkpoint)["step"] == 8
 
 
 @pytest.mark.parametrize("settings", ["adam, ap", "lbfgs, cg", "adam, cg, cold, standard"])
@@ -286,20 +288,17 @@ def test_a_failed_write_leaves_the_last_file(tmp_path: Path, monkeypatch: pytest
     """A full disk: the error is told, the earlier checkpoint is whole, and the model is as it was."""
     gp, X, y = worker.problem()
     before, checkpoint, saves = gp.hyperparameters(), tmp_path / "fit.pt", []
-    save = torch.save
 
-    def full(content: object, file: Any) -> None:
-        saves.append(1)
+    def full(number: int) -> None:
+        saves.append(number)
         if len(saves) > 3:
-            file.write(b"half of a file")
             raise OSError("no space left on device")
-        save(content, file)
 
-    monkeypatch.setattr(torch, "save", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="no space left"):
         worker.fit(gp, X, y, "adam, cg", checkpoint=pathgp.Checkpoint(checkpoint, steps=1))
     monkeypatch.undo()
-    assert torch.load(checkpoint, weights_only=True)["step"] == 3
+    assert files.read(checkpoint)["step"] == 3
     assert [file.name for file in tmp_path.iterdir()] == ["fit.pt"]
     assert all(map(torch.equal, gp.hyperparameters().values(), before.values()))
     worker.fit(gp, X, y, "adam, cg", checkpoint=checkpoint)
@@ -392,8 +391,8 @@ def test_other_models_are_refused(saved: bytes, tmp_path: Path, change: Callable
 def test_other_formats_are_refused(saved: bytes, tmp_path: Path) -> None:
     path = tmp_path / "fit.pt"
     path.write_bytes(saved)
-    content = torch.load(path, weights_only=True)
-    torch.save(content | {"pathgp checkpoint": 99}, path)
+    content = files.read(path)
+    files.write(path, content | {"pathgp checkpoint": 99})
     refused(path, "has checkpoint format 99, this version writes .* remove the file")
 
 
@@ -420,7 +419,7 @@ def test_foreign_files_are_refused_and_never_executed(saved: bytes, tmp_path: Pa
     foreign(lambda: path.write_text("a shopping list"))
     foreign(lambda: torch.save({"weights": torch.ones(3)}, path))
     foreign(lambda: torch.save(torch.ones(3), path))
-    foreign(lambda: torch.save({"pathgp checkpoint": 1}, path))
+    foreign(lambda: files.write(path, {"pathgp checkpoint": FORMAT}))
     foreign(lambda: torch.save({"pathgp checkpoint": 1, "facts": Intruder(mark)}, path))
     foreign(lambda: path.write_bytes(pickle.dumps(Intruder(mark))))
     pickle.loads(pickle.dumps(Intruder(mark)))

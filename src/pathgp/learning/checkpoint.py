@@ -1,4 +1,4 @@
-"""The file an interrupted fit goes on from: one file, replaced atomically, tensors and plain types only."""
+"""The file an interrupted fit goes on from; its format is that of `pathgp.files`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from pathgp.files import replacing
+from pathgp import files
 
 # Raised whenever a file of the previous number could not be continued bit for bit.
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass
@@ -38,8 +36,7 @@ class Checkpoint:
 
     def write(self, content: dict[str, Any], step: int) -> None:
         """Replace the file: it is the old one or the new one, whatever happens."""
-        with replacing(self.path) as file:
-            torch.save({"pathgp checkpoint": FORMAT, **content}, file)
+        files.write(self.path, {"pathgp checkpoint": FORMAT, **content})
         self._last_step, self._last_time = step, time.monotonic()
 
     def read(self, expected: dict[str, str]) -> dict[str, Any] | None:
@@ -52,9 +49,9 @@ class Checkpoint:
         if not path.exists():
             return None
         try:
-            content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            content = files.read(path)
             number = content["pathgp checkpoint"]
-        except Exception as error:
+        except (ValueError, KeyError) as error:
             raise ValueError(f"{path} is not a checkpoint of a pathgp fit: {error}") from error
         advice = "remove the file to start anew, or use another path"
         if number != FORMAT:
