@@ -12,7 +12,10 @@ pytest.importorskip("matplotlib")
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-@pytest.mark.parametrize("page", ["grids.md", "learning.md", "saving.md", "doors/gpytorch.md", "doors/sklearn.md"])
+PAGES = ["grids.md", "learning.md", "saving.md", "doors/gpytorch.md", "doors/sklearn.md", "doors/xarray.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_code_runs(page: str) -> None:
     if page.startswith("doors/"):
         pytest.importorskip(Path(page).stem)
