@@ -181,7 +181,7 @@ def test_grids(k: int, options: dict[str, Any], tmp_path: Path) -> None:
     assert repr(found) == repr(posterior)
     assert repr(found.model) == repr(posterior.model)
     for inputs in ([None] * k, grid.mixed):
-        for ask in ("mean", "variance", "paths"):
+        for ask in ("mean", "variance", "covariance", "paths"):
             assert_same(getattr(found, ask)(*inputs), getattr(posterior, ask)(*inputs))
         assert_same(found.sample(*inputs, generator=seeded()), posterior.sample(*inputs, generator=seeded()))
     assert found.log_marginal_likelihood() == posterior.log_marginal_likelihood()
@@ -194,7 +194,7 @@ def test_grids(k: int, options: dict[str, Any], tmp_path: Path) -> None:
 def test_a_fitted_grid_in_numpy_and_float32(tmp_path: Path) -> None:
     Y = uniform(8, 5).numpy().astype(np.float32)
     Y[2, 3] = Y[7, 0] = np.nan
-    gp = LatentKroneckerGP([K.Scale(K.Matern(1.5, 3.0)), K.Task(5)])
+    gp = LatentKroneckerGP([K.Scale(K.Matern(1.5, 3.0)), K.Task(5)], standardise=True)
     gp.fit([None, None], Y, steps=3, samples=4, features=64, generator=seeded())
     found = again(gp.posterior, tmp_path / "post")
     assert found.mean().dtype == np.float32
@@ -228,7 +228,8 @@ def test_a_grid_without_data(tmp_path: Path) -> None:
     posterior = grid_posterior()
     found = again(posterior, tmp_path / "post", data=False)
     assert_same(found.mean(), posterior.mean())
-    assert_same(found.variance(*Grid(2).new), posterior.variance(*Grid(2).new))
+    for ask in ("variance", "covariance"):
+        assert_same(getattr(found, ask)(*Grid(2).new), getattr(posterior, ask)(*Grid(2).new))
     assert bool(found._data.y.isnan().all())
     for ask_for in (found.paths, found.log_marginal_likelihood, lambda: found.update(Grid(2).Y)):
         with pytest.raises(ValueError, match=r"save\(data=True\)"):

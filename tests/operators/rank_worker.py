@@ -175,11 +175,22 @@ def resumed(group: Group, folder: Path) -> dict[str, Any]:
     return fit(group, checkpoint=folder / "fit.pt")
 
 
+def saved(group: Group, folder: Path) -> dict[str, Any]:
+    """Every rank saves, under a name of its own."""
+    assert isinstance(group, operators.Ranks)
+    X, y = data()
+    options: dict[str, Any] = {"samples": 4, "features": 32, "generator": torch.Generator().manual_seed(3)}
+    post = pathgp.GP(kernels.Matern(1.5, 0.5), 0.3).condition(X, y, group=group, **options)
+    post.save(folder / f"by rank {group.rank}")
+    return {"mean": post.mean(X[:9]), "paths": post.paths(X[:9]), "covariance": post.covariance(X[:9])}
+
+
 SCENARIOS: dict[str, Callable[[operators.Ranks, Path], dict[str, Any]]] = {
     "same": lambda group, folder: same(group),
     "refused": lambda group, folder: refused(group),
     "killed": killed,
     "resumed": resumed,
+    "saved": saved,
 }
 
 

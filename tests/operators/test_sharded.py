@@ -87,6 +87,15 @@ def test_a_lost_rank_ends_the_others_and_the_checkpoint_serves_fewer(tmp_path: P
         torch.testing.assert_close(resumed[0][name], value, rtol=1e-5, atol=1e-5)
 
 
+def test_the_first_rank_saves_and_one_process_loads(tmp_path: Path) -> None:
+    found, codes = _run("saved", 2, tmp_path)
+    assert codes == [0, 0]
+    assert [file.name for file in tmp_path.glob("by rank *")] == ["by rank 0"]
+    loaded, Xs = pathgp.load(tmp_path / "by rank 0"), worker.data()[0][:9]
+    for ask, expected in found[1].items():
+        torch.testing.assert_close(getattr(loaded, ask)(Xs), expected, rtol=1e-10, atol=1e-10)
+
+
 def test_the_example_under_torchrun_prints_what_it_prints_alone(tmp_path: Path) -> None:
     example = str(Path(__file__).parents[2] / "examples" / "several_processes.py")
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
