@@ -159,12 +159,12 @@ def _model(source: Any) -> Imported:
     if X.ndim != 2 or y.ndim != 1:
         shapes = f"the inputs have shape {tuple(X.shape)}, y {tuple(y.shape)}"
         raise ValueError(f"one output is imported at a time: {shapes}")
-    deviation, known = _noise(source.likelihood)
+    deviation, known = read_noise(source.likelihood)
     gp = GP(_kernel(source.covar_module), noise=deviation, mean=_mean(source.mean_module))
     return Imported(gp, X.detach(), y.detach(), known)
 
 
-def _noise(likelihood: Any) -> tuple[float, Tensor | None]:
+def read_noise(likelihood: Any) -> tuple[float, Tensor | None]:
     """The learned standard deviation, and those that are known for every row."""
     if type(likelihood) is gpytorch.likelihoods.GaussianLikelihood:
         return float(likelihood.noise.detach().sqrt()), None

@@ -1,0 +1,223 @@
+"""The door to BoTorch: posteriors as models, and an iterative solver for BoTorch's own paths.
+
+    from pathgp.botorch import PathwiseModel, iterative_update
+
+    model = PathwiseModel(gp.posterior)      # for qLogEI, qUCB, PathwiseThompsonSampling, optimize_acqf, ...
+    draw_matheron_paths(their_model, Size([64]), update_strategy=iterative_update())    # the solver alone
+
+The samples of an acquisition function are the posterior's paths: functions that do not change from one evaluation to
+the next, so that acquisition functions are deterministic and can be optimised as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Size, Tensor
+
+from pathgp.operators import KernelOperator
+from pathgp.posterior import Posterior
+from pathgp.solvers.auto import as_solver
+from pathgp.solvers.base import Solver
+
+try:
+    from botorch.models.model import Model
+    from botorch.posteriors.ensemble import EnsemblePosterior
+    from botorch.sampling.base import MCSampler
+    from botorch.sampling.get_sampler import GetSampler
+    from botorch.sampling.pathwise.features import KernelEvaluationMap
+    from botorch.sampling.pathwise.paths import GeneralizedLinearPath, SamplePath
+    from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
+    from botorch.sampling.pathwise.utils import get_input_transform, get_train_inputs, get_train_targets
+except ImportError as error:
+    raise ImportError("the door to BoTorch needs it: pip install 'pathgp[botorch]'") from error
+
+from pathgp.gpytorch import from_gpytorch, read_noise
+
+
+class PathPosterior(EnsemblePosterior):
+    """The paths of a posterior at some inputs; mean and variance are those of the posterior, not of its paths.
+
+    values: (b) x s x q x m.  centre, spread: functions that give mean and variance, (b) x q x m, when asked.
+    """
+
+    def __init__(self, values: Tensor, centre: Callable[[], Tensor], spread: Callable[[], Tensor]) -> None:
+        super().__init__(values)
+        self._centre, self._spread = centre, spread
+
+    @property
+    def mean(self) -> Tensor:
+        return self._centre()
+
+    @property
+    def variance(self) -> Tensor:
+        return self._spread()
+
+    def rsample(self, sample_shape: Size | None = None) -> Tensor:
+        """Paths drawn at random, the same for all inputs: they are functions."""
+        shape = sample_shape or Size([1])
+        return self.at(torch.randint(self.ensemble_size, shape, device=self.device))
+
+    def at(self, index: Tensor) -> Tensor:
+        """The values of some paths: index.shape x (b) x q x m."""
+        return self.values.movedim(-3, 0)[index]
+
+
+class PathSampler(MCSampler):
+    """All paths of a `PathPosterior` in their order, or the first of them: the same samples at every call."""
+
+    def forward(self, posterior: Any) -> Tensor:
+        index = torch.arange(self.sample_shape.numel(), device=posterior.device) % posterior.ensemble_size
+        return posterior.at(index.view(self.sample_shape))
+
+    def _update_base_samples(self, posterior: Any, base_sampler: MCSampler) -> None:
+        """There are none."""
+
+
+@GetSampler.register(PathPosterior)
+def _path_sampler(posterior: PathPosterior, sample_shape: Size, *, seed: int | None = None) -> PathSampler:
+    # More samples than paths would repeat some of them.
+    count = min(sample_shape.numel(), posterior.ensemble_size)
+    return PathSampler(sample_shape=Size([count]), seed=seed)
+
+
+class PathwiseModel(Model):
+    """A BoTorch model whose posterior samples are the paths of one or several posteriors, one per output.
+
+    Args:
+        posteriors: a `Posterior` with paths, or a list of them with equally many.
+    """
+
+    def __init__(self, posteriors: Posterior | Sequence[Posterior]) -> None:
+        super().__init__()
+        self.posteriors = [posteriors] if isinstance(posteriors, Posterior) else list(posteriors)
+        if not self.posteriors or not all(isinstance(posterior, Posterior) for posterior in self.posteriors):
+            raise TypeError(
+                "PathwiseModel takes a Posterior, as gp.condition() and gp.fit() make it, or a list of them"
+            )
+        counts = {posterior.num_samples for posterior in self.posteriors}
+        if counts == {0}:
+            raise ValueError("the posterior has no paths: condition it with samples=64, say")
+        if len(counts) > 1:
+            raise ValueError(f"the posteriors have {sorted(counts)} paths: give them equally many")
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.posteriors)
+
+    @property
+    def batch_shape(self) -> Size:
+        return Size()
+
+    def posterior(
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: Any = None,
+    ) -> PathPosterior:
+        """All paths at X, b x q x d; differentiable in X. ``observation_noise=True`` adds fresh noise to them."""
+        if isinstance(observation_noise, Tensor):
+            raise NotImplementedError("observation_noise must be True or False: the model knows its noise")
+        chosen = [self.posteriors[i] for i in (output_indices or range(self.num_outputs))]
+        rows = X.reshape(-1, X.shape[-1])
+
+        def shaped(values: list[Tensor]) -> Tensor:
+            """m tensors (rows,) as (b) x q x m."""
+            return torch.stack(values, -1).view(*X.shape[:-1], len(values))
+
+        paths = torch.stack([posterior.paths(rows) for posterior in chosen], -1)
+        values = paths.view(-1, *X.shape[:-1], len(chosen)).movedim(0, -3)
+        if observation_noise:
+            deviations = [posterior.model.noise.detach() * _unit(posterior) for posterior in chosen]
+            values = values + torch.stack(deviations).to(values) * torch.randn_like(values)
+        found = PathPosterior(
+            values,
+            lambda: shaped([posterior.mean(rows) for posterior in chosen]),
+            lambda: shaped([posterior.variance(rows, bool(observation_noise), "samples") for posterior in chosen]),
+        )
+        if posterior_transform is None:
+            return found
+        changed = posterior_transform.evaluate(values)
+        changed = changed.unsqueeze(-1) if changed.ndim < values.ndim else changed
+        return PathPosterior(changed, lambda: changed.mean(-3), lambda: changed.var(-3))
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> PathwiseModel:
+        """The model with observations Y (n, m) at X (n, d) added: warm-started, with the same prior paths."""
+        if X.ndim != 2 or Y.shape != (len(X), self.num_outputs):
+            shapes = f"X {tuple(X.shape)} and Y {tuple(Y.shape)}"
+            raise ValueError(f"X must be (n, d) and Y (n, {self.num_outputs}), without batches; got {shapes}")
+        return PathwiseModel([posterior.update(X, y) for posterior, y in zip(self.posteriors, Y.T, strict=True)])
+
+
+def _unit(posterior: Posterior) -> float:
+    """What one unit of the model is in the units of y."""
+    return float(posterior._scaling.target_scale)
+
+
+class _Functions(SamplePath):
+    """Some paths of a model as BoTorch evaluates them: path i at x[..., i, :, :] where x has such a dimension."""
+
+    def __init__(self, model: PathwiseModel, index: Tensor) -> None:
+        super().__init__()
+        self.model, self.index = model, index
+
+    def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
+        values = self.model.posterior(x).at(self.index)[..., 0]
+        dims = self.index.ndim
+        # (sample dims) x batch x q, or the diagonal of both where the batch ends in the sample dims.
+        if dims == 0 or x.ndim - 2 < dims or x.shape[-2 - dims : -2] != self.index.shape:
+            return values
+        for _ in range(dims):
+            values = values.diagonal(dim1=0, dim2=values.ndim - 1 - dims)
+        return values.movedim(tuple(range(-dims, 0)), tuple(range(-dims - 1, -1)))
+
+    def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
+        """The model is no ensemble in BoTorch's sense."""
+
+
+@DrawMatheronPaths.register(PathwiseModel)
+def _matheron_paths(model: PathwiseModel, *, sample_shape: Size, **strategies: Any) -> _Functions:
+    """As many different paths of those that the model has."""
+    if model.num_outputs > 1:
+        raise NotImplementedError("paths of several outputs: draw those of each output by itself")
+    count, wanted = model.posteriors[0].num_samples, sample_shape.numel()
+    if wanted > count:
+        raise ValueError(f"{wanted} paths asked for, the posterior has {count}: condition it with samples={wanted}")
+    return _Functions(model, torch.randperm(count)[:wanted].view(sample_shape))
+
+
+def iterative_update(
+    solver: str | Solver = "auto", tol: float = 1e-3, generator: torch.Generator | None = None
+) -> Callable[..., GeneralizedLinearPath]:
+    """An ``update_strategy`` for BoTorch's `draw_matheron_paths` that solves iteratively instead of by Cholesky.
+
+        draw_matheron_paths(model, Size([64]), update_strategy=iterative_update("ap"))
+
+    The model must be an exact GP of GPyTorch or BoTorch without batches, whose kernel `from_gpytorch` can import.
+    """
+    chosen = as_solver(solver)
+
+    def update(
+        model: Any, sample_values: Tensor, target_values: Tensor | None = None, **kwargs: Any
+    ) -> GeneralizedLinearPath:
+        (points,) = get_train_inputs(model, transformed=True)
+        targets = get_train_targets(model, transformed=True) if target_values is None else target_values
+        if points.ndim != 2:
+            raise ValueError(f"the inputs have shape {tuple(points.shape)}: one output is updated at a time")
+        learned, known = read_noise(model.likelihood)
+        deviation = torch.tensor(learned) if known is None else (known.square() + learned**2).sqrt()
+        H = KernelOperator(from_gpytorch(model.covar_module), points, deviation)
+        noise = torch.randn_like(sample_values) * deviation.to(sample_values)
+        errors = (targets - sample_values - noise).reshape(-1, len(points))
+        solution = chosen.solve(H, errors.T.contiguous().detach(), tol=tol, generator=generator)
+        return GeneralizedLinearPath(
+            feature_map=KernelEvaluationMap(
+                kernel=model.covar_module, points=points, input_transform=get_input_transform(model)
+            ),
+            weight=solution.x.T.reshape(sample_values.shape).contiguous(),
+        )
+
+    return update
