@@ -13,7 +13,7 @@ from pathgp import compiled, kernels
 from pathgp.operators import KernelOperator, ShardedOperator, cross_product
 from pathgp.operators import kernel as kernel_module
 from pathgp.operators.dense import Dense
-from pathgp.operators.fused import backend, engine
+from pathgp.operators.fused import backend, engine, source
 
 pytest.importorskip("triton")
 
@@ -262,6 +262,58 @@ def test_second_derivatives_of_cross_products() -> None:
     assert error(*results) < 1e-4
 
 
+def counts(n: int, d: int, rate: float, seed: int) -> Tensor:
+    """Fingerprints, the first two empty."""
+    X = torch.poisson(torch.full((n, d), rate), generator=torch.Generator().manual_seed(seed))
+    X[:2] = 0.0
+    return X.to(DEVICE)
+
+
+FINGERPRINTS: dict[str, Callable[[], kernels.Kernel]] = {
+    "alone": kernels.Tanimoto,
+    "scaled": lambda: kernels.Scale(kernels.Tanimoto(), 1.3),
+    "sum": lambda: (
+        kernels.Scale(kernels.Tanimoto(range(40)), 0.7) * kernels.Matern(1.5, 1.0, [40])
+        + kernels.Scale(kernels.Tanimoto(range(30, 90)), 0.4)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FINGERPRINTS)
+def test_fingerprints(name: str) -> None:
+    kernel, X = FINGERPRINTS[name](), counts(N, 90, 0.3, 0)
+    check_products(kernel, X, s=3)
+    L, R = normal(N, 3, 1), normal(N, 3, 2)
+    value = KernelOperator(kernel, X, 0.1, "fused").bilinear(L, R)
+    expected = (L.double() * (kernel(X.double()) @ R.double() + 0.01 * R)).sum()
+    assert error(value, expected) < 1e-5
+    if learned := list(kernel.parameters()):
+        for a, b in zip(*(torch.autograd.grad(v, learned) for v in (value, expected)), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("d", "rate"), [(300, 0.02), (200, 0.6), (40, 25.0)], ids=["binary", "counts", "many levels"])
+def test_fingerprints_of_any_length(d: int, rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bits of the rows held in shared memory, or read again for every tile; equal ones have their exact variance."""
+    monkeypatch.setattr(source, "HELD_LEVELS", 1000)
+    kernel, X = kernels.Tanimoto(), counts(60, d, rate, 0).repeat(2, 1)
+    H = KernelOperator(kernel, X, 0.0, "fused")
+    assert torch.equal((H @ torch.eye(120, device=DEVICE)).diagonal(60), torch.ones(60, device=DEVICE))
+    check_products(kernel, X, s=2)
+
+
+def test_cross_products_of_fingerprints() -> None:
+    """Counts beyond those of the data among them; the gradient is streamed."""
+    X, Z, V = counts(37, 90, 1.0, 0), counts(N, 90, 0.3, 1), normal(N, 3, 2)
+    results = []
+    for dtype, way in ((torch.float32, "fused"), (torch.float64, "streamed")):
+        A = X.to(dtype, copy=True).requires_grad_()
+        found = cross_product(kernels.Scale(kernels.Tanimoto(), 0.8), A, Z.to(dtype), V.to(dtype), backend=way)
+        results.append((found, torch.autograd.grad(found.sum(), A)[0]))
+    assert error(results[0][0], results[1][0]) < 2e-6
+    assert error(results[0][1], results[1][1]) < 2e-5
+
+
 def test_a_snapshot_without_a_graph() -> None:
     kernel, X, V = KERNELS["nested"](), normal(N, 2, 0), normal(N, 2, 1)
     H = KernelOperator(kernel, X, 0.1, "fused")
@@ -284,8 +336,14 @@ def test_nothing_to_do() -> None:
 
 def test_what_is_not_fused_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     X = normal(5, 2, 0)
-    with pytest.raises(ValueError, match="no fused tile for Tanimoto"):
-        KernelOperator(kernels.SquaredExponential(1.0) + kernels.Tanimoto(), X, backend="fused")
+    with pytest.raises(ValueError, match="no fused tile for Task"):
+        KernelOperator(kernels.SquaredExponential(1.0) + kernels.Task(3, active_dims=[0]), X, backend="fused")
+    with pytest.raises(ValueError, match="for counts"):
+        KernelOperator(kernels.Tanimoto(), X.abs(), backend="fused")
+    with pytest.raises(ValueError, match="add up to 9000"):
+        KernelOperator(kernels.Tanimoto(), torch.ones(5, 9000, device=DEVICE), backend="fused")
+    with pytest.raises(ValueError, match="for counts"):
+        cross_product(kernels.Tanimoto(), X.abs(), X.abs().round(), X, backend="fused")
     with pytest.raises(ValueError, match="no fused tile for Matern"):
         cross_product(kernels.Matern(0.7, 1.0), X, X, X, backend="fused")
     with pytest.raises(ValueError, match="float32"):
@@ -314,8 +372,8 @@ def test_the_automatic_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(kept._tiles, Dense)
     assert isinstance(kept._tiles.tiles, backend.Fused)
     assert not kept.obstacle
-    assert "dense: no fused tile for Tanimoto" in repr(KernelOperator(tanimoto, X))
-    assert "streamed: no fused tile for Tanimoto" in repr(KernelOperator(tanimoto, X, memory=50_000))
+    assert "dense: fused Tanimoto kernels are for counts" in repr(KernelOperator(tanimoto, X))
+    assert "streamed: fused Tanimoto" in repr(KernelOperator(tanimoto, X, memory=50_000))
     assert "float64" in KernelOperator(matern, X.double()).obstacle
 
 

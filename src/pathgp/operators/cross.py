@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pathgp.kernels import Kernel
 from pathgp.operators.fused import fused_cross, fused_cross_gradient, obstacle
+from pathgp.operators.fused.expression import Expression
 from pathgp.operators.memory import halve_on_failure, memory_budget, spans, tile_edge
 
 
@@ -38,7 +39,7 @@ class _CrossProduct(torch.autograd.Function):
         outer = grads[0]
         # With create_graph the tiles' graphs are kept as well, and second derivatives come out right.
         twice = torch.is_grad_enabled()
-        if ctx.fused and not twice:
+        if ctx.fused and not twice and Expression.read(ctx.kernel, X.shape[1]).differentiable:
             return None, fused_cross_gradient(ctx.kernel, X, Z, V, outer), None, None, None, None
 
         def compute(edge: int) -> Tensor:
@@ -64,12 +65,12 @@ def cross_product(
     """K(X, Z) V: (m, s) for X (m, d), Z (n, d), V (n, s); differentiable in X.
 
     Time O(m n (d + s)); memory one tile plus the output, also in the backward pass. ``backend``: "streamed", "fused"
-    or "auto", as for `KernelOperator`; a second derivative is always streamed.
+    or "auto", as for `KernelOperator`; second derivatives, and gradients of Tanimoto kernels, are always streamed.
     """
     if backend not in ("auto", "streamed", "fused"):
         raise ValueError(f"backend must be 'auto', 'streamed' or 'fused', got {backend!r}")
     problem = "" if backend == "fused" or (backend == "auto" and X.device.type == "cuda") else "not asked for"
-    problem = problem or obstacle(kernel, X)
+    problem = problem or obstacle(kernel, X.detach(), Z)
     if backend == "fused" and problem:
         raise ValueError(f"{problem}: use backend='auto'")
     fused = not problem and min(X.shape[0], *V.shape) > 0

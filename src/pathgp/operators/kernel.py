@@ -38,8 +38,8 @@ class KernelOperator(Operator):
     - streamed: K is evaluated in square tiles at every product and never kept. The symmetric half is used
       twice, so a product evaluates n^2 / 2 entries.
     - fused: K is evaluated inside one kernel on the GPU at every product, and no entry is ever written to memory.
-      float32, for sums, products and scales of all kernels but Tanimoto, Task and Matern with an unusual nu. Needs
-      Triton, the extra ``triton``.
+      float32, for sums, products and scales of all kernels but Task and Matern with an unusual nu; Tanimoto for
+      counts. Needs Triton, the extra ``triton``.
     - auto: on a CUDA device fused above 8,192 rows, or where K does not fit into the memory budget, if it can be had:
       products with some 65 columns are then faster than with a dense K, and nothing is kept. Otherwise dense where K
       fits, which saves the seconds of the first compilation; else streamed. ``obstacle`` says why not fused.

@@ -23,8 +23,8 @@ class Fused(Streamed):
     would have to add to both, in an order that changes from call to call.
 
     Args:
-        kernel: sums, products and scales of SquaredExponential, Matern (1/2, 3/2, 5/2), RationalQuadratic, Periodic
-            and Linear.
+        kernel: sums, products and scales of SquaredExponential, Matern (1/2, 3/2, 5/2), RationalQuadratic,
+            Periodic, Linear, and Tanimoto for counts.
         X: inputs (n, d), float32.
         memory: budget in bytes for the blocks.
         precision: of products; gradients are always "high".
@@ -114,14 +114,13 @@ class Fused(Streamed):
             return Engine.of(frame), frame.pack(self.expression.points(self.X, self.centre))
 
 
-def obstacle(kernel: Kernel, X: Tensor) -> str:
-    """Why K at these inputs has no fused backend; empty where it has one."""
+def obstacle(kernel: Kernel, X: Tensor, *others: Tensor) -> str:
+    """Why K between these inputs has no fused backend; empty where it has one."""
     if X.dtype != torch.float32:
         return f"fused products are for float32 inputs, these are {X.dtype}"
     if reason := missing(X.device):
         return reason
     try:
-        Expression.read(kernel, X.shape[1])
+        return Expression.read(kernel, X.shape[1]).obstacle(X, *others)
     except ValueError as error:
         return str(error)
-    return ""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pathgp.operators.fused.points import BLOCK, Frame, Points
-from pathgp.operators.fused.source import Structure, evaluate_kernel, product_kernel, pull_kernel
+from pathgp.operators.fused.source import HELD_LEVELS, LEVELS, Structure, evaluate_kernel, product_kernel, pull_kernel
 from pathgp.operators.memory import spans
 
 # Columns of V, or of L and R, in one launch.
@@ -39,6 +39,8 @@ class Tile:
 
 
 _TILES = (Tile(), Tile(columns=32), Tile(64, 32, 4), Tile(64, 16, 4), Tile(64, 16, 4, 1))
+# Bits are read a chunk at a time; in a pipeline all of them would have to be there at once.
+_LEVEL_TILES = (Tile(stages=1), Tile(64, 64, 4, 1), Tile(64, 32, 4, 1))
 # Bytes of shared memory that a program may take; Hopper has 227 KB.
 _SHARED_MEMORY = 200_000
 
@@ -165,9 +167,10 @@ def _fitting(structure: Structure, held: int, streamed: int) -> Tile:
     ``held``: columns kept for every row beside the points, and ``streamed`` those read with every column of K.
     """
     busy = len(structure.leaves) > 1 or streamed >= 128
-    for tile in _TILES[1:] if busy else _TILES:
-        rows = tile.rows * (structure.width + held)
-        if 4 * (rows + tile.stages * tile.columns * (structure.width + streamed)) <= _SHARED_MEMORY:
+    bits = structure.levels if structure.levels <= HELD_LEVELS else LEVELS
+    for tile in _LEVEL_TILES if bits else _TILES[1:] if busy else _TILES:
+        rows = tile.rows * (4 * (structure.width + held) + bits)
+        if rows + 4 * tile.stages * tile.columns * (structure.width + streamed) <= _SHARED_MEMORY:
             return tile
     raise ValueError(f"{structure.width} prepared columns are too many for fused products: use backend='streamed'")
 

@@ -1,8 +1,8 @@
 """A kernel read as an expression: a tree of sums, products and scales over leaves, each a function of prepared points.
 
-Every stationary leaf, Periodic among them, is a radial profile of the squared distance of its prepared points, and
-Linear is their inner product. Preparation is float64 torch code with a graph, so that gradients in the prepared points
-and in the numbers of the tree reach every hyperparameter, and the inputs, through autograd.
+Every stationary leaf, Periodic among them, is a radial profile of the squared distance of its prepared points, Linear
+is their inner product, and Tanimoto compares counts as they are. Preparation is float64 torch code with a graph: by it
+gradients in the prepared points and in the numbers of the tree reach every hyperparameter, and the inputs.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathgp.kernels import (
     Scale,
     SquaredExponential,
     Sum,
+    Tanimoto,
 )
 
 # What is folded into the prepared points, so that a profile is a function of 2^-sq or of 2^-sqrt(sq) with no
@@ -37,6 +38,11 @@ _UNITS = {
     "rational_quadratic": 1.0,
 }
 _MATERN = {0.5: "matern12", 1.5: "matern32", 2.5: "matern52"}
+
+# Of all columns of counts together; the tiles hold one bit in a byte for each.
+_LEVELS = 8192
+# The largest count of a byte.
+_COUNT = 255
 
 # ("leaf", i), ("scale", number, child), ("sum", children...), ("product", children...)
 Tree = tuple[object, ...]
@@ -87,7 +93,27 @@ class Expression:
         """
         X = X.to(torch.float64)
         centred = X - centre
-        return [_prepared(k, _chosen(X if isinstance(k, Linear) else centred, dims)) for k, dims in self._leaves]
+        plain = (Linear, Tanimoto)
+        return [_prepared(k, _chosen(X if isinstance(k, plain) else centred, dims)) for k, dims in self._leaves]
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether gradients in the inputs are those of the prepared points."""
+        return "tanimoto" not in self.kinds
+
+    def obstacle(self, *sets: Tensor) -> str:
+        """What about sets of inputs stands in the way: Tanimoto needs counts, and few levels in the last of them."""
+        for kernel, dims in self._leaves:
+            if isinstance(kernel, Tanimoto):
+                parts = [_chosen(X, dims) for X in sets if len(X)]
+                counts = torch.stack([((A >= 0) & A.eq(A.round())).all() for A in parts]).all()
+                tops = parts[-1].amax(0)
+                whole, levels, top = torch.stack([counts.to(tops), tops.sum(), tops.max()]).tolist()
+                if not whole:
+                    return "fused Tanimoto kernels are for counts"
+                if levels > _LEVELS or top > _COUNT:
+                    return f"the largest counts of all columns add up to {levels:.0f}, fused products take {_LEVELS}"
+        return ""
 
     def _node(self, kernel: Kernel, dims: tuple[int, ...]) -> Tree:
         if type(kernel) is Scale:
@@ -120,6 +146,7 @@ def leaf_kind(kernel: Kernel) -> str:
         Periodic: "squared_exponential",
         RationalQuadratic: "rational_quadratic",
         Linear: "linear",
+        Tanimoto: "tanimoto",
     }
     if type(kernel) not in kinds:
         raise ValueError(f"no fused tile for {type(kernel).__name__}")
@@ -160,6 +187,8 @@ def _shape(kernel: Kernel) -> Tensor:
 
 
 def _prepared(kernel: Kernel, X: Tensor) -> Tensor:
+    if isinstance(kernel, Tanimoto):
+        return X.detach()
     if isinstance(kernel, Linear):
         scaled = X * kernel._scale.matching(X.shape[1], X.device)
         bias = [] if kernel.bias is None else [kernel.bias.to(X).expand(X.shape[0], 1)]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pathgp.operators.fused.expression import Expression, bounds
-from pathgp.operators.fused.source import Leaf, Structure, steepest
+from pathgp.operators.fused.source import LEVELS, Leaf, Structure, steepest
 
 # Rows are padded to a multiple of the largest tile, so that no tile needs a mask.
 BLOCK = 128
@@ -31,13 +31,15 @@ class Points:
     """n points of all leaves, padded with zeros to ``padded`` rows.
 
     fine: (columns, padded), float32, the points of leaves in differences.  high, low: (padded, width), half precision.
-    norms: (2 leaves, padded), float32: |high|^2, and what ``low`` adds to it.
+    bits: (padded, levels), int8, whether a count reaches a level.  norms: (2 leaves, padded), float32: |high|^2, and
+    what ``low`` adds to it; or the sum of the counts.
     """
 
     n: int
     fine: Tensor
     high: Tensor
     low: Tensor
+    bits: Tensor
     norms: Tensor
 
     @property
@@ -48,18 +50,20 @@ class Points:
         """Some of the points, in the order of the index."""
         pad = _padding(len(index))
         rows = torch.nn.functional.pad(index, (0, pad))
-        return Points(len(index), self.fine[:, rows], self.high[rows], self.low[rows], self.norms[:, rows])
+        halves = self.high[rows], self.low[rows], self.bits[rows]
+        return Points(len(index), self.fine[:, rows], *halves, self.norms[:, rows])
 
-    def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
+    def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, int]:
         """In the order of a kernel's arguments."""
-        return self.fine, self.high, self.low, self.norms, self.padded
+        return self.fine, self.high, self.low, self.bits, self.norms, self.padded
 
 
 @dataclass(frozen=True)
 class Extent:
     """Where sets of prepared points lie and what the hyperparameters are, read from the device in one go.
 
-    centres: of the last set, for every leaf.  radii: of all sets about them.  numbers: of the tree.
+    centres: of the last set, for every leaf.  radii: of all sets about them.  For counts instead the largest of every
+    column in the last set, and their sum.  numbers: of the tree.
     """
 
     expression: Expression
@@ -73,6 +77,10 @@ class Extent:
         """The extent of sets of prepared points."""
         centres, values = [], []
         for kind, *parts in zip(expression.kinds, *sets, strict=True):
+            if kind == "tanimoto":
+                centres.append(parts[-1].amax(0))
+                values.append(centres[-1].sum())
+                continue
             centre = torch.zeros_like(parts[-1][0]) if kind == "linear" else parts[-1].mean(0)
             lengths = [(part - centre).norm(dim=1).max() for part in parts if len(part)]
             centres.append(centre)
@@ -106,13 +114,21 @@ class Frame:
         expression = extent.expression
         leaves: list[Leaf] = []
         units, floors, largest = [], [], []
-        fine = width = norm = 0
+        fine = width = norm = levels = 0
         parts = zip(expression.kinds, expression.shapes, extent.centres, extent.radii, strict=True)
         for kind, shape, centre, radius in parts:
+            if kind == "tanimoto":
+                count = max(1, -(-int(radius) // LEVELS)) * LEVELS
+                leaves.append(Leaf(kind, "levels", 0, 0, levels, norm, shape, count))
+                levels, norm = levels + count, norm + 1
+                units.append(1.0)
+                floors.append(0.0)
+                largest.append(1.0)
+                continue
             columns = len(centre)
             form = _form(kind, columns, radius, precision, widest, few)
             padded = max(16, 1 << (columns - 1).bit_length())
-            leaves.append(Leaf(kind, form, columns, padded, fine if form == "differences" else width, norm, shape))
+            leaves.append(Leaf(kind, form, columns, padded, fine if form == "differences" else width, norm, shape, 0))
             if form == "differences":
                 fine += columns
             else:
@@ -133,9 +149,16 @@ class Frame:
         fine = []
         high = torch.zeros(padded, width, dtype=torch.float16, device=device)
         low = torch.zeros_like(high)
+        bits = torch.zeros(padded, self.structure.levels, dtype=torch.int8, device=device)
         norms = []
-        parts = zip(self.structure.leaves, self.extent.centres, self.units, prepared, strict=True)
-        for leaf, centre, unit, points in parts:
+        extent = self.extent
+        parts = zip(self.structure.leaves, extent.centres, extent.radii, self.units, prepared, strict=True)
+        for leaf, centre, radius, unit, points in parts:
+            if leaf.form == "levels":
+                used = int(radius)
+                bits[:n, leaf.offset : leaf.offset + used] = _reached(points, centre, used)
+                norms.append(points.sum(1))
+                continue
             centred = points.detach() - centre
             if leaf.form == "differences":
                 fine.append(centred.T.to(torch.float32))
@@ -152,6 +175,7 @@ class Frame:
             _padded_rows(fine, n, padded, device),
             high,
             low,
+            bits,
             _padded_rows([norm.unsqueeze(0) for norm in norms], n, padded, device),
         )
 
@@ -165,6 +189,13 @@ def _form(kind: str, columns: int, radius: float, precision: str, widest: float,
     if precision == "low" and radius <= _COARSE_RADIUS:
         return "coarse"
     return "split" if radius <= widest else "differences"
+
+
+def _reached(counts: Tensor, tops: Tensor, levels: int) -> Tensor:
+    """Whether the counts (n, d) reach the levels from 1 to the top of their column: (n, sum of the tops)."""
+    column = torch.arange(len(tops), device=tops.device).repeat_interleave(tops.long(), output_size=levels)
+    level = torch.arange(1, levels + 1, device=tops.device) - (tops.cumsum(0) - tops)[column]
+    return counts.clamp(max=255.0).to(torch.uint8)[:, column] >= level.to(torch.uint8)
 
 
 def _padding(n: int) -> int:

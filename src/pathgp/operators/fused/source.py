@@ -12,6 +12,8 @@ A leaf's points come in one of three forms:
   that |high_i|^2 + |high_j|^2 - 2 high_i.high_j is free of rounding errors: all its terms are integers below 2^24 in
   units of h^2. What ``low`` adds is h / |x| times smaller, and so are its errors. Four tensor-core products.
 - coarse: ``high`` alone, the squared distance of the rounded points. One tensor-core product.
+- levels: counts as bits, one for every level from 1 to the largest count of a column. Two counts have the lesser of
+  them in common, sum_k min(x_k, z_k), which is the inner product of their bits: whole numbers, free of errors.
 
 Tensor cores multiply half-precision numbers. A float32 factor is a sum of two of them, 22 bits, and a product takes
 three passes: low.high + high.low + high.high. Both factors are scaled to at most 2^15, so that ``low`` is no subnormal
@@ -32,15 +34,19 @@ from pathgp.operators.fused.expression import Tree
 _LN2 = math.log(2.0)
 # Powers of two below this exponent come near the subnormal numbers: kernels decay to 2^-110 and stay there.
 _LOWEST = 110.0
+# Bits of counts that are read and multiplied at a time, and how many of its rows' a program holds in shared memory.
+LEVELS = 256
+HELD_LEVELS = 2048
 # Rows of x that stay in registers; more are read again for every tile.
 _HELD = 8
 
 
 class Leaf(NamedTuple):
-    """kind: the profile.  form: differences, split or coarse.  columns: of the prepared points.
+    """kind: the profile.  form: differences, split, coarse or levels.  columns: of the prepared points; 0 for levels.
 
     width: columns padded to a power of two.  offset: the first column, of the float32 points for differences, of the
-    half-precision points otherwise.  norm: the row of |high|^2.  shape: the place of its shape parameter, or -1.
+    half-precision points or of the bits otherwise.  norm: the row of |high|^2, or of the sums of counts.  shape: the
+    place of its shape parameter, or -1.  levels: bits of counts, with zeros behind.
     """
 
     kind: str
@@ -50,6 +56,7 @@ class Leaf(NamedTuple):
     offset: int
     norm: int
     shape: int
+    levels: int
 
 
 class Structure(NamedTuple):
@@ -59,6 +66,11 @@ class Structure(NamedTuple):
     leaves: tuple[Leaf, ...]
     width: int
     numbers: int
+
+    @property
+    def levels(self) -> int:
+        """Bits of all leaves."""
+        return sum(leaf.levels for leaf in self.leaves)
 
     def floor(self, leaf: int) -> int:
         """Where theta holds the squared distance below which points count as equal."""
@@ -131,6 +143,8 @@ def pull_kernel(structure: Structure, chunks: tuple[int, ...]) -> Any:
         store.append(f"tl.store(sums + {k + 1}, scale * tl.sum(number_{k}.to(tl.float64), 0))")
     total = structure.pulled()[-1]
     for l, (leaf, start) in enumerate(zip(structure.leaves, structure.pulled(), strict=False)):
+        if leaf.form == "levels":
+            continue
         load.append(f"pull_{l} = tl.zeros((M, {leaf.width}), tl.float32)")
         if leaf.form == "split":
             # |W_ij| is at most depth times the largest products.
@@ -154,7 +168,7 @@ import triton.language as tl
 
 @triton.jit
 def product(
-    Xf, Xh, Xl, Xn, m, Zf, Zh, Zl, Zn, n, Vh, Vl, theta, out, span,
+    Xf, Xh, Xl, Xb, Xn, m, Zf, Zh, Zl, Zb, Zn, n, Vh, Vl, theta, out, span,
     M: tl.constexpr, N: tl.constexpr, S: tl.constexpr, TAIL: tl.constexpr, HIGH: tl.constexpr,
 ):
     i = tl.program_id(0).to(tl.int64) * M
@@ -205,7 +219,7 @@ from pathgp.operators.fused.columns import exponent, power
 
 @triton.jit
 def pull(
-    Xf, Xh, Xl, Xn, m, Zf, Zh, Zl, Zn, n, Lh, Ll, Rh, Rl, left, right, theta, pulls, sums, span,
+    Xf, Xh, Xl, Xb, Xn, m, Zf, Zh, Zl, Zb, Zn, n, Lh, Ll, Rh, Rl, left, right, theta, pulls, sums, span,
     M: tl.constexpr, N: tl.constexpr,
 ):
     i = tl.program_id(0).to(tl.int64) * M
@@ -227,7 +241,7 @@ import triton.language as tl
 
 @triton.jit(do_not_specialize=["rows"])
 def evaluate(
-    Xf, Xh, Xl, Xn, m, Zf, Zh, Zl, Zn, n, theta, out, rows, columns,
+    Xf, Xh, Xl, Xb, Xn, m, Zf, Zh, Zl, Zb, Zn, n, theta, out, rows, columns,
     M: tl.constexpr, N: tl.constexpr,
 ):
     i = tl.program_id(0).to(tl.int64) * M
@@ -253,6 +267,9 @@ def _loads(structure: Structure) -> Iterator[str]:
                 for d in range(leaf.columns):
                     yield f"x{l}_{d} = {_fine('X', leaf, d)}"
             continue
+        if leaf.form == "levels":
+            yield f"x{l}n = tl.load(Xn + {leaf.norm} * m + i + row)"
+            continue
         yield f"floor_{l} = tl.load(theta + {structure.floor(l)})"
         yield f"gain_{l} = tl.load(theta + {structure.gain(l)})"
         yield from _half_points(structure, l, "x", "X", "i", "row", "m")
@@ -275,6 +292,8 @@ def _tile(structure: Structure) -> Iterator[str]:
     for l, leaf in enumerate(structure.leaves):
         if leaf.form == "differences":
             yield from _differences(l, leaf)
+        elif leaf.form == "levels":
+            yield from _common(structure, l)
         else:
             yield from _half_points(structure, l, "z", "Z", "j", "column", "n")
             yield f"dot_{l} = tl.dot(x{l}h, tl.trans(z{l}h))"
@@ -303,6 +322,22 @@ def _differences(l: int, leaf: Leaf) -> Iterator[str]:
         else:
             yield f"delta = {x}[:, None] - {_fine('Z', leaf, d)}[None, :]"
             yield f"q{l} += delta * delta"
+
+
+def _common(structure: Structure, l: int) -> Iterator[str]:
+    """What counts have in common, in whole numbers, and what they have together."""
+    leaf, width, chunk = structure.leaves[l], structure.levels, LEVELS
+    yield "common = tl.zeros((M, N), tl.int32)"
+    # The compiler moves what does not depend on j out of the loop. A condition that is always true keeps it there.
+    mask = "" if width <= HELD_LEVELS else ", mask=(j + row < n + M)[:, None], other=0"
+    for start in range(leaf.offset, leaf.offset + leaf.levels, chunk):
+        place = f"({start} + tl.arange(0, {chunk}))[None, :]"
+        yield f"xb = tl.load(Xb + i * {width} + row[:, None] * {width} + {place}{mask})"
+        yield f"zb = tl.load(Zb + j * {width} + column[:, None] * {width} + {place})"
+        yield "common = tl.dot(xb, tl.trans(zb), common)"
+    yield f"q{l} = common.to(tl.float32)"
+    yield f"z{l}n = tl.load(Zn + {leaf.norm} * n + j + column)"
+    yield f"union_{l} = (x{l}n[:, None] + z{l}n[None, :]) - q{l}"
 
 
 def _fine(points: str, leaf: Leaf, d: int) -> str:
@@ -357,6 +392,8 @@ _PROFILES: dict[str, Callable[[int], list[str]]] = {
     "matern52": _matern52,
     "rational_quadratic": _rational_quadratic,
     "linear": lambda l: [f"k{l} = q{l}"],
+    # Two empty fingerprints are equal as well.
+    "tanimoto": lambda l: [f"k{l} = tl.where(q{l} == union_{l}, 1.0, q{l} / tl.maximum(union_{l}, 1.0))"],
 }
 
 # dk/dq, and the largest size it has: what half precision must hold.
@@ -367,6 +404,7 @@ _SLOPES = {
     "matern52": (f"{-(_LN2**2) / 6} * ((1.0 + a{{l}}) * e{{l}})", _LN2**2 / 6),
     "rational_quadratic": ("-0.5 * k{l} / (1.0 + u{l})", 0.5),
     "linear": ("", 1.0),
+    "tanimoto": ("", 0.0),
 }
 
 
@@ -421,6 +459,8 @@ def _reverse(structure: Structure, tree: Tree, path: str, weight: str) -> Iterat
 def _pull_leaf(structure: Structure, l: int, weight: str) -> Iterator[str]:
     """G = weight * slope and what it pulls: sum_j G_ij (x_i - z_j), or sum_j G_ij z_j and sum_j G_ij apart."""
     leaf = structure.leaves[l]
+    if leaf.form == "levels":
+        return
     slope = _SLOPES[leaf.kind][0].format(l=l)
     if leaf.shape >= 0:
         yield f"number_{leaf.shape} += tl.sum({weight} * k{l} * (u{l} / (1.0 + u{l}) - log_{l}), 1)"
