@@ -62,7 +62,7 @@ class Dense(pathgp.LatentKroneckerGP):
     """Always a matrix of all observed cells."""
 
     def operator(self, data: GridObservations, settings: Settings) -> Operator:
-        return settings.operator(self.product(data), data.inputs, self.deviation(data))
+        return settings.operator(self.product(data.widths), data.inputs, self.deviation(data))
 
 
 class Latent(pathgp.LatentKroneckerGP):

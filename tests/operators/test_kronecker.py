@@ -273,3 +273,12 @@ def test_smooth_factors_go_through_their_roots(smooth: tuple[int, ...], dtype: t
     assert abs(float((found - forms).detach())) < tolerance * scale
     for one, other in zip(torch.autograd.grad(found, learned), torch.autograd.grad(forms, learned), strict=True):
         assert float((one - other).abs().max()) < 10 * tolerance * scale
+
+
+def test_a_root_of_a_short_side_pays_up_to_three_quarters() -> None:
+    """18 columns of 52 beside a side of 2,000 are worth a root, and not beside a side of 10."""
+    times = (torch.arange(1, 53).log() / math.log(53.0)).unsqueeze(1)
+    for places, expected in ((2000, 18), (10, 52)):
+        factors = [torch.rand(places, 2, generator=torch.Generator().manual_seed(0)), times]
+        parts = [kernels.Matern(0.5, 0.1), kernels.SquaredExponential(0.108)]
+        assert LatentKroneckerOperator(parts, factors, torch.ones(places, 52, dtype=torch.bool)).ranks[1] == expected

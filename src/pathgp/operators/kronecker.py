@@ -20,8 +20,8 @@ from pathgp.operators.kernel import KernelOperator, checked_noise
 from pathgp.operators.low_rank import partial_cholesky, random_pivots
 from pathgp.operators.memory import memory_budget, spans, tile_edge
 
-# Sides below this size are not worth a root; a root pays where it has at most a third of the side's columns.
-_SMALLEST, _SHARE = 32, 3
+# Sides below this size are not worth a root.
+_SMALLEST = 32
 # Columns of a factor that exist at once while its root is looked for.
 _PIVOTS = 64
 
@@ -33,8 +33,8 @@ class LatentKroneckerOperator(Operator):
     factors and of a few grids; a factor beyond the memory budget is evaluated anew at every product. Rows cost as much
     as those of a dense matrix.
 
-    Smooth kernels make factors of low rank. Where K_i = B_i B_i^T up to rounding with B_i (p_i, r_i), r_i <= p_i / 3
-    (``roots``), a product goes through B_i^T and B_i, and the other factors see r_i entries of that side only.
+    Smooth kernels make factors of low rank. Where K_i = B_i B_i^T up to rounding with B_i (p_i, r_i), r_i so small that
+    it pays (``roots``), a product goes through B_i^T and B_i, and the other factors see r_i entries of that side only.
 
     Args:
         kernels: k covariance functions, one per side of the grid.
@@ -74,7 +74,7 @@ class LatentKroneckerOperator(Operator):
         share = self._share = self.memory // (2 * len(self.sizes))
         pairs = list(zip(kernels, factors, strict=True))
         self.factors = [KernelOperator(k, F, 0.0, memory=share) for k, F in pairs]
-        self.roots = [_root(k, F.detach(), share) for k, F in pairs]
+        self.roots = [_root(k, F.detach(), self._worth(i), share) for i, (k, F) in enumerate(pairs)]
         self._narrow = [None if B is None else B.to(self.dtype) for B in self.roots]
         self._whole = [None if B is not None else self._ready(i) for i, B in enumerate(self.roots)]
         # The strongest reduction first, so that what follows sees the least.
@@ -241,6 +241,15 @@ class LatentKroneckerOperator(Operator):
         everything = torch.arange(p, device=self.device)
         return factor.block(everything)
 
+    def _worth(self, side: int) -> int:
+        """Columns up to which a root of a side pays.
+
+        With r of them a product takes r (2 p + q) in place of p (p + q) multiplications for every place along the other
+        sides, whose sizes add up to q: three quarters of the break-even, and a third of a side that is longer than q.
+        """
+        p, q = self.sizes[side], sum(self.sizes) - self.sizes[side]
+        return p // 3 if p > q else 3 * p * (p + q) // (4 * (2 * p + q))
+
     def _multiplications(self) -> int:
         """Of one product with one column."""
         shape, total = list(self.sizes), 0
@@ -250,8 +259,8 @@ class LatentKroneckerOperator(Operator):
         return total + math.prod(shape) * sum(p for p, B in zip(self.sizes, self.roots, strict=True) if B is None)
 
 
-def _root(kernel: Kernel, F: Tensor, memory: int) -> Tensor | None:
-    """B (p, r) in float64 with K = B B^T up to rounding in the dtype of F, or None where r exceeds p / 3 or the memory.
+def _root(kernel: Kernel, F: Tensor, most: int, memory: int) -> Tensor | None:
+    """B (p, r) in float64 with K = B B^T up to rounding in the dtype of F, or None where r exceeds ``most``.
 
     No entry of K - B B^T is larger than the rounding of the largest variance. Time O(p r^2); always the same pivots.
     """
@@ -263,10 +272,10 @@ def _root(kernel: Kernel, F: Tensor, memory: int) -> Tensor | None:
         # Rounding in float64 makes a full rank of sqrt(p) eps.
         rounding = max(torch.finfo(F.dtype).eps, 8.0 * math.sqrt(p) * torch.finfo(torch.float64).eps)
         limit = rounding * float(variances.max())
-        for part in (4 * _SHARE, _SHARE):
-            # A spectrum that is gone after a third of its values has lost most of itself after a twelfth.
+        for columns in (most // 4, most):
+            # A spectrum that is gone after so many values has lost most of itself after a quarter of them.
             choose = random_pivots(torch.Generator().manual_seed(0), _PIVOTS)
-            largest = min(max(p // part + 1, min(p, _PIVOTS)), max(1, memory // (3 * 8 * p)))
+            largest = min(max(columns + 1, min(p, _PIVOTS)), max(1, memory // (3 * 8 * p)))
             B, left = partial_cholesky(lambda index: kernel(X, X[index]), variances, largest, choose, limit / p, limit)
             if float(left.mean()) > 0.1 * float(variances.mean()):
                 return None
@@ -275,7 +284,7 @@ def _root(kernel: Kernel, F: Tensor, memory: int) -> Tensor | None:
     # Pivots give a few columns more than needed: those of B B^T's eigenvectors are the fewest.
     values, vectors = torch.linalg.eigh(B.T @ B)
     keep = values > limit
-    return B @ vectors[:, keep] if int(keep.sum()) <= p // _SHARE else None
+    return B @ vectors[:, keep] if int(keep.sum()) <= most else None
 
 
 def _turned(grid: Tensor, side: int) -> Tensor:
