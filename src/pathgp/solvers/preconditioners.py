@@ -283,8 +283,8 @@ def automatic(H: Operator) -> Preconditioner:
 
     With a tenth of the cells missing the inverse on the whole grid takes 440 epochs where the low-rank factor takes 19
     (500 x 52 cells, squared exponential times periodic, noise 0.1 of the signal), with half missing 710 and 15. On 10 x
-    144 x 72 cells, three Matern kernels, products are so cheap that the factor may have 256 columns for 91,000 cells: it
-    takes 17 s where the inverse takes 2.5 s at a noise of 0.3, and 37 s against 4 s at 0.15.
+    144 x 72 cells, three Matern kernels, products are so cheap that the factor may have 256 columns for 91,000 cells:
+    it takes 17 s where the inverse takes 2.5 s at a noise of 0.3, and 37 s against 4 s at 0.15.
     """
     if not isinstance(H, LatentKroneckerOperator):
         return RandomlyPivotedCholesky()
