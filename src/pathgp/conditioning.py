@@ -21,7 +21,6 @@ from torch import Tensor
 from pathgp.inputs import real_number
 from pathgp.kernels import Kernel
 from pathgp.operators import Group, KernelOperator, Operator, ShardedOperator
-from pathgp.operators.kernel import PRECISIONS
 from pathgp.operators.memory import memory_budget
 from pathgp.pathwise import PriorPaths
 from pathgp.randomness import as_generator
@@ -103,8 +102,6 @@ class Settings:
         memory = None if memory is None else int(real_number(memory, "memory"))
         if not (group is None or isinstance(group, Group)):
             raise TypeError(f"group must be None, Ranks() or Devices([...]), got {type(group).__name__}")
-        if precision not in PRECISIONS:
-            raise ValueError(f"precision must be one of {', '.join(map(repr, PRECISIONS))}, got {precision!r}")
         if group is not None and precision != "high":
             raise ValueError(f"precision={precision!r} is for one process and one device: leave it 'high' with a group")
         return cls(as_solver(solver), real_number(tol, "tol"), max_epochs, backend, memory, group, precision)

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from pathgp.conditioning import Settings, Solve, System
-from pathgp.inputs import real_number
+from pathgp.inputs import real_number, whole_number
 from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import LogNormal, Positive, PositiveValue
 from pathgp.learning.hyperparameters import constrain, values
 from pathgp.operators import Operator
+from pathgp.pathwise import PriorPaths
+from pathgp.randomness import as_generator
 
 Mean = float | Callable[[Tensor], Tensor]
 
@@ -70,6 +72,21 @@ class Model(nn.Module):
     @abstractmethod
     def solved(self, data: Any, prior: Any, draws: Tensor, how: Solve) -> Any:
         """The posterior of this model, which keeps the model and the draws: give copies."""
+
+    def drawing(
+        self, samples: int, features: int, generator: torch.Generator | None
+    ) -> Callable[[Kernel, int], PriorPaths]:
+        """How to draw functions of the prior for a kernel and a number of columns: the same ones at every call."""
+        if self.standardise:
+            raise ValueError("standardise=True: the prior is known in the units of the data only after condition()")
+        samples, features = whole_number(samples, "samples", 1), whole_number(features, "features", 1)
+        generator = as_generator(generator)
+        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+
+        def draw(kernel: Kernel, columns: int) -> PriorPaths:
+            return PriorPaths.draw(kernel, samples, features, columns, torch.Generator().manual_seed(seed))
+
+        return draw
 
     @property
     def posterior(self) -> Any:

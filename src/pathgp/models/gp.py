@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from pathgp.models.standardise import Standardisation, task_columns
 from pathgp.operators import Group, Operator
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior import Posterior
-from pathgp.randomness import as_generator, normal, repeating_seed
+from pathgp.randomness import normal, repeating_seed
 from pathgp.solvers import Solver
 from pathgp.solvers.base import Callback
 
@@ -58,21 +59,15 @@ class GP(Model):
 
         Standardisation is learned from data, so a model with ``standardise=True`` has no prior in the data's units.
         """
-        if self.standardise:
-            raise ValueError("standardise=True: the prior is known in the units of the data only after condition()")
-        samples, features = whole_number(samples, "samples", 1), whole_number(features, "features", 1)
-        generator = as_generator(generator)
-        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-        model = self.frozen(torch.device("cpu"))
-        drawn: dict[int, PriorPaths] = {}
+        draw, model = self.drawing(samples, features, generator), self.frozen(torch.device("cpu"))
+
+        @cache
+        def paths(columns: int) -> PriorPaths:
+            return draw(model.kernel, columns)
 
         def evaluate(X: Array) -> Array:
             inputs = read_matrix(X)
-            columns = inputs.X.shape[1]
-            if columns not in drawn:
-                source = torch.Generator().manual_seed(seed)
-                drawn[columns] = PriorPaths.draw(model.kernel, samples, features, columns, source)
-            return inputs.give(drawn[columns](inputs.X) + model.mean_at(inputs.X))
+            return inputs.give(paths(inputs.X.shape[1])(inputs.X) + model.mean_at(inputs.X))
 
         return evaluate
 

@@ -6,6 +6,7 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -67,26 +68,20 @@ class LatentKroneckerGP(Model):
         """``samples`` functions from the prior: call the result with one set of inputs per side to get values
         (samples, g_1, ..., g_k). See `GP.prior`.
         """
-        if self.standardise:
-            raise ValueError("standardise=True: the prior is known in the units of the data only after condition()")
-        samples, features = whole_number(samples, "samples", 1), whole_number(features, "features", 1)
-        generator = as_generator(generator)
-        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-        model = self.frozen(torch.device("cpu"))
-        drawn: dict[tuple[int, ...], PriorPaths] = {}
+        draw, model = self.drawing(samples, features, generator), self.frozen(torch.device("cpu"))
+
+        @cache
+        def paths(widths: tuple[int, ...]) -> PriorPaths:
+            return draw(model.product(widths), sum(widths))
 
         def evaluate(*inputs: Array) -> Array:
             if len(inputs) != len(self.sides):
                 raise ValueError(f"{len(inputs)} sets of inputs for a grid with {len(self.sides)} sides")
             read = [read_side(G, f"inputs {i}") for i, G in enumerate(inputs)]
             sides = [G.X.to(read[0].X) for G in read]
-            widths = tuple(G.shape[1] for G in sides)
-            if widths not in drawn:
-                source = torch.Generator().manual_seed(seed)
-                drawn[widths] = PriorPaths.draw(model.product(widths), samples, features, sum(widths), source)
             X = cells(sides)
-            values = drawn[widths](X) + model.mean_at(X)
-            return read[0].give(values.view(samples, *(len(G) for G in sides)))
+            values = paths(tuple(G.shape[1] for G in sides))(X) + model.mean_at(X)
+            return read[0].give(values.view(-1, *(len(G) for G in sides)))
 
         return evaluate
 
