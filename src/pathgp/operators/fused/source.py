@@ -313,7 +313,7 @@ def _tile(structure: Structure) -> Iterator[str]:
 
 
 def _differences(l: int, leaf: Leaf) -> Iterator[str]:
-    # One line per dimension: a loop inside the pipelined one makes Triton 3.6 read past the end of the points.
+    # One line per dimension: with a loop inside the pipelined one Triton 3.6 met an illegal access on large inputs.
     yield f"q{l} = tl.zeros((M, N), tl.float32)"
     for d in range(leaf.columns):
         x = f"x{l}_{d}" if leaf.columns <= _HELD else _fine("X", leaf, d)
