@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pickle
+import re
 import struct
 import subprocess
 import sys
@@ -144,6 +145,35 @@ def test_a_kernel_that_occurs_twice_stays_one(tmp_path: Path) -> None:
     found = again(posterior, tmp_path / "post").model
     assert list(found.hyperparameters()) == list(posterior.model.hyperparameters())
     assert found.kernel.parts[0] is found.kernel.parts[1].parts[0]
+
+
+def test_what_is_said_about_it(tmp_path: Path) -> None:
+    about = {"target": "°C", "columns": ["a", "b"], "$tensor": 0, "nested": {"$class": "GP", "n": [1, 2.5, None, True]}}
+    posterior = small()
+    assert posterior.about is None
+    assert again(posterior, tmp_path / "post").about is None
+    found = again(posterior, tmp_path / "post", about=about)
+    assert found.about == about
+    # Saving it once more does not lose it.
+    assert again(found, tmp_path / "post", data=False).about == about
+    grid = grid_posterior(2)
+    assert again(grid, tmp_path / "post", about={"rows": "stations"}).about == {"rows": "stations"}
+
+
+@pytest.mark.parametrize(
+    ("about", "error", "told"),
+    [
+        (["a"], TypeError, "about must be a dict"),
+        ({1: "a"}, TypeError, "about has the key 1"),
+        ({"a": {"b": [0, np.float64(1.0)]}}, TypeError, re.escape("about['a']['b'][1] is of float64")),
+        ({"a": (1, 2)}, TypeError, re.escape("about['a'] is of tuple")),
+        ({"a": float("nan")}, ValueError, re.escape("about['a'] is nan")),
+    ],
+)
+def test_only_plain_things_are_said_about_it(about: Any, error: Any, told: str, tmp_path: Path) -> None:
+    with pytest.raises(error, match=told):
+        small().save(tmp_path / "post", about=about)
+    assert not (tmp_path / "post").exists()
 
 
 def test_components_and_gradients(tmp_path: Path) -> None:

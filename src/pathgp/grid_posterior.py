@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -50,6 +50,8 @@ class GridPosterior:
     Inputs of a side are arrays (g_i, d_i) or (g_i,), None for those of the training grid; results have the shape of
     the grid they span.
     """
+
+    about: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -213,15 +215,16 @@ class GridPosterior:
         how = Solve(self._settings, generator, seed, x0=x0, callback=callback, began=began)
         return GridPosterior.solved(self.model, data, self._prior, draws, how)
 
-    def save(self, path: str | os.PathLike[str], data: bool = True) -> None:
+    def save(self, path: str | os.PathLike[str], data: bool = True, about: dict[str, Any] | None = None) -> None:
         """Write the posterior to one file, which `pathgp.load` reads; the model and the draws are in it.
 
         ``data=False`` leaves out the observed values and the draws of their noise: ``update``, ``paths`` and
-        ``log_marginal_likelihood`` are lost. Inputs and the places of the holes stay. See `pathgp.saving`.
+        ``log_marginal_likelihood`` are lost. Inputs and the places of the holes stay. ``about``: plain values to go
+        with it, which the loaded posterior has as ``about``. See `pathgp.saving`.
         """
         from pathgp.saving import save
 
-        save(self, path, data)
+        save(self, path, data, about)
 
     def __repr__(self) -> str:
         return f"GridPosterior\n{self.report!r}"

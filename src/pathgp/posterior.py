@@ -41,8 +41,11 @@ class Posterior:
 
     Obtained from `GP.condition`. ``mean``, ``variance``, ``covariance`` and ``sample`` describe the posterior at
     chosen inputs, ``paths`` are posterior draws that are functions, ``update`` adds observations, ``report`` says
-    how it all was obtained. Inputs are NumPy arrays or tensors (m, d), results come back in kind.
+    how it all was obtained. Inputs are NumPy arrays or tensors (m, d), results come back in kind. ``about`` is what was
+    saved with it (see `save`), None otherwise.
     """
+
+    about: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -189,16 +192,17 @@ class Posterior:
         how = Solve(self._settings, generator, seed, self.report.no_paths, x0, callback, began)
         return Posterior.solved(self.model, self._scaling, grown, self._prior, how)
 
-    def save(self, path: str | os.PathLike[str], data: bool = True) -> None:
+    def save(self, path: str | os.PathLike[str], data: bool = True, about: dict[str, Any] | None = None) -> None:
         """Write the posterior to one file, which `pathgp.load` reads; the model and the features are in it.
 
         ``data=False`` leaves out y and the draws that go with it: of many rows the file takes a third of the space, and
         ``update``, ``leave_one_out``, ``log_marginal_likelihood`` and variances by neighbours are lost. X stays, for
-        predictions are sums over it. Of several ranks the first one writes. See `pathgp.saving`.
+        predictions are sums over it. ``about``: plain values to go with it, such as the names of the columns, which the
+        loaded posterior has as ``about``. Of several ranks the first one writes. See `pathgp.saving`.
         """
         from pathgp.saving import save
 
-        save(self, path, data)
+        save(self, path, data, about)
 
     def components(self) -> dict[str, Component]:
         """For a kernel k = sum_c k_c the posterior of each summand, by name: mean, variance and paths of f_c.

@@ -8,6 +8,8 @@ up in a table, nothing is imported and no code is in the file.
 from __future__ import annotations
 
 import inspect
+import json
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,13 +38,25 @@ _NAMES = [*vars(kernels).values(), *vars(solvers).values(), *_PARTS, ConditionRe
 KNOWN: dict[str, Callable[..., Any]] = {cls.__name__: cls for cls in _NAMES if isinstance(cls, type)}
 
 
-def save(posterior: Posterior | GridPosterior, path: str | os.PathLike[str], data: bool = True) -> None:
+def save(
+    posterior: Posterior | GridPosterior,
+    path: str | os.PathLike[str],
+    data: bool = True,
+    about: dict[str, Any] | None = None,
+) -> None:
     """Write a posterior to a file, in place of what was there before; of several ranks the first one writes.
+
+    ``about``: plain values to go with it, like the names of columns: a dict of texts, finite numbers, booleans,
+    None, and lists and dicts of them. The loaded posterior has it as ``about``; None keeps what a loaded one came with.
 
     With ``data=False`` the right-hand sides (y, the prior draws at X and the draws of the noise) stay out. X does not,
     and neither do the weights, from which y can be had again to within ``tol``: the file is small, not anonymous.
     """
     settings, model = posterior._settings, posterior.model
+    about = posterior.about if about is None else about
+    if about is not None and not isinstance(about, dict):
+        raise TypeError(f"about must be a dict of names with plain values, got {type(about).__name__}")
+    _check_plain(about, "about")
     system = posterior._system if data else _without_targets(posterior._system)
     if not settings.leads:
         return
@@ -62,6 +76,8 @@ def save(posterior: Posterior | GridPosterior, path: str | os.PathLike[str], dat
         "weights": posterior._weights,
         "settings": described(replace(settings, group=None)),
         "report": described(posterior.report),
+        # As one text: names in it may be those of the format.
+        "about": json.dumps(about),
     }
     if isinstance(posterior, GridPosterior):
         grid = posterior._data
@@ -87,7 +103,9 @@ def load(path: str | os.PathLike[str], device: str | torch.device | None = None)
     content = files.read(path)
     home = _found(content) if device is None else torch.empty(0, device=device).device
     try:
-        return _restored(content, home)
+        posterior = _restored(content, home)
+        posterior.about = json.loads(content.get("about", "null"))
+        return posterior
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
@@ -168,6 +186,22 @@ def _restored(content: dict[str, Any], device: torch.device) -> Posterior | Grid
     scaling = built(content["scaling"], device)
     _check_kinds([(scaling, Standardisation)])
     return Posterior(model, scaling, system, prior, weights, settings, report)
+
+
+def _check_plain(value: Any, place: str) -> None:
+    """TypeError or ValueError, naming the place, for what does not come back from JSON as it was."""
+    if isinstance(value, dict):
+        for name, part in value.items():
+            if not isinstance(name, str):
+                raise TypeError(f"{place} has the key {name!r}: keys must be texts")
+            _check_plain(part, f"{place}[{name!r}]")
+    elif isinstance(value, list):
+        for i, part in enumerate(value):
+            _check_plain(part, f"{place}[{i}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{place} is {value}: numbers must be finite")
+    elif value is not None and type(value) not in (bool, int, float, str):
+        raise TypeError(f"{place} is of {type(value).__name__}: use texts, numbers, booleans, None, lists and dicts")
 
 
 def _check_kinds(parts: list[tuple[Any, type]]) -> None:
