@@ -126,16 +126,27 @@ def draw_relevance(
     lengthscale: one per input, for instance ``gp.hyperparameters()["lengthscale"]``.  names: of the inputs; x0, x1, ...
     by default.  most: how many of them to draw at most.
     """
+    entries = relevance(lengthscale, names)
+    shown, left_out = entries[:most], len(entries[most:])
+    axes.barh(np.arange(len(shown)), [value for _, _, value in shown], color=MEAN, height=0.7)
+    axes.set_yticks(np.arange(len(shown)), [name for _, name, _ in shown])
+    axes.invert_yaxis()
+    _label(axes, "relevance, 1 / length scale" + (f" ({left_out} smaller ones left out)" if left_out else ""), "")
+
+
+def relevance(
+    lengthscale: Sequence[float] | NDArray[Any] | torch.Tensor, names: Sequence[str] | None = None
+) -> list[tuple[int, str, float]]:
+    """The number, the name and the inverse length scale of every input, the most relevant first.
+
+    >>> relevance([2.0, 0.5], ["slow", "fast"])
+    [(1, 'fast', 2.0), (0, 'slow', 0.5)]
+    """
     values = 1.0 / np.asarray(lengthscale, dtype=np.float64)
     names = [f"x{i}" for i in range(len(values))] if names is None else list(names)
     if values.ndim != 1 or len(names) != len(values):
         raise ValueError(f"expected a list of length scales and as many names, got {values.shape} and {len(names)}")
-    order = np.argsort(-values)[:most]
-    axes.barh(np.arange(len(order)), values[order], color=MEAN, height=0.7)
-    axes.set_yticks(np.arange(len(order)), [names[i] for i in order])
-    axes.invert_yaxis()
-    left_out = len(values) - len(order)
-    _label(axes, "relevance, 1 / length scale" + (f" ({left_out} smaller ones left out)" if left_out else ""), "")
+    return [(int(i), names[i], float(values[i])) for i in np.argsort(-values, kind="stable")]
 
 
 def tidy(axes: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from pathgp.solvers.base import Callback
 
 if TYPE_CHECKING:
     from pathgp.components import Component
+    from pathgp.learning.report import FitReport
     from pathgp.models.gp import GP
     from pathgp.models.standardise import Standardisation
 
@@ -203,6 +204,35 @@ class Posterior:
         from pathgp.saving import save
 
         save(self, path, data, about)
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        X_test: Array | None = None,
+        y_test: Array | None = None,
+        names: Sequence[str] | None = None,
+        target: str | None = None,
+        fit: FitReport | None = None,
+        title: str | None = None,
+    ) -> None:
+        """Write what is to be known about this posterior as one HTML page that needs nothing else.
+
+        Accuracy and calibration, relevance of the inputs, the function along them with bands and paths, how it was
+        learned and computed. Cheap: a few thousand predictions, whatever n is.
+
+        Args:
+            path: the file.
+            X_test: held-out inputs (m, d); of more than 10,000 rows a random part is predicted. Without them accuracy
+                is that of `leave_one_out`.
+            y_test: their targets (m,).
+            names: of the inputs; x0, x1, ... by default.
+            target: the name of y.
+            fit: what `GP.fit` returned, for the learning curves.
+            title: of the page.
+        """
+        from pathgp.page.table import write
+
+        write(self, path, X_test, y_test, names, target, fit, title)
 
     def components(self) -> dict[str, Component]:
         """For a kernel k = sum_c k_c the posterior of each summand, by name: mean, variance and paths of f_c.

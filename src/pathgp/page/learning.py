@@ -1,0 +1,154 @@
+"""How the hyperparameters were learned: curves over the steps of a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pathgp.learning.report import FitReport
+from pathgp.page.charts import Axis, Chart
+from pathgp.page.markup import Html, Section, Verdict, charts, facts, figure, paragraph
+from pathgp.page.numbers import count, number, seconds
+
+_MOST_CURVES = 40
+_LABELLED = 3
+_CHARACTERS = 18
+
+
+def learning_section(fit: FitReport, names: Sequence[str]) -> Section:
+    """Hyperparameters, gain, residuals and costs of every step, and the table of the fit."""
+    title = "Learning"
+    table = facts(fit.rows_of_table(), "Fit")
+    if not fit.history:
+        return Section("learning", title, [paragraph("The fit took no steps: there are no curves."), table])
+    solved = sum(step.solver != "" for step in fit.history)
+    words = (
+        f"{count(len(fit.history), 'step')} of {fit.optimiser} with the {fit.estimator} estimator took "
+        f"{seconds(fit.seconds)} and {number(fit.epochs)} epochs (one epoch is one product with the kernel matrix). "
+        f"It ended because: {fit.stopped}."
+    )
+    drawn = [_gain(fit), _hyperparameters(fit, names)]
+    if solved:
+        drawn += [_residuals(fit), _costs(fit)]
+    return Section("learning", title, [paragraph(words), charts(drawn), table])
+
+
+def fit_verdict(fit: FitReport) -> Verdict:
+    """Whether learning ended as it should."""
+    steps = fit.history
+    short = sum(step.status not in ("CONVERGED", "") for step in steps)
+    done = f"Hyperparameters were learned in {count(len(steps), 'step')} ({fit.stopped})"
+    if short:
+        advice = "Gradients were less exact there; raise max_epochs if the curves look restless."
+        return Verdict(False, f"{done}, and in {short} of them the solver stopped above its tolerance. {advice}")
+    if _still_rising(fit):
+        return Verdict(False, f"{done}, and the likelihood was still rising at the last one: take more steps.")
+    return Verdict(True, f"{done}.")
+
+
+def _still_rising(fit: FitReport) -> bool:
+    """Whether the last tenth of the steps gained more than a hundredth of a nat per row."""
+    steps = fit.history
+    tail = max(2, len(steps) // 10)
+    return len(steps) > tail and (steps[-1].gain - steps[-tail].gain) / fit.rows > 0.01
+
+
+def _gain(fit: FitReport) -> Html:
+    steps = _steps(fit)
+    gains = np.array([step.gain for step in fit.history]) / fit.rows
+    known = fit.history[-1].log_likelihood is not None
+    how = "" if known else ", estimated from its gradients"
+    finding = f"It rose by {number(float(gains[-1]))} nats per row in {len(steps)} steps."
+    chart = Chart(
+        "gain", "Log marginal likelihood", finding, _over(fit), Axis.around(gains, label="nats per row above the start")
+    )
+    chart.line(steps, gains)
+    if len(steps) == 1:
+        chart.dots(steps, gains, "accent")
+    return figure("Log marginal likelihood", f"How much better the model explains the data{how}.", chart.svg())
+
+
+def _hyperparameters(fit: FitReport, names: Sequence[str]) -> Html:
+    """Signal and noise by name, of the length scales the three shortest; all on a logarithmic axis."""
+    steps = _steps(fit)
+    curves: list[tuple[str, np.ndarray, str]] = []
+    for name in fit.history[0].values:
+        values = np.array([step.values[name] for step in fit.history])
+        if not (values > 0).all():
+            continue
+        if values.shape[1] == 1:
+            kind = "accent" if name.split(".")[-1] == "noise" else "warn"
+            curves.append((name, values[:, 0], kind))
+            continue
+        order = np.argsort(values[-1])[:_MOST_CURVES]
+        for place, i in enumerate(order):
+            own = names[i] if values.shape[1] == len(names) and name.endswith("lengthscale") else f"{name}[{i}]"
+            curves.append((own if place < _LABELLED else "", values[:, i], "plain"))
+    if not curves:
+        return Html("")
+    labelled = [(curve, kind, _cut(name)) for name, curve, kind in curves if name]
+    room = 14.0 + 6.1 * max(len(name) for _, _, name in labelled)
+    lengths = [c for _, c, kind in curves if kind == "plain"]
+    ended = ", ".join(f"{name} {number(float(curve[-1]))}" for curve, _, name in labelled)
+    chart = Chart(
+        "hyperparameters",
+        "Hyperparameters",
+        f"They ended at {ended}.",
+        _over(fit),
+        Axis.around(*[curve for _, curve, _ in curves], log=True, label="value in the model's units"),
+        right=room,
+    )
+    for _, curve, kind in sorted(curves, key=lambda entry: entry[2] != "plain"):
+        chart.line(steps, curve, kind)
+    chart.end_labels(
+        (float(curve[-1]), name, {"plain": "t-data"}.get(kind, f"t-{kind}")) for curve, kind, name in labelled
+    )
+    grey = f"Grey: {count(len(lengths), 'length scale')}, the shortest named." if lengths else ""
+    return figure("Hyperparameters", grey, chart.svg())
+
+
+def _residuals(fit: FitReport) -> Html:
+    steps, tol = _steps(fit), fit.condition.tol
+    mean = np.array([step.residual for step in fit.history])
+    probes = np.array([step.probe_residual for step in fit.history])
+    finding = (
+        f"At the last step {number(float(mean[-1]), 2)} for the mean and {number(float(probes[-1]), 2)} for probes."
+    )
+    values = [mean, probes, *([np.array([tol])] if tol > 0 else [])]
+    axis = Axis.around(*values, log=True, label="relative residual", pad=0.08)
+    chart = Chart("fit-residuals", "Residuals", finding, _over(fit), axis, right=62.0)
+    ends = [(float(mean[-1]), "mean", "t-accent"), (float(probes[-1]), "probes", "t-data")]
+    if tol > 0:
+        chart.line([steps[0], steps[-1]], [tol, tol], "dashed")
+        ends.append((tol, "tolerance", ""))
+    chart.line(steps, probes, "plain")
+    chart.line(steps, mean)
+    chart.end_labels(ends)
+    return figure("Residual of each step's solve", "Below the tolerance the gradients can be relied on.", chart.svg())
+
+
+def _costs(fit: FitReport) -> Html:
+    steps = _steps(fit)
+    epochs = np.array([step.epochs for step in fit.history])
+    time = np.array([step.seconds for step in fit.history])
+    finding = (
+        f"{number(float(epochs.mean()))} epochs and {seconds(float(time.mean()))} a step on average, "
+        f"{seconds(fit.seconds)} in all."
+    )
+    chart = Chart("costs", "Cost of each step", finding, _over(fit), Axis.around(epochs, zero=True, label="epochs"))
+    chart.line(steps, epochs)
+    return figure("Cost of each step", finding, chart.svg())
+
+
+def _steps(fit: FitReport) -> list[int]:
+    return [step.step for step in fit.history]
+
+
+def _over(fit: FitReport) -> Axis:
+    steps = _steps(fit)
+    return Axis(steps[0], steps[-1] if steps[-1] > steps[0] else steps[0] + 1, "step")
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _CHARACTERS else name[: _CHARACTERS - 1] + "…"
