@@ -19,6 +19,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from pathgp import kernels
+from pathgp.columns import EXACT_ROWS, KERNELS, Columns, distinct, kernel_of_columns
 from pathgp.learning.report import FitReport
 from pathgp.models import GP
 from pathgp.posterior import Posterior
@@ -31,16 +32,7 @@ try:
 except ImportError as error:
     raise ImportError("the door to scikit-learn needs it: pip install 'pathgp[sklearn]'") from error
 
-KERNELS: dict[str, Callable[[torch.Tensor], kernels.Kernel]] = {
-    "squared-exponential": kernels.SquaredExponential,
-    "matern-1/2": lambda lengthscale: kernels.Matern(0.5, lengthscale),
-    "matern-3/2": lambda lengthscale: kernels.Matern(1.5, lengthscale),
-    "matern-5/2": lambda lengthscale: kernels.Matern(2.5, lengthscale),
-    "rational-quadratic": lambda lengthscale: kernels.RationalQuadratic(1.0, lengthscale),
-}
 _DTYPES = (np.float64, np.float32)
-# Up to so many rows the exact gradient is the cheapest one, and nothing is random.
-_EXACT = 1000
 
 
 class GPRegressor(RegressorMixin, BaseEstimator):
@@ -137,7 +129,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
                     steps=self.steps,
                     optimiser=self.optimiser,
                     initialise=self.initialise,
-                    estimator="exact" if len(X) <= _EXACT else "pathwise",
+                    estimator="exact" if len(X) <= EXACT_ROWS else "pathwise",
                     progress=self.progress,
                     **common,
                 )
@@ -203,10 +195,10 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         if self.kernel not in KERNELS:
             names = ", ".join(map(repr, KERNELS))
             raise ValueError(f"kernel must be a pathgp kernel or one of {names}, got {self.kernel!r}")
-        return kernels.Scale(KERNELS[self.kernel](torch.ones(columns, dtype=torch.float64)), 1.0)
+        return kernel_of_columns(self.kernel, columns)
 
     def _variance(self, posterior: Posterior, X: torch.Tensor) -> Any:
-        return posterior.variance(X, method="solve" if posterior.report.rows <= _EXACT else None)
+        return posterior.variance(X, method="solve" if posterior.report.rows <= EXACT_ROWS else None)
 
     def _read(self, X: Any) -> torch.Tensor:
         check_is_fitted(self)
@@ -224,21 +216,8 @@ class GPRegressor(RegressorMixin, BaseEstimator):
 
     def _numbers(self, X: Any) -> NDArray[np.float64]:
         """A frame with a column of 0 and 1 for every category of its text columns."""
-        columns: list[NDArray[np.float64]] = []
-        for name in self.feature_names_in_:
-            values = X[name].to_numpy()
-            if name not in self.categories_:
-                columns.append(values.astype(np.float64))
-                continue
-            known = self.categories_[name]
-            for row, value in enumerate(values):
-                if value not in known:
-                    raise ValueError(
-                        f"column {name!r} has {value!r} in row {row}, which is none of its categories at the fit: "
-                        + ", ".join(map(repr, known))
-                    )
-            columns += [(values == category).astype(np.float64) for category in known]
-        return np.stack(columns, 1)
+        columns = Columns(self.feature_names_in_, self.categories_)
+        return columns.matrix(lambda name: X[name].to_numpy())
 
 
 def _categories(X: Any) -> dict[Any, list[Any]]:
@@ -253,5 +232,5 @@ def _categories(X: Any) -> dict[Any, list[Any]]:
         missing = [row for row, value in enumerate(values) if value is None or value != value]
         if missing:
             raise ValueError(f"column {name!r} has no value in row {missing[0]}: fill it or leave the row out")
-        found[name] = sorted(set(values.tolist()), key=str)
+        found[name] = distinct(values.tolist())
     return found
