@@ -330,6 +330,11 @@ def cases() -> Iterator[tuple[str, kernels.Kernel, Tensor, str, int]]:
         X = 35.0 * X / X.norm(dim=1, keepdim=True)
         X[750:] = X[:750] + normal(750, d, 1) * torch.logspace(-3, 0, 750, device=DEVICE).unsqueeze(1) / d**0.5
         yield f"close points of norm 35, d = {d}", kernels.Matern(1.5, 1.0), X, "high", 3
+    for distance in (40.0, 150.0, 500.0):
+        X = normal(1500, 16)
+        X[:3] *= distance / X[:3].norm(dim=1, keepdim=True)
+        X[1] = X[0] + 0.1 * X[5]
+        yield f"three points {distance:.0f} out, d = 16", kernels.Matern(1.5, 1.0), X, "high", 65
     X = torch.rand(1500, 16, device=DEVICE)
     X[750:] = X[:750] + 0.01 * normal(750, 16, 1) / 4.0
     yield "length scale 0.01, d = 16", kernels.Matern(1.5, 0.01), X, "high", 3

@@ -13,7 +13,7 @@ from pathgp import compiled, kernels
 from pathgp.operators import KernelOperator, ShardedOperator, cross_product
 from pathgp.operators import kernel as kernel_module
 from pathgp.operators.dense import Dense
-from pathgp.operators.fused import backend, engine, source
+from pathgp.operators.fused import backend, engine, points, source
 
 pytest.importorskip("triton")
 
@@ -63,10 +63,12 @@ def check_products(kernel: kernels.Kernel, X: Tensor, s: int, bound: float = 2e-
     assert error(H.between(index[:20], index), dense[index[:20]][:, index]) < 2e-6
 
 
-@pytest.fixture(params=["differences", "split"])
+@pytest.fixture(params=["differences", "split", "triple"])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """All that can be done with few dimensions, done by differences or by tensor cores."""
-    monkeypatch.setattr(backend, "Frame", _few(0 if request.param == "split" else 16))
+    monkeypatch.setattr(backend, "Frame", _few(16 if request.param == "differences" else 0))
+    if request.param == "triple":
+        monkeypatch.setattr(points, "_SPLIT_RADIUS", 0.0)
     return str(request.param)
 
 
@@ -120,6 +122,28 @@ def test_any_number_of_dimensions(d: int, nu: float) -> None:
 @pytest.mark.parametrize("n", [1, 127, 128, 300])
 def test_any_number_of_points(n: int) -> None:
     check_products(KERNELS["sum"](), normal(n, 2, 0), s=2)
+
+
+@pytest.mark.parametrize("kernel", ["SE", "Matern-3/2", "RQ"])
+@pytest.mark.parametrize("distance", [60.0, 500.0])
+def test_a_few_inputs_far_out(kernel: str, distance: float) -> None:
+    """A few of them do not cost the others their accuracy, nor the tensor cores; two are close to each other."""
+    X = normal(N, 16, 0)
+    X[:3] *= distance / X[:3].norm(dim=1, keepdim=True)
+    X[1] = X[0] + 0.1 * X[5]
+    chosen = {
+        "SE": kernels.SquaredExponential(2.0),
+        "Matern-3/2": kernels.Matern(1.5, torch.linspace(0.8, 3.0, 16)),
+        "RQ": kernels.RationalQuadratic(1.3, 2.0),
+    }[kernel]
+    check_products(chosen, X, s=3)
+    tiles = backend.Fused(chosen, X, 10**9)
+    assert {leaf.form for leaf in tiles.engine.frame.structure.leaves} <= {"triple", "split"}
+    L, R = normal(N, 2, 1), normal(N, 2, 2)
+    wanted = torch.autograd.grad((L.double() * (chosen(X.double()) @ R.double())).sum(), list(chosen.parameters()))
+    found = KernelOperator(chosen, X, 0.3, "fused").bilinear(L, R)
+    pairs = (torch.autograd.grad(found, list(chosen.parameters())), wanted)
+    assert error(*(torch.cat([g.flatten() for g in gs]) for gs in pairs)) < 2e-4
 
 
 @pytest.mark.parametrize("d", [3, 16])

@@ -11,7 +11,7 @@ from pathgp.compiled import missing
 from pathgp.kernels import Kernel
 from pathgp.operators.fused.engine import Engine
 from pathgp.operators.fused.expression import Expression
-from pathgp.operators.fused.points import GRADIENT_RADIUS, Extent, Frame, Points
+from pathgp.operators.fused.points import Extent, Frame, Points
 from pathgp.operators.groups import share
 from pathgp.operators.streamed import Streamed
 
@@ -107,7 +107,7 @@ class Fused(Streamed):
     @cached_property
     def _exact(self) -> tuple[Engine, Points]:
         """For entries and gradients: of high precision whatever that of products is."""
-        frame = Frame.around(self.extent, widest=GRADIENT_RADIUS)
+        frame = Frame.around(self.extent, exact=True)
         if frame.structure == self.engine.frame.structure:
             return self.engine, self.points
         with torch.no_grad():

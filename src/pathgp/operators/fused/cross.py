@@ -8,7 +8,7 @@ from torch import Tensor
 from pathgp.kernels import Kernel
 from pathgp.operators.fused.engine import Engine
 from pathgp.operators.fused.expression import Expression
-from pathgp.operators.fused.points import GRADIENT_RADIUS, Extent, Frame
+from pathgp.operators.fused.points import Extent, Frame
 
 
 def fused_cross(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ def fused_cross_gradient(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, outer:
     with torch.no_grad():
         right = expression.points(Z, centre)
         extent = Extent.of(expression, left, right)
-        frame = Frame.around(extent, widest=GRADIENT_RADIUS)
+        frame = Frame.around(extent, exact=True)
         _, _, grads = Engine.of(frame).pull(frame.pack(left), frame.pack(right), outer, V)
     (grad,) = torch.autograd.grad(left, inputs, [extent.coefficient * g for g in grads])
     return grad

@@ -169,8 +169,9 @@ def _fitting(structure: Structure, held: int, streamed: int) -> Tile:
     busy = len(structure.leaves) > 1 or streamed >= 128
     bits = structure.levels if structure.levels <= HELD_LEVELS else LEVELS
     for tile in _LEVEL_TILES if bits else _TILES[1:] if busy else _TILES:
-        rows = tile.rows * (4 * (structure.width + held) + bits)
-        if rows + 4 * tile.stages * tile.columns * (structure.width + streamed) <= _SHARED_MEMORY:
+        points = 2 * structure.parts * structure.width
+        rows = tile.rows * (points + 4 * held + bits)
+        if rows + tile.stages * tile.columns * (points + 4 * streamed) <= _SHARED_MEMORY:
             return tile
     raise ValueError(f"{structure.width} prepared columns are too many for fused products: use backend='streamed'")
 

@@ -17,11 +17,16 @@ BLOCK = 128
 FEW = 4
 # Half-precision integers are exact up to here.
 _INTEGERS = 2048.0
-# In prepared units: up to which radius split points are as good as float32, and coarse ones good to three digits.
-_SPLIT_RADIUS = 128.0
+# In prepared units: up to which radius points in two and in three parts are as good as float32, and coarse ones good to
+# three digits.
+_SPLIT_RADIUS = 32.0
+_TRIPLE_RADIUS = 2048.0
 _COARSE_RADIUS = 32.0
-# A gradient is a difference of sums, whose errors grow with the square of the radius.
-GRADIENT_RADIUS = 32.0
+# A gradient is a difference of sums, whose errors grow with the square of the radius, of most points: a few that lie
+# far out have no neighbours to sum over.
+_GRADIENT_SPREAD = 40.0
+# The second of three parts is a multiple of this share of the unit of the first: at most 256 of them.
+_SECOND = 2.0**-9
 # Squared distances of split points are sums of terms up to radius * unit, and their errors stay below this share of it.
 _FLOOR = 2.0**-21
 
@@ -30,15 +35,17 @@ _FLOOR = 2.0**-21
 class Points:
     """n points of all leaves, padded with zeros to ``padded`` rows.
 
-    fine: (columns, padded), float32, the points of leaves in differences.  high, low: (padded, width), half precision.
-    bits: (padded, levels), int8, whether a count reaches a level.  norms: (2 leaves, padded), float32: |high|^2, and
-    what ``low`` adds to it; or the sum of the counts.
+    fine: (columns, padded), float32, the points of leaves in differences.  high, low, last: (padded, width), half
+    precision; ``last`` has no columns unless some leaf is in three parts.  bits: (padded, levels), int8, whether a
+    count reaches a level.  norms: float32, rows of every leaf: |high|^2 and what each further part adds to it; or the
+    sum of the counts.
     """
 
     n: int
     fine: Tensor
     high: Tensor
     low: Tensor
+    last: Tensor
     bits: Tensor
     norms: Tensor
 
@@ -50,44 +57,49 @@ class Points:
         """Some of the points, in the order of the index."""
         pad = _padding(len(index))
         rows = torch.nn.functional.pad(index, (0, pad))
-        halves = self.high[rows], self.low[rows], self.bits[rows]
+        halves = self.high[rows], self.low[rows], self.last[rows], self.bits[rows]
         return Points(len(index), self.fine[:, rows], *halves, self.norms[:, rows])
 
-    def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, int]:
+    def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int]:
         """In the order of a kernel's arguments."""
-        return self.fine, self.high, self.low, self.bits, self.norms, self.padded
+        return self.fine, self.high, self.low, self.last, self.bits, self.norms, self.padded
 
 
 @dataclass(frozen=True)
 class Extent:
     """Where sets of prepared points lie and what the hyperparameters are, read from the device in one go.
 
-    centres: of the last set, for every leaf.  radii: of all sets about them.  For counts instead the largest of every
-    column in the last set, and their sum.  numbers: of the tree.
+    centres: of the last set, for every leaf.  radii: of all sets about them.  spreads: the fourth root of the mean
+    fourth power of the distances from them.  For counts instead the largest of every column in the last set, and their
+    sum.  numbers: of the tree.
     """
 
     expression: Expression
     centres: list[Tensor]
     radii: list[float]
+    spreads: list[float]
     numbers: list[float]
     coefficient: float
 
     @classmethod
     def of(cls, expression: Expression, *sets: list[Tensor]) -> Extent:
         """The extent of sets of prepared points."""
-        centres, values = [], []
+        centres, radii, spreads = [], [], []
         for kind, *parts in zip(expression.kinds, *sets, strict=True):
             if kind == "tanimoto":
                 centres.append(parts[-1].amax(0))
-                values.append(centres[-1].sum())
+                radii.append(centres[-1].sum())
+                spreads.append(radii[-1])
                 continue
             centre = torch.zeros_like(parts[-1][0]) if kind == "linear" else parts[-1].mean(0)
-            lengths = [(part - centre).norm(dim=1).max() for part in parts if len(part)]
+            lengths = torch.cat([(part - centre).norm(dim=1) for part in parts])
             centres.append(centre)
-            values.append(torch.stack(lengths).max() if len(lengths) > 1 else lengths[0])
-        values += [number.to(centres[0]) for number in (*expression.numbers(), expression.coefficient())]
-        *found, coefficient = torch.stack(values).tolist()
-        return cls(expression, centres, found[: len(centres)], found[len(centres) :], coefficient)
+            radii.append(lengths.max())
+            spreads.append(lengths.pow(4).mean().pow(0.25))
+        numbers = [number.to(centres[0]) for number in (*expression.numbers(), expression.coefficient())]
+        found = torch.stack([*radii, *spreads, *numbers]).tolist()
+        leaves = len(centres)
+        return cls(expression, centres, found[:leaves], found[leaves : 2 * leaves], found[2 * leaves : -1], found[-1])
 
 
 @dataclass(frozen=True)
@@ -106,17 +118,17 @@ class Frame:
     gains: list[float]
 
     @classmethod
-    def around(cls, extent: Extent, precision: str = "high", widest: float = _SPLIT_RADIUS, few: int = FEW) -> Frame:
+    def around(cls, extent: Extent, precision: str = "high", exact: bool = False, few: int = FEW) -> Frame:
         """The frame that holds sets of prepared points.
 
-        ``widest``: the radius of split points.  ``few``: dimensions up to which differences are taken.
+        ``exact``: for entries and gradients.  ``few``: dimensions up to which differences are taken.
         """
         expression = extent.expression
         leaves: list[Leaf] = []
         units, floors, largest = [], [], []
         fine = width = norm = levels = 0
-        parts = zip(expression.kinds, expression.shapes, extent.centres, extent.radii, strict=True)
-        for kind, shape, centre, radius in parts:
+        parts = zip(expression.kinds, expression.shapes, extent.centres, extent.radii, extent.spreads, strict=True)
+        for kind, shape, centre, radius, spread in parts:
             if kind == "tanimoto":
                 count = max(1, -(-int(radius) // LEVELS)) * LEVELS
                 leaves.append(Leaf(kind, "levels", 0, 0, levels, norm, shape, count))
@@ -126,16 +138,18 @@ class Frame:
                 largest.append(1.0)
                 continue
             columns = len(centre)
-            form = _form(kind, columns, radius, precision, widest, few)
+            far = radius > _TRIPLE_RADIUS or (exact and spread > _GRADIENT_SPREAD)
+            form = _form(kind, columns, radius, precision, far, few)
             padded = max(16, 1 << (columns - 1).bit_length())
-            leaves.append(Leaf(kind, form, columns, padded, fine if form == "differences" else width, norm, shape, 0))
+            leaf = Leaf(kind, form, columns, padded, fine if form == "differences" else width, norm, shape, 0)
+            leaves.append(leaf)
             if form == "differences":
                 fine += columns
             else:
-                width, norm = width + padded, norm + 2
+                width, norm = width + padded, norm + leaf.parts
             unit = 2.0 ** max(-12, math.ceil(math.log2(max(radius, 1e-30) / _INTEGERS)))
             units.append(unit)
-            floors.append(_FLOOR * radius * unit if form == "split" else 0.0)
+            floors.append(_FLOOR * _largest_error(form, radius, unit))
             largest.append(radius**2 if kind == "linear" else 1.0)
         bound, gains = bounds(expression.tree, largest, extent.numbers)
         structure = Structure(expression.tree, tuple(leaves), max(16, width), len(extent.numbers))
@@ -149,6 +163,7 @@ class Frame:
         fine = []
         high = torch.zeros(padded, width, dtype=torch.float16, device=device)
         low = torch.zeros_like(high)
+        last = torch.zeros(padded, width if self.structure.parts > 2 else 0, dtype=torch.float16, device=device)
         bits = torch.zeros(padded, self.structure.levels, dtype=torch.int8, device=device)
         norms = []
         extent = self.extent
@@ -166,21 +181,32 @@ class Frame:
             place = slice(leaf.offset, leaf.offset + leaf.columns)
             coarse = (centred / unit).round_().mul_(unit)
             high[:n, place] = coarse.to(torch.float16)
-            low[:n, place] = (centred - coarse).to(torch.float16)
-            # From the rounded low part: two equal points then have distance zero up to the errors of the sums.
-            rest = low[:n, place].to(torch.float64)
-            norms += [coarse.square().sum(1), (rest * (2.0 * coarse + rest)).sum(1)]
+            norms.append(coarse.square().sum(1))
+            rest = centred - coarse
+            if leaf.form == "triple":
+                second = (rest / (_SECOND * unit)).round_().mul_(_SECOND * unit)
+                low[:n, place] = second.to(torch.float16)
+                last[:n, place] = (rest - second).to(torch.float16)
+                third = last[:n, place].to(torch.float64)
+                norms.append(2.0 * (coarse * second).sum(1))
+                norms.append((second.square() + third * (2.0 * (coarse + second) + third)).sum(1))
+            elif leaf.form == "split":
+                low[:n, place] = rest.to(torch.float16)
+                # From the rounded part: two equal points then have distance zero up to the errors of the sums.
+                rest = low[:n, place].to(torch.float64)
+                norms.append((rest * (2.0 * coarse + rest)).sum(1))
         return Points(
             n,
             _padded_rows(fine, n, padded, device),
             high,
             low,
+            last,
             bits,
             _padded_rows([norm.unsqueeze(0) for norm in norms], n, padded, device),
         )
 
 
-def _form(kind: str, columns: int, radius: float, precision: str, widest: float, few: int) -> str:
+def _form(kind: str, columns: int, radius: float, precision: str, far: bool, few: int) -> str:
     # The square root of Matern-1/2 magnifies the errors of small distances without a bound.
     if columns <= few or kind == "matern12":
         return "differences"
@@ -188,7 +214,16 @@ def _form(kind: str, columns: int, radius: float, precision: str, widest: float,
         return "split" if radius < 2.0**14 else "differences"
     if precision == "low" and radius <= _COARSE_RADIUS:
         return "coarse"
-    return "split" if radius <= widest else "differences"
+    if radius <= _SPLIT_RADIUS:
+        return "split"
+    return "differences" if far else "triple"
+
+
+def _largest_error(form: str, radius: float, unit: float) -> float:
+    """The size of the terms that are not free of rounding errors."""
+    if form == "triple":
+        return unit * (unit + _SECOND * radius)
+    return radius * unit if form == "split" else 0.0
 
 
 def _reached(counts: Tensor, tops: Tensor, levels: int) -> Tensor:

@@ -5,12 +5,14 @@ with W = L R^T: in both a program holds M rows and walks over tiles of N columns
 per program. Hyperparameters are run-time values, in ``theta``: the factor of the tree in a product, its numbers, floors
 and gains, and the coefficient of K.
 
-A leaf's points come in one of three forms:
+A leaf's points come in one of five forms:
 
 - differences: float32, one dimension after the other; exact for close points, 2 operations per entry and dimension.
 - split: x = high + low, both half precision. ``high`` is a multiple of a power of two h, at most 2048 of them long, so
   that |high_i|^2 + |high_j|^2 - 2 high_i.high_j is free of rounding errors: all its terms are integers below 2^24 in
   units of h^2. What ``low`` adds is h / |x| times smaller, and so are its errors. Four tensor-core products.
+- triple: x = high + low + last, for points that lie far out. ``low`` is a multiple of h / 512, so that its products
+  with ``high`` are free of rounding errors too. Eight tensor-core products.
 - coarse: ``high`` alone, the squared distance of the rounded points. One tensor-core product.
 - levels: counts as bits, one for every level from 1 to the largest count of a column. Two counts have the lesser of
   them in common, sum_k min(x_k, z_k), which is the inner product of their bits: whole numbers, free of errors.
@@ -42,7 +44,7 @@ _HELD = 8
 
 
 class Leaf(NamedTuple):
-    """kind: the profile.  form: differences, split, coarse or levels.  columns: of the prepared points; 0 for levels.
+    """kind: the profile.  form: as above.  columns: of the prepared points; 0 for levels.
 
     width: columns padded to a power of two.  offset: the first column, of the float32 points for differences, of the
     half-precision points or of the bits otherwise.  norm: the row of |high|^2, or of the sums of counts.  shape: the
@@ -58,6 +60,11 @@ class Leaf(NamedTuple):
     shape: int
     levels: int
 
+    @property
+    def parts(self) -> int:
+        """Half-precision numbers that make up a coordinate."""
+        return {"coarse": 1, "split": 2, "triple": 3}.get(self.form, 0)
+
 
 class Structure(NamedTuple):
     """All that the source depends on. width: columns of the half-precision points.  numbers: of the tree."""
@@ -71,6 +78,11 @@ class Structure(NamedTuple):
     def levels(self) -> int:
         """Bits of all leaves."""
         return sum(leaf.levels for leaf in self.leaves)
+
+    @property
+    def parts(self) -> int:
+        """The most half-precision numbers that make up a coordinate."""
+        return max(2, *(leaf.parts for leaf in self.leaves))
 
     def floor(self, leaf: int) -> int:
         """Where theta holds the squared distance below which points count as equal."""
@@ -146,7 +158,7 @@ def pull_kernel(structure: Structure, chunks: tuple[int, ...]) -> Any:
         if leaf.form == "levels":
             continue
         load.append(f"pull_{l} = tl.zeros((M, {leaf.width}), tl.float32)")
-        if leaf.form == "split":
+        if leaf.parts > 1:
             # |W_ij| is at most depth times the largest products.
             load += [f"gain_{l} = gain_{l} * {1 / depth}", f"weight_{l} = tl.zeros((M,), tl.float32)"]
         columns = f"({start} + tl.arange(0, {leaf.width}))[None, :]"
@@ -168,7 +180,7 @@ import triton.language as tl
 
 @triton.jit
 def product(
-    Xf, Xh, Xl, Xb, Xn, m, Zf, Zh, Zl, Zb, Zn, n, Vh, Vl, theta, out, span,
+    Xf, Xh, Xl, Xt, Xb, Xn, m, Zf, Zh, Zl, Zt, Zb, Zn, n, Vh, Vl, theta, out, span,
     M: tl.constexpr, N: tl.constexpr, S: tl.constexpr, TAIL: tl.constexpr, HIGH: tl.constexpr,
 ):
     i = tl.program_id(0).to(tl.int64) * M
@@ -219,7 +231,7 @@ from pathgp.operators.fused.columns import exponent, power
 
 @triton.jit
 def pull(
-    Xf, Xh, Xl, Xb, Xn, m, Zf, Zh, Zl, Zb, Zn, n, Lh, Ll, Rh, Rl, left, right, theta, pulls, sums, span,
+    Xf, Xh, Xl, Xt, Xb, Xn, m, Zf, Zh, Zl, Zt, Zb, Zn, n, Lh, Ll, Rh, Rl, left, right, theta, pulls, sums, span,
     M: tl.constexpr, N: tl.constexpr,
 ):
     i = tl.program_id(0).to(tl.int64) * M
@@ -241,7 +253,7 @@ import triton.language as tl
 
 @triton.jit(do_not_specialize=["rows"])
 def evaluate(
-    Xf, Xh, Xl, Xb, Xn, m, Zf, Zh, Zl, Zb, Zn, n, theta, out, rows, columns,
+    Xf, Xh, Xl, Xt, Xb, Xn, m, Zf, Zh, Zl, Zt, Zb, Zn, n, theta, out, rows, columns,
     M: tl.constexpr, N: tl.constexpr,
 ):
     i = tl.program_id(0).to(tl.int64) * M
@@ -278,13 +290,11 @@ def _loads(structure: Structure) -> Iterator[str]:
 def _half_points(structure: Structure, l: int, x: str, X: str, start: str, place: str, count: str) -> Iterator[str]:
     leaf, width = structure.leaves[l], structure.width
     at = f"{start} * {width} + {place}[:, None] * {width} + ({leaf.offset} + tl.arange(0, {leaf.width}))[None, :]"
-    yield f"{x}{l}h = tl.load({X}h + {at})"
-    if leaf.form == "split":
-        yield f"{x}{l}l = tl.load({X}l + {at})"
+    for part in "hlt"[: leaf.parts]:
+        yield f"{x}{l}{part} = tl.load({X}{part} + {at})"
     if leaf.kind != "linear":
-        yield f"{x}{l}n = tl.load({X}n + {leaf.norm} * {count} + {start} + {place})"
-        if leaf.form == "split":
-            yield f"{x}{l}m = tl.load({X}n + {leaf.norm + 1} * {count} + {start} + {place})"
+        for p in range(leaf.parts):
+            yield f"{x}{l}n{p} = tl.load({X}n + {leaf.norm + p} * {count} + {start} + {place})"
 
 
 def _tile(structure: Structure) -> Iterator[str]:
@@ -296,20 +306,25 @@ def _tile(structure: Structure) -> Iterator[str]:
             yield from _common(structure, l)
         else:
             yield from _half_points(structure, l, "z", "Z", "j", "column", "n")
-            yield f"dot_{l} = tl.dot(x{l}h, tl.trans(z{l}h))"
-            if leaf.form == "split":
-                yield f"cross_{l} = tl.dot(x{l}l, tl.trans(z{l}l))"
-                yield f"cross_{l} = tl.dot(x{l}l, tl.trans(z{l}h), cross_{l})"
-                yield f"cross_{l} = tl.dot(x{l}h, tl.trans(z{l}l), cross_{l})"
-            if leaf.kind == "linear":
-                yield f"q{l} = dot_{l}" + (f" + cross_{l}" if leaf.form == "split" else "")
-            else:
-                yield f"q{l} = (x{l}n[:, None] + z{l}n[None, :]) - 2.0 * dot_{l}"
-                if leaf.form == "split":
-                    yield f"q{l} += (x{l}m[:, None] + z{l}m[None, :]) - 2.0 * cross_{l}"
+            for p, pairs in enumerate(_PRODUCTS[leaf.form]):
+                yield "dot = tl.zeros((M, N), tl.float32)"
+                for pair in pairs:
+                    yield f"dot = tl.dot(x{l}{pair[0]}, tl.trans(z{l}{pair[1]}), dot)"
+                term = "dot" if leaf.kind == "linear" else f"(x{l}n{p}[:, None] + z{l}n{p}[None, :]) - 2.0 * dot"
+                yield f"q{l} = {term}" if p == 0 else f"q{l} += {term}"
+            if leaf.kind != "linear":
                 yield f"q{l} = tl.where(q{l} > floor_{l}, q{l}, 0.0)"
         yield from _PROFILES[leaf.kind](l)
     yield from _forward(structure.tree, "")
+
+
+# Which parts of x and z are multiplied, in sums of their own: the first of each form is free of rounding errors, and so
+# is the second of "triple".
+_PRODUCTS = {
+    "coarse": (("hh",),),
+    "split": (("hh",), ("ll", "lh", "hl")),
+    "triple": (("hh",), ("lh", "hl"), ("ll", "tl", "lt", "th", "ht")),
+}
 
 
 def _differences(l: int, leaf: Leaf) -> Iterator[str]:
@@ -334,7 +349,7 @@ def _common(structure: Structure, l: int) -> Iterator[str]:
         place = f"({start} + tl.arange(0, {chunk}))[None, :]"
         yield f"xb = tl.load(Xb + i * {width} + row[:, None] * {width} + {place}{mask})"
         yield f"zb = tl.load(Zb + j * {width} + column[:, None] * {width} + {place})"
-        yield "common = tl.dot(xb, tl.trans(zb), common)"
+        yield "common = tl.dot(xb, tl.trans(zb), common, out_dtype=tl.int32)"
     yield f"q{l} = common.to(tl.float32)"
     yield f"z{l}n = tl.load(Zn + {leaf.norm} * n + j + column)"
     yield f"union_{l} = (x{l}n[:, None] + z{l}n[None, :]) - q{l}"
@@ -474,6 +489,8 @@ def _pull_leaf(structure: Structure, l: int, weight: str) -> Iterator[str]:
     yield f"G = gain_{l} * G"
     yield "high = G.to(tl.float16)"
     yield f"small = tl.dot(high, z{l}l)"
+    if leaf.form == "triple":
+        yield f"small = tl.dot(high, z{l}t, small)"
     yield f"small = tl.dot((G - high.to(tl.float32)).to(tl.float16), z{l}h, small)"
     yield f"pull_{l} += tl.dot(high, z{l}h, small)"
     yield f"weight_{l} += tl.sum(G, 1)"
@@ -482,12 +499,12 @@ def _pull_leaf(structure: Structure, l: int, weight: str) -> Iterator[str]:
 def _gradient(l: int, leaf: Leaf) -> Iterator[str]:
     """After the loop: the gradient in the rows' points from what was pulled, in float64 as it is a difference."""
     yield f"factor = {1.0 if leaf.kind == 'linear' else 2.0} * scale" + (
-        f" / gain_{l}.to(tl.float64)" if leaf.form == "split" else ""
+        f" / gain_{l}.to(tl.float64)" if leaf.parts else ""
     )
     yield f"gradient = pull_{l}.to(tl.float64)"
-    if leaf.form == "split" and leaf.kind != "linear":
-        point = f"(x{l}h.to(tl.float64) + x{l}l.to(tl.float64))"
-        yield f"gradient = weight_{l}.to(tl.float64)[:, None] * {point} - gradient"
+    if leaf.parts and leaf.kind != "linear":
+        point = " + ".join(f"x{l}{part}.to(tl.float64)" for part in "hlt"[: leaf.parts])
+        yield f"gradient = weight_{l}.to(tl.float64)[:, None] * ({point}) - gradient"
     yield "gradient = gradient * factor"
 
 
