@@ -32,6 +32,7 @@ from pathgp.report import ConditionReport
 from pathgp.solvers.base import Callback
 
 if TYPE_CHECKING:
+    from pathgp.learning.report import FitReport
     from pathgp.models.latent_kronecker import LatentKroneckerGP
 
 
@@ -225,6 +226,34 @@ class GridPosterior:
         from pathgp.saving import save
 
         save(self, path, data, about)
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        X_test: Array | None = None,
+        y_test: Array | None = None,
+        names: Sequence[str] | None = None,
+        target: str | None = None,
+        fit: FitReport | None = None,
+        title: str | None = None,
+    ) -> None:
+        """Write what is to be known about this posterior as one HTML page that needs nothing else, as for `Posterior`.
+
+        The field as maps and curves, accuracy and calibration where there are values to compare with, learning, solve.
+
+        Args:
+            path: the file.
+            X_test: scattered points (m, d_1 + ... + d_k) with the targets y_test (m,), of which at most 1,000 are
+                predicted; None where y_test is a grid.
+            y_test: true values on the training grid, NaN where there are none: those in holes are compared.
+            names: of the sides of the grid.
+            target: the name of the values.
+            fit: what `LatentKroneckerGP.fit` returned, for the learning curves.
+            title: of the page.
+        """
+        from pathgp.page.grid import write
+
+        write(self, path, X_test, y_test, names, target, fit, title)
 
     def __repr__(self) -> str:
         return f"GridPosterior\n{self.report!r}"

@@ -149,16 +149,19 @@ def _numbers(found: Comparison) -> Html:
     flat = np.full(found.rows, found.y.mean())
     if found.is_constant:
         mae = nll = MISSING
+        inside = [MISSING, MISSING]
     else:
         mae = number(float(np.mean(np.abs(found.y - flat))))
-        nll = number(metrics.nll(found.y, flat, np.full(found.rows, found.spread**2)))
+        wide = np.full(found.rows, found.spread**2)
+        nll = number(metrics.nll(found.y, flat, wide))
+        inside = [percent(metrics.coverage(found.y, flat, wide, level)) for level in (0.5, 0.95)]
     rows = [
         ("RMSE, root mean square error", number(found.rmse), number(found.spread)),
         ("MAE, mean absolute error", number(found.mae), mae),
         ("NLL, negative log density, nats per row", number(found.nll), nll),
         ("R², explained variance", number(found.r2), "0" if not found.is_constant else MISSING),
-        ("Inside 50 % intervals", percent(found.coverage(0.5)), ""),
-        ("Inside 95 % intervals", percent(found.coverage()), ""),
+        ("Inside 50 % intervals", percent(found.coverage(0.5)), inside[0]),
+        ("Inside 95 % intervals", percent(found.coverage()), inside[1]),
     ]
     return figures([f"On {found.rows:,} {found.what}", "Model", "Average of y alone"], rows)
 
@@ -231,8 +234,8 @@ def _histogram(found: Comparison) -> Html:
     chart.columns(edges, heights)
     chart.band(np.array([0.0, 1.0]), np.full(2, 1 - chance), np.full(2, 1 + chance), "expected")
     chart.line([0, 1], [1, 1], "dashed")
-    caption = "Flat: right. A hump: intervals too wide. Two towers at the ends: too narrow. A slope: biased."
-    return figure("Where observations fall in their predictions (PIT)", caption, chart.svg())
+    caption = "Flat: right. Hump: intervals too wide. Towers at both ends: too narrow. Slope: biased."
+    return figure("Where observations fall (PIT)", caption, chart.svg())
 
 
 def _typical(at: Vector, width: Vector) -> tuple[Vector, Vector]:

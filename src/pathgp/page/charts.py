@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pathgp.page.markup import Html
-from pathgp.page.numbers import log_labels, log_ticks, number, tick_labels, ticks
+from pathgp.page.numbers import log_labels, log_ticks, tick_labels, ticks
 
 Vector = NDArray[Any]
 
@@ -69,7 +69,7 @@ class Axis:
             found = log_ticks(self.low, self.high, most)
             return list(zip(found, log_labels(found), strict=True))
         if self.ticks is not None:
-            return [(tick, number(tick)) for tick in self.ticks]
+            return list(zip(self.ticks, tick_labels(self.ticks, more=1), strict=True))
         found = ticks(self.low, self.high, most)
         return list(zip(found, tick_labels(found), strict=True))
 
@@ -133,7 +133,7 @@ class Chart:
         self._inside.append(f'<path class="rug" d="{d}"/>')
 
     def picture(self, colours: NDArray[np.uint8]) -> None:
-        """A table of colours (rows, columns, 3) over the whole area; the first row is at the bottom."""
+        """A table of colours (rows, columns, 4) over the whole area; the first row is at the bottom."""
         data = base64.b64encode(png(np.flipud(colours))).decode()
         self._inside.append(
             f'<image x="{_short(self.left)}" y="{_short(self.top)}" width="{_short(self.right - self.left)}" '
@@ -230,14 +230,14 @@ def scale_bar(key: str, title: str, low: float, high: float, colours: NDArray[np
 
 
 def png(colours: NDArray[np.uint8]) -> bytes:
-    """A picture (rows, columns, 3) as a PNG file, without loss."""
+    """A picture (rows, columns, 4), red, green, blue and opacity, as a PNG file."""
     rows, columns, _ = colours.shape
     lines = np.concatenate([np.zeros((rows, 1), np.uint8), colours.reshape(rows, -1)], 1)  # filter 0 before every row
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    header = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", columns, rows, 8, 6, 0, 0, 0)
     body = zlib.compress(lines.tobytes(), 9)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
 

@@ -16,7 +16,7 @@ from pathgp.kernels.stationary import Stationary
 from pathgp.page.accuracy import WIDTH_95, some
 from pathgp.page.charts import Axis, Chart, ranking
 from pathgp.page.markup import Html, Section, charts, figure, paragraph
-from pathgp.page.numbers import count, number
+from pathgp.page.numbers import count, number, within
 from pathgp.page.subject import Subject
 from pathgp.plots import relevance
 
@@ -197,9 +197,9 @@ def _drawn(subject: Subject, effect: _Effect, y: Axis, dots: Any, targets: Any) 
         f"to {number(mean[top])} at {effect.name} = {number(x[top])}; 95 % band of ±{number(half.min())} to "
         f"±{number(half.max())}."
     )
-    axis = Axis.around(x, label=effect.name, pad=0.02)
+    axis = Axis.around(x, pad=0.02)
     if effect.is_discrete:
-        axis = Axis(*_widened(x), effect.name, ticks=tuple(x))
+        axis = Axis(*_widened(x), ticks=tuple(x))
     chart = Chart(f"effect-{effect.column}", f"{subject.target} along {effect.name}", finding, axis, y)
     if dots is not None and targets is not None:
         chart.dots(data[dots], targets, "data")
@@ -216,7 +216,8 @@ def _drawn(subject: Subject, effect: _Effect, y: Axis, dots: Any, targets: Any) 
             chart.line(x, draw, "path")
         chart.line(x, mean)
         chart.rug(data[some(len(data), _MOST_MARKS)])
-    where = "" if subject.columns == 1 else f"From {number(mean[bottom])} to {number(mean[top])}"
+    span = y.high - y.low
+    where = "" if subject.columns == 1 else f"mean from {within(mean[bottom], span)} to {within(mean[top], span)}"
     return figure(effect.name, where, chart.svg())
 
 

@@ -19,19 +19,26 @@ _CHARACTERS = 18
 def learning_section(fit: FitReport, names: Sequence[str]) -> Section:
     """Hyperparameters, gain, residuals and costs of every step, and the table of the fit."""
     title = "Learning"
-    table = facts(fit.rows_of_table(), "Fit")
+    told = ("data", "estimator", "optimiser")
+    table = facts([(name, value) for name, value in fit.rows_of_table() if name not in told], "Fit")
     if not fit.history:
         return Section("learning", title, [paragraph("The fit took no steps: there are no curves."), table])
     solved = sum(step.solver != "" for step in fit.history)
     words = (
-        f"{count(len(fit.history), 'step')} of {fit.optimiser} with the {fit.estimator} estimator took "
-        f"{seconds(fit.seconds)} and {number(fit.epochs)} epochs (one epoch is one product with the kernel matrix). "
-        f"It ended because: {fit.stopped}."
+        f"{count(len(fit.history), 'step')} took {seconds(fit.seconds)} and {number(fit.epochs)} epochs (one epoch is "
+        f"one product with the kernel matrix). Optimiser: {fit.optimiser}. Gradients: {fit.estimator}. "
+        f"Why it ended: {fit.stopped}."
     )
     drawn = [_gain(fit), _hyperparameters(fit, names)]
     if solved:
         drawn += [_residuals(fit), _costs(fit)]
     return Section("learning", title, [paragraph(words), charts(drawn), table])
+
+
+def require_report(fit: FitReport | None) -> None:
+    """TypeError for what is not the report of a fit."""
+    if fit is not None and not isinstance(fit, FitReport):
+        raise TypeError(f"fit must be the FitReport that fit() returned, got {type(fit).__name__}")
 
 
 def fit_verdict(fit: FitReport) -> Verdict:

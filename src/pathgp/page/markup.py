@@ -102,9 +102,10 @@ def figure(title: str, caption: str, drawing: Html) -> Html:
     return Html(f"<figure><figcaption><b>{escape(title)}</b>{escape(caption)}</figcaption>{drawing}</figure>")
 
 
-def charts(shown: Iterable[Html]) -> Html:
-    """Figures side by side, as many as there is room for."""
-    return Html(f'<div class="charts">{"".join(shown)}</div>')
+def charts(shown: Sequence[Html]) -> Html:
+    """Figures side by side, as many as there is room for; two or four of them in pairs."""
+    kind = "charts pairs" if len(shown) in (2, 4) else "charts"
+    return Html(f'<div class="{kind}">{"".join(shown)}</div>')
 
 
 def document(title: str, lead: str, sections: Sequence[Section], footer: str) -> Html:

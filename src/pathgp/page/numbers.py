@@ -30,6 +30,18 @@ def number(value: float, digits: int = 3) -> str:
     return f"{value:.{digits - 1 - power}f}".replace("-", "−") if value != round(value) else _whole(value)
 
 
+def within(value: float, span: float) -> str:
+    """As many decimals as are to be seen on an axis of this length.
+
+    >>> within(-0.0004, 6.0), within(1.23456, 6.0), within(12345.6, 4000.0)
+    ('0.00', '1.23', '12,346')
+    """
+    if not 1e-4 < span < 1e7:
+        return number(value)
+    text = f"{value:,.{max(0, 2 - math.floor(math.log10(span)))}f}"
+    return (text[1:] if float(text.replace(",", "")) == 0 and text.startswith("-") else text).replace("-", "−")
+
+
 def percent(share: float) -> str:
     """A share of one in percent, with a digit after the point.
 
@@ -86,8 +98,10 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
     return [tick for tick in found if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
 
 
-def tick_labels(values: Sequence[float]) -> list[str]:
+def tick_labels(values: Sequence[float], more: int = 0) -> list[str]:
     """Labels with one common unit: k, M, ... for thousands, millions; powers of ten below a thousandth.
+
+    more: further decimals, for ticks that are not round.
 
     >>> tick_labels([0.0, 50000.0, 100000.0]), tick_labels([0.0, 0.2]), tick_labels([0.0, 2e-5])
     (['0', '50k', '100k'], ['0', '0.2'], ['0', '2 × 10⁻⁵'])
@@ -98,7 +112,7 @@ def tick_labels(values: Sequence[float]) -> list[str]:
         return [number(value) for value in values]
     gaps = [abs(b - a) for a, b in pairwise(values)]
     finest = min([gap for gap in gaps if gap > 0], default=largest or 1.0) / unit
-    decimals = max(0, -math.floor(math.log10(finest) + 1e-9))
+    decimals = more + max(0, -math.floor(math.log10(finest) + 1e-9))
     texts = [f"{value / unit:.{decimals}f}" for value in values]
     texts = [text.rstrip("0").rstrip(".") if "." in text else text for text in texts]
     return ["0" if text in ("0", "-0") else text.replace("-", "−") + suffix for text in texts]

@@ -21,25 +21,25 @@ def solver_section(model: Model, report: ConditionReport, fit: FitReport | None,
     """What was solved, how, how well, and how to do it again. variance: where variances come from, in a sentence."""
     solution = report.solution
     systems = count(1 + report.samples, "linear system")
-    words = [
-        f"{systems} with a matrix of {report.rows:,} × {report.rows:,} entries, one for the mean"
-        + (f" and one for each of {count(report.samples, 'sample')}" if report.samples else "")
-        + f", were solved in {seconds(report.seconds)} and {number(solution.epochs)} epochs "
-        f"(one epoch is one product with the matrix). {variance}"
-    ]
-    body = [paragraph(sentence) for sentence in words]
-    body.append(paragraph(certificate(report)))
+    samples = f" and one for each of {count(report.samples, 'sample')}" if report.samples else ""
+    words = (
+        f"{systems} with a matrix of {report.rows:,} × {report.rows:,} entries, one for the mean{samples}, took "
+        f"{seconds(report.seconds)} and {number(solution.epochs)} epochs (one epoch is one product with the matrix). "
+        f"{variance}"
+    )
+    body = [paragraph(words), paragraph(certificate(report))]
     drawn = _curve(report)
     if drawn:
         body.append(charts([drawn]))
-    body.append(facts(_explained(report), "Solve"))
+    told = ("data", "seconds")
+    body.append(facts([(name, value) for name, value in report.rows_of_table() if name not in told], "Solve"))
     body += [heading("Hyperparameters"), _hyperparameters(model), heading("To reproduce"), *_recipe(model, report, fit)]
     return Section("solver", "How it was computed", body)
 
 
 def solve_verdict(report: ConditionReport) -> Verdict:
     """Whether the systems were solved, and what to do if not."""
-    reached = f"worst relative residual {number(report.worst_residual, 2)}, tolerance {number(report.tol, 2)}"
+    reached = f"worst relative residual {number(report.worst_residual, 2)}, tolerance {report.tol:g}"
     if report.solution.converged:
         return Verdict(True, f"The linear systems behind all numbers here were solved ({reached}).")
     return Verdict(
@@ -61,11 +61,6 @@ def versions() -> str:
     return f"{', '.join(parts)}, Python {platform.python_version()}; {datetime.now().astimezone():%d %B %Y, %H:%M %Z}"
 
 
-def _explained(report: ConditionReport) -> list[tuple[str, str]]:
-    """The table of the report, with the words that it is printed with."""
-    return [(name, value) for name, value in report.rows_of_table() if name != "seconds"]
-
-
 def _curve(report: ConditionReport) -> Html | None:
     """Residuals over the cost, where the solver took more than one step."""
     history = report.solution.history
@@ -76,7 +71,7 @@ def _curve(report: ConditionReport) -> Html | None:
     mean = np.array([float(record.residual[0]) for record in history])
     finding = (
         f"The worst residual went from {number(float(worst[0]), 2)} to {number(report.worst_residual, 2)} in "
-        f"{number(report.epochs)} epochs; the tolerance is {number(report.tol, 2)}."
+        f"{number(report.epochs)} epochs; the tolerance is {report.tol:g}."
     )
     tol = [report.tol] if report.tol > 0 else []
     axis = Axis.around(worst, mean, tol, log=True, label="relative residual")
@@ -99,7 +94,7 @@ def _hyperparameters(model: Model) -> Html:
         (name, ", ".join(number(float(v), 4) for v in value.flatten()))
         for name, value in model.hyperparameters().items()
     ]
-    return facts(values, units)
+    return facts([("model", repr(model)), *values], units)
 
 
 def _recipe(model: Model, report: ConditionReport, fit: FitReport | None) -> list[Html]:
@@ -119,6 +114,5 @@ def _recipe(model: Model, report: ConditionReport, fit: FitReport | None) -> lis
     return [
         paragraph(lead),
         code(f"# kernel and noise: {start}\ngp = pathgp.{made}\n{call}"),
-        paragraph(f"The model was {model!r}.", "quiet"),
         paragraph("The surest way to keep a result is its file: post.save(path), pathgp.load(path).", "quiet"),
     ]

@@ -63,8 +63,12 @@ a:focus-visible{outline:2px solid var(--accent);outline-offset:3px}
 .yes .mark{color:var(--good)}
 .no .mark{background:var(--warn);color:var(--paper)}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,300px),1fr));gap:28px 32px;margin:20px 0 8px}
+.pairs{grid-template-columns:repeat(auto-fit,minmax(min(100%,400px),1fr))}
+.pairs svg{max-width:430px}
 figure{margin:0;min-width:0;break-inside:avoid}
-figcaption{font-size:.88rem;line-height:1.45;color:var(--quiet);margin-bottom:6px;overflow-wrap:anywhere}
+.charts figure{display:grid;grid-row:span 2;grid-template-rows:subgrid;row-gap:6px}
+figcaption{font-size:.88rem;line-height:1.45;color:var(--quiet);overflow-wrap:anywhere}
+figure>figcaption:not(.charts *){margin-bottom:6px}
 figcaption b{display:block;color:var(--ink);font-weight:600}
 svg{display:block;width:100%;max-width:480px;height:auto;overflow:visible}
 svg.tall{max-width:460px}
@@ -100,7 +104,8 @@ th,td{text-align:left;vertical-align:top;padding:7px 20px 7px 0;border-bottom:1p
 td:last-child,th:last-child{padding-right:0}
 thead th{font-weight:600;color:var(--quiet);white-space:normal}
 tbody th{font-weight:500;min-width:6.5em}
-.figures td,.figures thead th:not(:first-child){text-align:right}
+.figures td,.figures thead th:not(:first-child){text-align:right;overflow-wrap:normal}
+.figures td{white-space:nowrap}
 pre{background:var(--panel);border-radius:10px;padding:14px 16px;margin:12px 0 16px;white-space:pre-wrap;
   overflow-wrap:anywhere;font:13px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 footer{padding-top:32px;padding-bottom:56px;font-size:.88rem;color:var(--quiet)}
@@ -109,7 +114,8 @@ footer{padding-top:32px;padding-bottom:56px;font-size:.88rem;color:var(--quiet)}
 @page{size:A4;margin:16mm 15mm}
 @media print{body{font-size:10pt}main,header,footer{max-width:none;padding:0}header{padding-top:0}nav{display:none}
   section{padding-top:0;break-before:page}section:first-of-type,section.flows{break-before:auto;padding-top:18px}
-  h2,h3{break-after:avoid}.charts{grid-template-columns:1fr 1fr;gap:18px 24px}tr,li,pre,.tile{break-inside:avoid}
+  h2,h3{break-after:avoid}.charts{grid-template-columns:1fr 1fr;gap:16px 28px;margin-top:14px}svg{max-width:285px}
+  svg.tall{max-width:360px}th,td{padding-top:3px;padding-bottom:3px}p,figcaption{line-height:1.4}tr,li,pre,.tile{break-inside:avoid}
   .tile,pre,.mark{print-color-adjust:exact;-webkit-print-color-adjust:exact}footer{padding:18px 0 0}
   .scroll{overflow:visible}a{color:inherit}}
 """

@@ -100,10 +100,14 @@ class Subject:
 
 def subject(post: Posterior, names: Sequence[str] | None, target: str | None) -> Subject:
     """Names checked, x0, x1, ... and y where there are none."""
-    columns = post.report.columns
+    return Subject(post, read_names(names, post.report.columns, "input", "x"), "y" if target is None else str(target))
+
+
+def read_names(names: Sequence[str] | None, number: int, what: str, default: str) -> list[str]:
+    """One name for each of a number of inputs, or of whatever it is; by default they are numbered."""
     if isinstance(names, str):
-        raise TypeError(f"names must be a list with one name per input, got the string {names!r}")
-    given = [f"x{i}" for i in range(columns)] if names is None else [str(name) for name in names]
-    if len(given) != columns:
-        raise ValueError(f"names has {len(given)} entries, and the inputs have {columns} columns: one name per column")
-    return Subject(post, given, "y" if target is None else str(target))
+        raise TypeError(f"names must be a list with one name per {what}, got the string {names!r}")
+    found = [f"{default}{i}" for i in range(number)] if names is None else [str(name) for name in names]
+    if len(found) != number:
+        raise ValueError(f"names has {len(found)} entries for {number} {what}s: give one name per {what}")
+    return found

@@ -13,7 +13,7 @@ from pathgp.inputs import Array, read_matrix, read_vector
 from pathgp.learning.report import FitReport
 from pathgp.page.accuracy import Comparison, accuracy_section, some
 from pathgp.page.inputs import effects_section, ranked, relevance_section
-from pathgp.page.learning import fit_verdict, learning_section
+from pathgp.page.learning import fit_verdict, learning_section, require_report
 from pathgp.page.markup import Html, Section, Verdict, document, paragraph, tiles, verdicts
 from pathgp.page.numbers import count, number
 from pathgp.page.solver import certificate, solve_verdict, solver_section, versions
@@ -36,8 +36,7 @@ def write(
     title: str | None = None,
 ) -> None:
     """Write the page of a posterior; of several ranks all compute, the first one writes."""
-    if fit is not None and not isinstance(fit, FitReport):
-        raise TypeError(f"fit must be the FitReport that fit() returned, got {type(fit).__name__}")
+    require_report(fit)
     about = subject(post, names, target)
     page = _page(about, X_test, y_test, fit, title)
     if post._settings.leads:
