@@ -1,0 +1,7 @@
+"""``python -m pathgp.cli``, the same as ``pathgp``."""
+
+import sys
+
+from pathgp.cli import main
+
+sys.exit(main())

@@ -1,0 +1,51 @@
+"""What the commands print: notes on standard error, results on standard output or into files."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pathgp.files import replacing
+
+
+class Refused(Exception):
+    """Options that do not go together: exit code 2."""
+
+
+def say(message: str) -> None:
+    """A line on standard error."""
+    print(f"pathgp: {message}", file=sys.stderr, flush=True)
+
+
+def print_json(content: dict[str, Any]) -> None:
+    print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+@contextmanager
+def writing(path: Path | None, *sources: Path | None) -> Iterator[BinaryIO]:
+    """Standard output, or a file that is there in full or not at all; never one of the files that are read."""
+    if path is None:
+        sys.stdout.flush()
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    forbid_overwriting(path, *sources)
+    with replacing(path) as file:
+        yield file
+
+
+def forbid_overwriting(path: Path | None, *sources: Path | None) -> None:
+    """Refuse a result in place of what it is made from."""
+    for source in sources:
+        if path is not None and source is not None and path.exists() and os.path.samefile(path, source):
+            raise Refused(f"error: {path} is read by this command: give the result another name")
+
+
+def showing_progress(quiet: bool) -> bool:
+    """Whether someone looks at standard error and wants to see bars."""
+    return not quiet and sys.stderr.isatty()

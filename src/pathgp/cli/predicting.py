@@ -1,0 +1,217 @@
+"""``pathgp predict`` and ``pathgp sample``: a file in, a file out, a block of rows at a time."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import pathgp
+from pathgp.cli.fitting import available
+from pathgp.cli.output import Refused, print_json, say, writing
+from pathgp.cli.progress import reading
+from pathgp.cli.tables import Block, Table, is_missing, listed, numbers, open_table, texts
+from pathgp.columns import Columns
+from pathgp.posterior import Posterior
+
+_LEVEL = 0.95
+
+
+def predict(options: argparse.Namespace) -> int:
+    """Columns mean and std, with an interval also lower and upper."""
+    work = _Work(options)
+    method = None if options.variance == "default" else options.variance
+    if options.interval is not None and method == "none":
+        raise Refused("error: --interval needs a variance: leave out --variance none")
+    titles = ["mean"] if method == "none" else ["mean", "std"]
+    titles += ["lower", "upper"] if options.interval is not None else []
+    factor = 0.0 if options.interval is None else NormalDist().inv_cdf(0.5 + 0.5 * options.interval)
+    noise = float(work.posterior.model.noise) * float(work.posterior._scaling.target_scale)
+    errors = _Errors()
+
+    def columns(X: torch.Tensor, y: NDArray[np.float64] | None) -> list[NDArray[Any]]:
+        mean = work.posterior.mean(X).cpu().numpy()
+        if method == "none":
+            errors.add(y, mean, None)
+            return [mean]
+        variance = work.posterior.variance(X, method=method).cpu().numpy()
+        with_noise = variance + noise**2
+        errors.add(y, mean, with_noise)
+        std = np.sqrt(with_noise if options.noise else variance)
+        ends = [mean - factor * std, mean + factor * std] if options.interval is not None else []
+        return [mean, std, *ends]
+
+    return work.run(titles, columns, errors)
+
+
+def sample(options: argparse.Namespace) -> int:
+    """Columns sample_1, sample_2, ..."""
+    work = _Work(options)
+    found = work.posterior.num_samples
+    if options.num > found:
+        advice = f"fit it with --samples {options.num}" if found else "it was made without samples"
+        raise ValueError(f"{options.model} holds {found} samples, --num {options.num} asks for more: {advice}")
+
+    def columns(X: torch.Tensor, y: NDArray[np.float64] | None) -> list[NDArray[Any]]:
+        return list(work.posterior.paths(X)[: options.num].cpu().numpy())
+
+    return work.run([f"sample_{i + 1}" for i in range(options.num)], columns, _Errors())
+
+
+@dataclass
+class _Errors:
+    """Sums over the rows whose target is known."""
+
+    rows: int = 0
+    squares: float = 0.0
+    densities: float = 0.0
+    inside: int = 0
+    with_variance: bool = False
+
+    def add(self, y: NDArray[np.float64] | None, mean: NDArray[Any], variance: NDArray[Any] | None) -> None:
+        if y is None:
+            return
+        known = ~np.isnan(y)
+        squares = (y[known] - mean[known]) ** 2
+        self.rows += int(known.sum())
+        self.squares += float(squares.sum())
+        if variance is not None:
+            v = variance[known].astype(np.float64)
+            self.with_variance = True
+            self.densities += float((0.5 * np.log(2 * math.pi * v) + 0.5 * squares / v).sum())
+            self.inside += int((squares <= NormalDist().inv_cdf(0.5 + 0.5 * _LEVEL) ** 2 * v).sum())
+
+    def result(self) -> dict[str, float] | None:
+        if not self.rows:
+            return None
+        result = {"rows": self.rows, "rmse": math.sqrt(self.squares / self.rows)}
+        if self.with_variance:
+            result |= {"nll": self.densities / self.rows, "coverage_95": self.inside / self.rows}
+        return result
+
+
+class _Work:
+    """A model and a file that fit together, and the loop over the blocks of the file."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.began = time.perf_counter()
+        self.options = options
+        if options.json and options.out is None:
+            raise Refused("error: --json needs --out, for the predictions are no part of the JSON object")
+        if options.out is not None and options.out.suffix == ".parquet":
+            raise Refused("error: results are written as CSV: give --out a name that ends in .csv")
+        posterior = pathgp.load(options.model, device=available(options.device))
+        if not isinstance(posterior, Posterior):
+            raise ValueError(f"{options.model} is the model of a grid: use pathgp.load and its mean in Python")
+        self.posterior = posterior
+        self.table = open_table(options.file, not options.no_header)
+        about = posterior.about or {}
+        self.columns = _columns(posterior, about, self.table, options)
+        target = about.get("target")
+        self.target = target if target in self.table.names and target not in self.columns.names else None
+
+    def run(
+        self,
+        titles: list[str],
+        columns: Callable[[torch.Tensor, NDArray[np.float64] | None], list[NDArray[Any]]],
+        errors: _Errors,
+    ) -> int:
+        """Write a line of ``columns`` for every row of the file, under these titles; then say what was done."""
+        options, rows, skipped = self.options, 0, 0
+        places = 7 if self.posterior.report.precision == "float32" else 12
+        form = ",".join([f"%.{places}g"] * len(titles)) + "\n"
+        empty = "," * (len(titles) - 1) + "\n"
+        with writing(options.out, options.file, options.model) as file:
+            file.write((",".join(titles) + "\n").encode())
+            for X, y, missing in self._blocks():
+                results = columns(X, None if y is None else y[~missing]) if len(X) else [np.empty(0)] * len(titles)
+                lines = map(form.__mod__, zip(*(part.tolist() for part in results), strict=True))
+                file.write("".join(empty if absent else next(lines) for absent in missing).encode())
+                rows, skipped = rows + len(missing), skipped + int(missing.sum())
+        if not rows:
+            say(f"warning: {options.file} has no rows")
+        result = {
+            "rows": rows,
+            "skipped_rows": skipped,
+            "errors": errors.result(),
+            "seconds": time.perf_counter() - self.began,
+            "out": None if options.out is None else str(options.out),
+        }
+        if options.json:
+            print_json(result)
+        elif not options.quiet:
+            for line in _told(result, self.target):
+                say(line)
+        return 0
+
+    def _blocks(self) -> Iterator[tuple[torch.Tensor, NDArray[np.float64] | None, NDArray[np.bool_]]]:
+        """Inputs of the rows that are complete, targets where there are any, and which rows are not."""
+        known = self.posterior._system.X
+        names = [*self.columns.names, *([] if self.target is None else [self.target])]
+        for block in reading(self.table, names, self.options.quiet, self.options.command):
+            values = {
+                name: texts(block, name) if name in self.columns.categories else numbers(block, name)
+                for name in self.columns.names
+            }
+            missing = np.zeros(len(block), dtype=bool)
+            for name, column in values.items():
+                absent = is_missing(column)
+                if absent.any() and not self.options.skip_missing:
+                    raise ValueError(
+                        f"column {name!r} has no value in {block.place(int(np.argmax(absent)))}: fill it in, or leave "
+                        "the predictions of such rows empty with --skip-missing"
+                    )
+                missing |= absent
+            matrix = self._matrix(values, missing, block)
+            y = None if self.target is None else numbers(block, self.target)
+            yield torch.tensor(matrix, dtype=known.dtype, device=known.device), y, missing
+
+    def _matrix(self, values: dict[str, NDArray[Any]], missing: NDArray[np.bool_], block: Block) -> NDArray[np.float64]:
+        kept = np.flatnonzero(~missing)
+        return self.columns.matrix(lambda name: values[name][kept], lambda row: block.place(int(kept[row])))
+
+
+def _columns(posterior: Posterior, about: dict[str, Any], table: Table, options: argparse.Namespace) -> Columns:
+    """The model's columns in a table: by name where `pathgp fit` remembers them, by their order otherwise."""
+    if "columns" in about:
+        if options.inputs is not None:
+            raise Refused("error: the model knows its columns by name: leave out --inputs")
+        absent = [name for name in about["columns"] if name not in table.names]
+        if absent:
+            raise ValueError(
+                f"{table.path.name} lacks {listed(absent)}, which the model was fitted to. Its columns are "
+                f"{listed(table.names)}"
+            )
+        return Columns(about["columns"], about.get("categories", {}))
+    count = posterior.report.columns
+    names = table.names if options.inputs is None else [table.require(name, "--inputs") for name in options.inputs]
+    if len(names) != count:
+        given = (
+            f"{table.path.name} has {len(names)} columns" if options.inputs is None else f"--inputs has {len(names)}"
+        )
+        raise ValueError(
+            f"{options.model} was saved from Python without the names of its {count} columns, and {given}: "
+            f"choose {count} of them, in the order of the fit, with --inputs"
+        )
+    return Columns(names)
+
+
+def _told(result: dict[str, Any], target: str | None) -> list[str]:
+    rows, seconds = result["rows"], result["seconds"]
+    lines = [f"{rows:,} rows in {seconds:.1f} s" + (f", written to {result['out']}" if result["out"] else "")]
+    if result["skipped_rows"]:
+        lines.append(f"{result['skipped_rows']:,} rows have missing inputs and empty predictions")
+    if (errors := result["errors"]) is not None:
+        told = f"against {target!r} in the file: RMSE {errors['rmse']:.4g}"
+        if "nll" in errors:
+            told += f", NLL {errors['nll']:.4g}, {100 * errors['coverage_95']:.1f} % in their 95 % intervals"
+        lines.append(told)
+    return lines
