@@ -97,7 +97,7 @@ def test_a_wrong_checksum_is_refused(tmp_path: Path) -> None:
 def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FileNotFoundError) as told:
         datasets.load("bike", tmp_path)
-    for part in (str(tmp_path), "downloads nothing", "github.com/treforevans/uci_datasets", "17,379 x 17", "PATHGP_DATA"):
+    for part in (str(tmp_path), "downloads nothing", "treforevans/uci_datasets", "17,379 x 17", "PATHGP_DATA"):
         assert part in str(told.value)
     monkeypatch.delenv("PATHGP_DATA", raising=False)
     with pytest.raises(FileNotFoundError, match="no folder to look for"):

@@ -148,7 +148,7 @@ def example_table() -> dict[str, NDArray[Any]]:
     growth += 0.25 * draw.standard_normal(600)
     return {
         "temperature": temperature.round(1),
-        "light": light.round(),
+        "light": light.round().astype(int),
         "water": water.round(1),
         "soil": soil,
         "growth": growth.round(3),

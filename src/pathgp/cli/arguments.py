@@ -28,7 +28,8 @@ _COMMANDS = """\
   demo      two Gaussian processes on 10,000 points, a table and a picture
 """
 _EPILOG = """\
-pathgp COMMAND --help tells the options of a command. Without a file, `pathgp fit` takes made-up data to try it on.
+`pathgp COMMAND --help` tells the options of a command. `pathgp fit` without a
+file takes made-up data, to see what it does.
 """
 
 
@@ -50,7 +51,7 @@ def run(arguments: list[str]) -> int:
         try:
             return options.function(options)
         except Refused as refusal:
-            say(f"{refusal}")
+            say(f"error: {refusal}")
             return 2
         except KeyboardInterrupt as interruption:
             say(str(interruption) or "interrupted: nothing was written")
@@ -83,7 +84,9 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"pathgp {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS)
+    commands = parser.add_subparsers(
+        dest="command", prog="pathgp", metavar="COMMAND", help=argparse.SUPPRESS, required=True
+    )
     for add in (_fit, _predict, _sample, _info, _plan, _example, _bench, _demo):
         add(commands)
     return parser

@@ -6,8 +6,10 @@ import argparse
 import ast
 import csv
 import io
+import shutil
 import subprocess
 import sys
+import textwrap
 from dataclasses import asdict
 from pathlib import Path
 
@@ -50,9 +52,11 @@ def bench(options: argparse.Namespace) -> int:
         raise ValueError("benchmarks are no part of the installed package: run this from a checkout, pip install -e .")
     found = {path.stem: text for path in sorted(folder.glob("*.py")) if _runs(text := path.read_text(encoding="utf-8"))}
     if options.name is None:
-        width = max(map(len, found))
+        width, most = max(map(len, found)), shutil.get_terminal_size().columns
         for name, text in found.items():
-            print(f"{name:<{width}}  {_first_sentence(text)}")
+            print(
+                f"{name:<{width}}  {textwrap.shorten(_first_line(text), max(40, most - width - 2), placeholder=' ...')}"
+            )
         return 0
     if options.name not in found:
         raise ValueError(f"no benchmark is called {options.name!r}: there are {', '.join(found)}")
@@ -63,5 +67,5 @@ def _runs(text: str) -> bool:
     return 'if __name__ == "__main__":' in text
 
 
-def _first_sentence(text: str) -> str:
+def _first_line(text: str) -> str:
     return (ast.get_docstring(ast.parse(text)) or "").split("\n")[0]

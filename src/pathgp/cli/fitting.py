@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from pathgp import datasets, metrics
-from pathgp.cli.output import Refused, forbid_overwriting, print_json, say, showing_progress
+from pathgp.cli.output import Refused, finite, forbid_overwriting, print_json, say, showing_progress
 from pathgp.cli.progress import reading
 from pathgp.cli.summary import described, printed
 from pathgp.cli.tables import Table, holds_text, is_missing, listed, numbers, open_table, texts
@@ -48,7 +48,7 @@ def fit(options: argparse.Namespace) -> int:
     for path in (options.out, options.report):
         forbid_overwriting(path, options.file)
         if path is not None and path.is_dir():
-            raise Refused(f"error: {path} is a folder: give the name of a file")
+            raise Refused(f"{path} is a folder: give the name of a file")
     device = available(options.device)
     if options.file is None:
         data = _example(options)
@@ -81,7 +81,9 @@ def fit(options: argparse.Namespace) -> int:
         "kernel": options.kernel,
         "file": data.name,
         "skipped_rows": data.skipped,
+        "held_out_rows": int(test.sum()),
         "noise_fixed": options.noise is not None,
+        "seed": options.seed,
     }
     try:
         report = _learned(gp, X, y, options)
@@ -93,13 +95,11 @@ def fit(options: argparse.Namespace) -> int:
         "stopped": report.stopped,
         "fit_epochs": report.epochs,
         "fit_seconds": report.seconds,
-        "seed": options.seed,
-        "held_out_rows": int(test.sum()),
     }
     if test.any():
         about["held_out"] = _errors(posterior, tensor(data.X[test]), data.y[test])
     if options.out is not None:
-        posterior.save(options.out, about=about)
+        posterior.save(options.out, about=finite(about))
     if options.report is not None:
         _write_page(posterior, report, data, test, options.report)
     result = described(posterior, about) | {
@@ -130,7 +130,7 @@ def _collected(options: argparse.Namespace) -> _Data:
     """The whole file: which columns are text, their categories, rows without a value."""
     table = open_table(options.file, not options.no_header)
     if options.target is None:
-        raise Refused(f"error: say which column to predict with --target: there are {listed(table.names)}")
+        raise Refused(f"say which column to predict with --target: there are {listed(table.names)}")
     target = table.require(options.target, "--target")
     names, categorical = _inputs(table, target, options)
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in [*names, target]}
@@ -185,18 +185,18 @@ def _inputs(table: Table, target: str, options: argparse.Namespace) -> tuple[lis
     else:
         names = [table.require(name, "--inputs") for name in options.inputs if name not in ignored]
     if target in names:
-        raise Refused(f"error: {target!r} cannot be an input and the target")
+        raise Refused(f"{target!r} cannot be an input and the target")
     if len(set(names)) < len(names):
-        raise Refused("error: --inputs names a column twice")
+        raise Refused("--inputs names a column twice")
     if not names:
-        raise Refused("error: no column is left as an input")
+        raise Refused("no column is left as an input")
     return names, categorical
 
 
 def _example(options: argparse.Namespace) -> _Data:
     given = [name for name in ("target", "inputs", "ignore", "categorical") if getattr(options, name)]
     if given:
-        raise Refused(f"error: --{given[0]} needs a file: pathgp fit FILE --target COL")
+        raise Refused(f"--{given[0]} needs a file: pathgp fit FILE --target COL")
     table = datasets.example_table()
     *names, target = table
     columns = Columns(names, {"soil": distinct(table["soil"].tolist())})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -23,7 +24,16 @@ def say(message: str) -> None:
 
 
 def print_json(content: dict[str, Any]) -> None:
-    print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
+    print(json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def finite(value: Any) -> Any:
+    """The same with None in place of numbers that JSON does not know."""
+    if isinstance(value, dict):
+        return {name: finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextmanager
@@ -43,7 +53,7 @@ def forbid_overwriting(path: Path | None, *sources: Path | None) -> None:
     """Refuse a result in place of what it is made from."""
     for source in sources:
         if path is not None and source is not None and path.exists() and os.path.samefile(path, source):
-            raise Refused(f"error: {path} is read by this command: give the result another name")
+            raise Refused(f"{path} is read by this command: give the result another name")
 
 
 def showing_progress(quiet: bool) -> bool:

@@ -30,7 +30,7 @@ def predict(options: argparse.Namespace) -> int:
     work = _Work(options)
     method = None if options.variance == "default" else options.variance
     if options.interval is not None and method == "none":
-        raise Refused("error: --interval needs a variance: leave out --variance none")
+        raise Refused("--interval needs a variance: leave out --variance none")
     titles = ["mean"] if method == "none" else ["mean", "std"]
     titles += ["lower", "upper"] if options.interval is not None else []
     factor = 0.0 if options.interval is None else NormalDist().inv_cdf(0.5 + 0.5 * options.interval)
@@ -49,7 +49,12 @@ def predict(options: argparse.Namespace) -> int:
         ends = [mean - factor * std, mean + factor * std] if options.interval is not None else []
         return [mean, std, *ends]
 
-    return work.run(titles, columns, errors)
+    note = (
+        ""
+        if method == "none" or options.noise
+        else f"std is that of the function; a measurement adds {noise:.3g}: --noise"
+    )
+    return work.run(titles, columns, errors, note)
 
 
 def sample(options: argparse.Namespace) -> int:
@@ -105,9 +110,9 @@ class _Work:
         self.began = time.perf_counter()
         self.options = options
         if options.json and options.out is None:
-            raise Refused("error: --json needs --out, for the predictions are no part of the JSON object")
+            raise Refused("--json needs --out, for the predictions are no part of the JSON object")
         if options.out is not None and options.out.suffix == ".parquet":
-            raise Refused("error: results are written as CSV: give --out a name that ends in .csv")
+            raise Refused("results are written as CSV: give --out a name that ends in .csv")
         posterior = pathgp.load(options.model, device=available(options.device))
         if not isinstance(posterior, Posterior):
             raise ValueError(f"{options.model} is the model of a grid: use pathgp.load and its mean in Python")
@@ -123,11 +128,12 @@ class _Work:
         titles: list[str],
         columns: Callable[[torch.Tensor, NDArray[np.float64] | None], list[NDArray[Any]]],
         errors: _Errors,
+        note: str = "",
     ) -> int:
         """Write a line of ``columns`` for every row of the file, under these titles; then say what was done."""
         options, rows, skipped = self.options, 0, 0
-        places = 7 if self.posterior.report.precision == "float32" else 12
-        form = ",".join([f"%.{places}g"] * len(titles)) + "\n"
+        digits = 7 if self.posterior.report.precision == "float32" else 9
+        form = ",".join([f"%.{digits}g"] * len(titles)) + "\n"
         empty = "," * (len(titles) - 1) + "\n"
         with writing(options.out, options.file, options.model) as file:
             file.write((",".join(titles) + "\n").encode())
@@ -148,7 +154,7 @@ class _Work:
         if options.json:
             print_json(result)
         elif not options.quiet:
-            for line in _told(result, self.target):
+            for line in [*_told(result, self.target), *filter(None, [note])]:
                 say(line)
         return 0
 
@@ -183,7 +189,7 @@ def _columns(posterior: Posterior, about: dict[str, Any], table: Table, options:
     """The model's columns in a table: by name where `pathgp fit` remembers them, by their order otherwise."""
     if "columns" in about:
         if options.inputs is not None:
-            raise Refused("error: the model knows its columns by name: leave out --inputs")
+            raise Refused("the model knows its columns by name: leave out --inputs")
         absent = [name for name in about["columns"] if name not in table.names]
         if absent:
             raise ValueError(

@@ -132,23 +132,22 @@ def _pairs(result: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("signal", f"{result['signal']:.4g}"))
     for name, values in result["other_hyperparameters"].items():
         lines.append((name, ", ".join(f"{value:.4g}" for value in values)))
-    if result["steps"] is not None:
-        lines.append(("learning", f"{result['steps']} steps: {result['stopped']}"))
+    if result["stopped"] is not None:
+        steps = "" if result["steps"] is None else f"{result['steps']} steps: "
+        lines.append(("learning", f"{steps}{result['stopped']}"))
     solver = result["solver"].split("(")[0]
     told = "" if result["converged"] else f", {result['status']}"
-    residual = f"worst residual {result['residual']:.1e} (tol {result['tol']:.0e})"
-    lines.append(("solver", f"{solver}{told}: {result['epochs']:.1f} epochs, {_all_epochs(result)}{residual}"))
+    lines.append(("solver", f"{solver}{told}; worst residual {result['residual']:.1e}, tol {result['tol']:.0e}"))
+    more = (result["fit_epochs"] or 0.0) - result["epochs"]
+    lines.append(("epochs", f"{result['epochs']:.1f}" + (f", and {more:,.1f} to learn" if more > 0 else "")))
     lines.append(("samples", f"{result['samples']} functions" if result["samples"] else "none"))
     note = f" ({result['precision_note']})" if result.get("precision_note") else ""
-    lines.append(("computed in", f"{result['precision']}{note} on {result['device']}, seed {result['seed']}"))
+    seed = "" if result["seed"] is None else f", seed {result['seed']}"
+    lines.append(("computed in", f"{result['precision']}{note} on {result['device']}{seed}"))
     seconds = result.get("seconds", result["fit_seconds"])
     if seconds is not None:
         lines.append(("seconds", f"{seconds:.1f}"))
     return lines
-
-
-def _all_epochs(result: dict[str, Any]) -> str:
-    return "" if result["fit_epochs"] is None else f"{result['fit_epochs']:.0f} in all, "
 
 
 def _lengthscales(result: dict[str, Any], width: int, every: bool) -> list[str]:
