@@ -19,8 +19,8 @@ from pathgp.solvers.sgd import SGD
 
 # Epochs from a residual of 1 to one of 0.01, as measured on regression data with learned hyperparameters: AP
 # took 6 to 40, CG with a randomly pivoted Cholesky preconditioner 6 to 80. A start near the solution saves all but the
-# last few: AP took 6 in warm-started fits, CG 8.
-EPOCHS_AP, EPOCHS_CG, EPOCHS_LEAST = 20.0, 50.0, 3.0
+# last few: AP took 5 to 9 in warm-started fits, CG 8 to 18.
+EPOCHS_AP, EPOCHS_CG, EPOCHS_LEAST = 14.0, 35.0, 3.0
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Rates:
 
 
 # Measured on an NVIDIA H200 in float32.
-H200 = Rates(40e12, 40e12, 25e12, 3e12, 0.04e12, 0.41e12, 2e-3)
+H200 = Rates(40e12, 40e12, 20e12, 3e12, 0.04e12, 0.41e12, 2e-3)
 
 
 def rates(device: torch.device, dtype: torch.dtype) -> Rates:
