@@ -31,7 +31,7 @@ class Comparison:
     """Observed values with their predictive means and variances (noise included).
 
     what: the rows in words, for instance "held-out rows".  total: of how many rows these are a random part.
-    how: how the predictions were made, in a sentence.
+    how: how the predictions were made, in a sentence.  caveat: why they may not be those of the posterior.
     """
 
     y: Vector
@@ -40,6 +40,7 @@ class Comparison:
     what: str
     total: int
     how: str
+    caveat: str = ""
 
     @property
     def rows(self) -> int:
@@ -82,27 +83,26 @@ class Comparison:
 
     def calibration(self) -> Verdict:
         """Whether intervals hold what they promise, in a sentence."""
+        if self.is_constant:
+            return Verdict(None, "The values are all the same, so that nothing shows whether the intervals are right.")
         if self.rows < _FEW_ROWS:
-            return Verdict(
-                None, f"{count(self.rows, 'row')} are too few to judge whether the intervals are calibrated."
-            )
-        seen = self.coverage()
-        expected = f"{percent(seen)} of the {self.what} lie inside their 95 % intervals"
-        if abs(seen - 0.95) > max(_CLOSE, _chance(0.95, self.rows)):
-            if seen < 0.95:
-                advice = "Learn the noise on more rows, look for outliers, or transform the target."
-                return Verdict(False, f"{expected}: they are too narrow. {advice}")
-            advice = "Safe, but less informative than they could be; learn the noise, or transform a skewed target."
-            return Verdict(False, f"{expected}: they are too wide. {advice}")
-        level, gap = self.largest_gap()
-        if abs(gap) > max(5 * _CLOSE, _chance(level, self.rows)):
-            shape = "heavier tails and a sharper peak" if gap > 0 else "lighter tails"
-            return Verdict(
-                None,
-                f"{expected}, as they should; at {100 * level:.0f} % it is {percent(level + gap)}, so the errors have "
-                f"{shape} than the normal distribution of the model.",
-            )
-        return Verdict(True, f"{expected}, as they should.")
+            return Verdict(None, f"Too few rows ({self.rows}) to judge whether the intervals are calibrated.")
+        seen, (level, gap) = self.coverage(), self.largest_gap()
+        found = f"{percent(seen)} of the {self.what} lie inside their 95 % intervals"
+        if abs(seen - 0.95) <= max(_CLOSE, _chance(0.95, self.rows)):
+            if abs(gap) <= max(5 * _CLOSE, _chance(level, self.rows)):
+                return Verdict(True, f"{found}, as they should.")
+            found += f", but {percent(level + gap)} inside their {100 * level:.0f} % intervals"
+            if (gap > 0) != (seen >= 0.95):
+                tails = "a sharper peak and heavier tails" if gap > 0 else "lighter tails"
+                return Verdict(None, f"{found}: the errors have {tails} than the normal distribution of the model.")
+            too_wide = gap > 0
+        else:
+            too_wide = seen > 0.95
+        if too_wide:
+            return Verdict(False, f"{found}: they are too wide. Learn the noise, or transform a skewed target.")
+        advice = "Learn the noise on more rows, look for outliers, or transform the target."
+        return Verdict(False, f"{found}: they are too narrow. {advice}")
 
     def largest_gap(self) -> tuple[float, float]:
         """The level at which coverage is furthest from it, and by how much."""
@@ -133,8 +133,8 @@ def accuracy_section(found: Comparison, target: str) -> Section:
     """Numbers and three charts."""
     thinned = ""
     if found.total > found.rows:
-        thinned = f" Of {found.total:,} rows a random {found.rows:,} were predicted."
-    body = [paragraph(found.how + thinned), _numbers(found)]
+        thinned = f"Of {found.total:,} rows a random {found.rows:,} were predicted."
+    body = [paragraph(" ".join(filter(None, [found.how, thinned, found.caveat]))), _numbers(found)]
     drawn = [_scatter(found, target)]
     if found.rows >= _FEW_ROWS:
         drawn += [_coverage_curve(found), _histogram(found)]

@@ -25,7 +25,8 @@ Vector = NDArray[Any]
 
 WIDTH, HEIGHT = 360.0, 250.0
 _TOP, _BOTTOM, _RIGHT = 24.0, 38.0, 10.0
-_LETTER = 6.7  # the width of an average character at 12 units
+# The width of an average character at 12 units, in one of the wider fonts.
+LETTER = 7.4
 _LINE = 13.0
 
 
@@ -52,7 +53,7 @@ class Axis:
             low = min(low, 0.0)
         room = pad * (high - low)
         # A constant has no extent: the interval around it is a choice, not more than that.
-        room = room if high - low > 1e-12 * max(abs(low), abs(high)) else max(0.5 * abs(high), 1e-12) or 1.0
+        room = room if high - low > 1e-12 * max(abs(low), abs(high)) else 0.5 * abs(high) or 1.0
         return cls(low if zero and low == 0.0 else low - room, high + room, label)
 
     def places(self, values: Any) -> Vector:
@@ -87,7 +88,7 @@ class Chart:
         self.key, self.title, self.finding, self.x, self.y, self.height = key, title, finding, x, y, height
         self._x_marks, self._y_marks = x.marks(5), y.marks(5)
         widest = max((len(label) for _, label in self._y_marks), default=1)
-        self.left = 10.0 + _LETTER * widest
+        self.left = 10.0 + LETTER * widest
         self.right, self.top, self.bottom = WIDTH - right, _TOP, height - _BOTTOM
         self._inside: list[str] = []
         self._labels: list[str] = []
@@ -172,15 +173,15 @@ class Chart:
         end = -math.inf
         for value, label in self._x_marks:
             x = self.left + (self.right - self.left) * float(self.x.places(value))
-            half = 0.5 * _LETTER * len(label)
+            half = 0.5 * LETTER * len(label)
             if x - half < end + 6:  # it would touch the one before
                 continue
             end = x + half
             parts.append(f'<path class="axis" d="M{_short(x)} {_short(self.bottom)}v4"/>')
             parts.append(_text(x, self.bottom + 16, label, "", "middle"))
         parts.append(f'<path class="axis" d="M{_short(self.left)} {_short(self.bottom)}H{_short(self.right)}"/>')
-        parts.append(_text((self.left + self.right) / 2, self.height - 5, _cut(self.x.label, 52), "", "middle"))
-        parts.append(_text(0, 11, _cut(self.y.label, 56), "", "start"))
+        parts.append(_text((self.left + self.right) / 2, self.height - 5, cut(self.x.label, 40), "", "middle"))
+        parts.append(_text(0, 11, cut(self.y.label, 46), "", "start"))
         return "".join(parts)
 
     def _pixels(self, x: Any, y: Any) -> tuple[Vector, Vector]:
@@ -202,9 +203,9 @@ class Chart:
 
 def ranking(key: str, title: str, finding: str, entries: Sequence[tuple[str, float]], words: Sequence[str]) -> Html:
     """Horizontal bars with their names and numbers, from a common zero; no axis is needed."""
-    pitch, names = 22.0, [_cut(name, 26) for name, _ in entries]
-    left = 8.0 + _LETTER * max(len(name) for name in names)
-    right = WIDTH - 10.0 - _LETTER * max(len(word) for word in words)
+    pitch, names = 22.0, [cut(name, 24) for name, _ in entries]
+    left = 8.0 + LETTER * max(len(name) for name in names)
+    right = WIDTH - 10.0 - LETTER * max(len(word) for word in words)
     largest = max(value for _, value in entries) or 1.0
     parts = []
     for i, ((_, value), name, word) in enumerate(zip(entries, names, words, strict=True)):
@@ -272,7 +273,8 @@ def _spread(places: Sequence[float], top: float, bottom: float) -> list[float]:
     return found
 
 
-def _cut(words: str, most: int) -> str:
+def cut(words: str, most: int) -> str:
+    """Words of at most so many characters."""
     return words if len(words) <= most else words[: most - 1] + "…"
 
 

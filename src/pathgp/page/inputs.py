@@ -18,6 +18,7 @@ from pathgp.page.charts import Axis, Chart, ranking
 from pathgp.page.markup import Html, Section, charts, figure, paragraph
 from pathgp.page.numbers import count, number, within
 from pathgp.page.subject import Subject
+from pathgp.page.words import listed
 from pathgp.plots import relevance
 
 MOST_BARS = 20
@@ -82,18 +83,16 @@ def relevance_section(subject: Subject, entries: list[tuple[int, str, float]]) -
     if not entries:
         words = (
             "The kernel has no length scale of its own for any input, so that it does not rank them. "
-            "A tensor as length scale, with one entry per input, would."
+            "A kernel with one length scale per input would."
         )
         return Section("relevance", title, [paragraph(words)])
     shown = entries[:MOST_BARS]
-    others = (
-        f" The {count(len(entries) - len(shown), 'input')} with the smallest values are left out."
-        if len(entries) > len(shown)
-        else ""
-    )
-    silent = subject.columns - len(entries)
+    others = ""
+    if len(entries) > len(shown):
+        others += f" Left out: the {count(len(entries) - len(shown), 'input')} with the smallest values."
+    silent = [name for j, name in enumerate(subject.names) if j not in {column for column, _, _ in entries}]
     if silent:
-        others += f" {count(silent, 'input')} without a length scale of their own cannot be ranked."
+        others += f" Not ranked, as they have no length scale of their own: {listed(silent)}."
     finding = "; ".join(f"{name} {number(value)}" for _, name, value in shown[:5])
     words = (
         "How many length scales fit into the standard deviation of an input: the larger, the faster the function "
@@ -104,7 +103,7 @@ def relevance_section(subject: Subject, entries: list[tuple[int, str, float]]) -
         "Relevance of the inputs",
         f"Standard deviation over length scale, the largest first: {finding}.",
         [(name, value) for _, name, value in shown],
-        [number(value, 2) for _, _, value in shown],
+        [within(value, shown[0][2]) for _, _, value in shown],
     )
     return Section("relevance", title, [paragraph(words), figure("Standard deviation / length scale", "", drawing)])
 
@@ -116,7 +115,8 @@ def effects_section(subject: Subject, entries: list[tuple[int, str, float]]) -> 
     if by_span and subject.columns > _MOST_SCREENED:
         words = f"Left out: the kernel does not say which of {subject.columns} inputs matter."
         return Section("effects", title, [paragraph(words)], flows=True)
-    columns = _by_span(subject) if by_span else [column for column, _, _ in entries]
+    first = _by_span(subject) if by_span else [column for column, _, _ in entries]
+    columns = [*first, *(j for j in range(subject.columns) if j not in first)]
     effects = [_effect(subject, column) for column in columns[:MOST_EFFECTS]]
     body = [paragraph(_explained(subject, effects, by_span, len(columns)))]
     y, dots = None, None

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from pathgp.learning.report import FitReport
-from pathgp.page.charts import Axis, Chart
+from pathgp.page.charts import LETTER, Axis, Chart, cut
 from pathgp.page.markup import Html, Section, Verdict, charts, facts, figure, paragraph
 from pathgp.page.numbers import count, number, seconds
 
 _MOST_CURVES = 40
 _LABELLED = 3
-_CHARACTERS = 18
+_CHARACTERS = 15
 
 
 def learning_section(fit: FitReport, names: Sequence[str]) -> Section:
@@ -85,7 +85,7 @@ def _hyperparameters(fit: FitReport, names: Sequence[str]) -> Html:
         if not (values > 0).all():
             continue
         if values.shape[1] == 1:
-            kind = "accent" if name.split(".")[-1] == "noise" else "warn"
+            kind = "accent" if name.split(".")[-1] == "noise" else "strong"
             curves.append((name, values[:, 0], kind))
             continue
         order = np.argsort(values[-1])[:_MOST_CURVES]
@@ -94,8 +94,8 @@ def _hyperparameters(fit: FitReport, names: Sequence[str]) -> Html:
             curves.append((own if place < _LABELLED else "", values[:, i], "plain"))
     if not curves:
         return Html("")
-    labelled = [(curve, kind, _cut(name)) for name, curve, kind in curves if name]
-    room = 14.0 + 6.1 * max(len(name) for _, _, name in labelled)
+    labelled = [(curve, kind, cut(name, _CHARACTERS)) for name, curve, kind in curves if name]
+    room = 14.0 + LETTER * max(len(name) for _, _, name in labelled)
     lengths = [c for _, c, kind in curves if kind == "plain"]
     ended = ", ".join(f"{name} {number(float(curve[-1]))}" for curve, _, name in labelled)
     chart = Chart(
@@ -108,9 +108,8 @@ def _hyperparameters(fit: FitReport, names: Sequence[str]) -> Html:
     )
     for _, curve, kind in sorted(curves, key=lambda entry: entry[2] != "plain"):
         chart.line(steps, curve, kind)
-    chart.end_labels(
-        (float(curve[-1]), name, {"plain": "t-data"}.get(kind, f"t-{kind}")) for curve, kind, name in labelled
-    )
+    kinds = {"plain": "", "accent": "t-accent", "strong": "name"}
+    chart.end_labels((float(curve[-1]), name, kinds[kind]) for curve, kind, name in labelled)
     grey = f"Grey: {count(len(lengths), 'length scale')}, the shortest named." if lengths else ""
     return figure("Hyperparameters", grey, chart.svg())
 
@@ -124,8 +123,8 @@ def _residuals(fit: FitReport) -> Html:
     )
     values = [mean, probes, *([np.array([tol])] if tol > 0 else [])]
     axis = Axis.around(*values, log=True, label="relative residual", pad=0.08)
-    chart = Chart("fit-residuals", "Residuals", finding, _over(fit), axis, right=62.0)
-    ends = [(float(mean[-1]), "mean", "t-accent"), (float(probes[-1]), "probes", "t-data")]
+    chart = Chart("fit-residuals", "Residuals", finding, _over(fit), axis, right=78.0)
+    ends = [(float(mean[-1]), "mean", "t-accent"), (float(probes[-1]), "probes", "")]
     if tol > 0:
         chart.line([steps[0], steps[-1]], [tol, tol], "dashed")
         ends.append((tol, "tolerance", ""))
@@ -155,7 +154,3 @@ def _steps(fit: FitReport) -> list[int]:
 def _over(fit: FitReport) -> Axis:
     steps = _steps(fit)
     return Axis(steps[0], steps[-1] if steps[-1] > steps[0] else steps[0] + 1, "step")
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= _CHARACTERS else name[: _CHARACTERS - 1] + "…"

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 MISSING = "–"
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+# Four digits of thousands read better than a prefix.
+_PREFIXES = ((1e12, "T", 1e12), (1e9, "G", 1e9), (1e6, "M", 1e6), (1e3, "k", 1e4))
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -107,7 +108,7 @@ def tick_labels(values: Sequence[float], more: int = 0) -> list[str]:
     (['0', '50k', '100k'], ['0', '0.2'], ['0', '2 × 10⁻⁵'])
     """
     largest = max((abs(value) for value in values), default=0.0)
-    unit, suffix = next(((u, s) for u, s in _PREFIXES if largest >= 10 * u), (1.0, ""))
+    unit, suffix = next(((u, s) for u, s, least in _PREFIXES if largest >= least), (1.0, ""))
     if largest >= 1e16 or 0 < largest < 1e-3:
         return [number(value) for value in values]
     gaps = [abs(b - a) for a, b in pairwise(values)]
@@ -132,7 +133,7 @@ def _log_label(value: float) -> str:
     if 1e-3 * (1 - 1e-9) <= value < 1e4:
         return f"{value:g}"
     if 1e4 <= value < 1e15:
-        unit, suffix = next((u, s) for u, s in _PREFIXES if value >= u)
+        unit, suffix = next((u, s) for u, s, least in _PREFIXES if value >= least)
         return f"{value / unit:g}{suffix}"
     factor = round(value / 10.0**power)
     return _power_of_ten(power) if factor == 1 else f"{factor} × {_power_of_ten(power)}"

@@ -76,9 +76,9 @@ def _curve(report: ConditionReport) -> Html | None:
     tol = [report.tol] if report.tol > 0 else []
     axis = Axis.around(worst, mean, tol, log=True, label="relative residual")
     chart = Chart(
-        "solve", "Residuals of the solve", finding, Axis.around(epochs, zero=True, label="epochs"), axis, 62.0
+        "solve", "Residuals of the solve", finding, Axis.around(epochs, zero=True, label="epochs"), axis, 78.0
     )
-    ends = [(float(worst[-1]), "worst", "t-data"), (float(mean[-1]), "mean", "t-accent")]
+    ends = [(float(worst[-1]), "worst", ""), (float(mean[-1]), "mean", "t-accent")]
     if tol:
         chart.line([chart.x.low, chart.x.high], tol * 2, "dashed")
         ends.append((report.tol, "tolerance", ""))

@@ -62,7 +62,8 @@ a:focus-visible{outline:2px solid var(--accent);outline-offset:3px}
   font-size:12px;line-height:20px;font-weight:700;background:var(--panel);color:var(--quiet)}
 .yes .mark{color:var(--good)}
 .no .mark{background:var(--warn);color:var(--paper)}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,300px),1fr));gap:28px 32px;margin:20px 0 8px}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,300px),1fr));
+  gap:28px 32px;margin:20px 0 24px}
 .pairs{grid-template-columns:repeat(auto-fit,minmax(min(100%,400px),1fr))}
 .pairs svg{max-width:430px}
 figure{margin:0;min-width:0;break-inside:avoid}
@@ -76,15 +77,13 @@ svg text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue","N
   fill:var(--quiet);font-variant-numeric:tabular-nums}
 svg .name{fill:var(--ink)}
 svg .t-accent{fill:var(--accent)}
-svg .t-warn{fill:var(--warn)}
-svg .t-data{fill:var(--quiet)}
 svg .halo{paint-order:stroke;stroke:var(--paper);stroke-width:3px;stroke-linejoin:round}
 svg .grid{stroke:var(--rule);stroke-width:1;opacity:.6;fill:none}
 svg .axis{stroke:var(--rule);stroke-width:1;fill:none}
 svg .accent{stroke:var(--accent);stroke-width:1.8;fill:none;stroke-linejoin:round;stroke-linecap:round}
 svg .path{stroke:var(--accent);stroke-width:.8;fill:none;opacity:.45;stroke-linejoin:round}
 svg .plain{stroke:var(--data);stroke-width:1.1;fill:none;stroke-linejoin:round}
-svg .warn{stroke:var(--warn);stroke-width:1.5;fill:none;stroke-linejoin:round}
+svg .strong{stroke:var(--ink);stroke-width:1.4;fill:none;stroke-linejoin:round}
 svg .dashed{stroke:var(--quiet);stroke-width:1;fill:none;stroke-dasharray:4 3}
 svg .band{fill:var(--accent);opacity:.16}
 svg .expected{fill:var(--data);opacity:.22}

@@ -79,6 +79,8 @@ def _summary(about: Subject, comparison: Comparison | None, obstacle: str, fit: 
             advice = "Check kernel, length scales and noise, or learn them with fit."
             found.append(Verdict(False, f"It predicts no better than the average of {about.target}. {advice}"))
         found.append(comparison.calibration())
+        if comparison.caveat:
+            found.append(Verdict(False, comparison.caveat))
         body.append(tiles(comparison.tiles()))
     if fit is not None:
         found.append(fit_verdict(fit))
@@ -114,8 +116,11 @@ def _compared(about: Subject, X_test: Array | None, y_test: Array | None) -> tup
         "No held-out data were given: every row is predicted from all the others (leave-one-out; variances "
         f"{loo.method}). The hyperparameters have seen all rows, so that new data may be a little harder to predict."
     )
+    caveat = ""
+    if about.has_factor and not about.post.report.solution.converged:
+        caveat = "Accuracy is shown for an exact solution (leave-one-out), which this posterior has not reached."
     y, mean, variance = about.targets(), loo.means.cpu().numpy(), loo.variances.cpu().numpy()
-    return Comparison(y, mean, variance, "rows left out one by one", len(y), how), ""
+    return Comparison(y, mean, variance, "rows left out one by one", len(y), how, caveat), ""
 
 
 def _held_out(about: Subject, X_test: Array, y_test: Array) -> Comparison:

@@ -1,0 +1,252 @@
+"""The page of a posterior says what is true, of any posterior, and is a sound document."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import pathgp
+from page_cases import EVIL, Page, check, page_of
+from pathgp import GP, ConvergenceWarning, kernels, metrics
+from pathgp.kernels.stationary import Stationary
+from pathgp.page import style
+from pathgp.posterior import Posterior
+
+
+def data(n: int = 80, d: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(size=(n, d))
+    return X, np.sin(6 * X[:, 0]) + 0.1 * rng.normal(size=n)
+
+
+def conditioned(kernel: kernels.Kernel, X: np.ndarray, y: np.ndarray, **options: object) -> Posterior:
+    standardise = bool(options.pop("standardise", False))
+    chosen = {"samples": 8, "features": 64, "generator": torch.Generator().manual_seed(0)} | options
+    return GP(kernel, noise=0.1, standardise=standardise).condition(X, y, **chosen)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[Posterior, pathgp.FitReport, np.ndarray, np.ndarray]:
+    X, y = data(140)
+    gp = GP(kernels.Scale(kernels.Matern(1.5, torch.ones(3))), noise=0.3, standardise=True)
+    report = gp.fit(X[:80], y[:80], steps=5, samples=8, features=64, generator=torch.Generator().manual_seed(0))
+    return gp.posterior, report, X[80:], y[80:]
+
+
+@pytest.fixture(scope="module")
+def full(fitted: tuple, tmp_path_factory: pytest.TempPathFactory) -> Page:
+    post, report, X, y = fitted
+    return page_of(post, tmp_path_factory.mktemp("page"), X, y, ["fast", "slow", "still"], "height", report, "A title")
+
+
+def test_a_full_page_is_sound_and_in_order(full: Page) -> None:
+    check(full)
+    assert [words for level, words in full.headings if level < 3] == [
+        "A title",
+        "Summary",
+        "Accuracy and calibration",
+        "Relevance of the inputs",
+        "The function along each input",
+        "Learning",
+        "How it was computed",
+    ]
+
+
+def test_accuracy_is_that_of_the_metrics(full: Page, fitted: tuple) -> None:
+    post, _, X, y = fitted
+    mean, variance = post.mean(X), post.variance(X, noise=True)
+    cells = full.words("td")
+    assert f"{metrics.rmse(y, mean):.3g}" in cells
+    assert f"{metrics.nll(y, mean, variance):.3g}".replace("-", "−") in cells
+    assert f"{100 * metrics.coverage(y, mean, variance):.1f} %" in cells
+    assert f"{np.abs(y - mean).mean():.3g}" in cells
+    assert f"{1 - np.mean((y - mean) ** 2) / y.var():.3g}" in cells
+    assert "on the 60 held-out rows" in full.text
+
+
+def test_the_most_relevant_input_comes_first(full: Page) -> None:
+    described = dict(zip(full.words("title")[1:], full.words("desc"), strict=True))
+    assert re.search(r"largest first: fast [\d.]+;", described["Relevance of the inputs"])
+    assert "height along fast" in described
+
+
+def test_learning_curves_name_what_was_learned(full: Page) -> None:
+    described = dict(zip(full.words("title")[1:], full.words("desc"), strict=True))
+    assert "noise" in described["Hyperparameters"]
+    assert "in 5 steps" in described["Log marginal likelihood"]
+
+
+def test_the_scatter_draws_every_row_once(full: Page) -> None:
+    dots = [str(path["d"]) for path in full.all("path") if str(path.get("class")) in ("dots data", "dots warn")]
+    assert sum(d.count("h0") for d in dots) == 60
+
+
+def test_names_are_text_and_not_markup(fitted: tuple, tmp_path: Path) -> None:
+    post, report, X, y = fitted
+    page = page_of(post, tmp_path, X, y, [EVIL, '" onload="alert(2)', "a & b"], EVIL, report, EVIL)
+    check(page)
+    assert page.words("h1") == [EVIL]
+    assert EVIL not in page.markup
+    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+
+
+def test_without_held_out_data_it_leaves_one_out(fitted: tuple, tmp_path: Path) -> None:
+    post = fitted[0]
+    page = page_of(post, tmp_path)
+    check(page)
+    assert "leave-one-out" in page.text
+    loo = post.leave_one_out()
+    assert f"{-loo.mean_log_density:.3g}".replace("-", "−") in page.words("td")
+
+
+def test_many_rows_are_thinned_and_it_says_so(tmp_path: Path) -> None:
+    X, y = data(30, 1)
+    many = np.random.default_rng(1).uniform(size=(12_000, 1))
+    page = page_of(conditioned(kernels.Matern(1.5, 0.3), X, y), tmp_path, many, np.sin(6 * many[:, 0]))
+    check(page)
+    assert "Of 12,000 rows a random 10,000 were predicted" in page.text
+    assert "1,500 of 10,000 rows are drawn" in page.text
+
+
+class Bump(Stationary):
+    """A squared exponential kernel whose spectral measure is not told: it has no features."""
+
+    def profile(self, sq: Tensor, *shape: Tensor) -> Tensor:
+        return sq.mul_(-0.5).exp_()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "columns", "said"),
+    [
+        (kernels.Matern(1.5, 0.3), 1, "The function behind the data|function behind the data"),
+        (kernels.Matern(2.5, torch.full((90,), 5.0)), 90, "Left out: the 70 inputs with the smallest values"),
+        (kernels.SquaredExponential(0.5), 3, "does not rank them"),
+        (kernels.Linear(1.0, bias=1.0), 3, "linear kernel"),
+        (kernels.Tanimoto(), 3, "Tanimoto kernel"),
+        (Bump(0.5), 3, "joint samples"),
+        (kernels.Periodic(0.5, 1.0, active_dims=[0]) + kernels.Linear(active_dims=[1]), 3, "Not ranked"),
+    ],
+    ids=["one input", "90 inputs", "one length scale", "linear", "tanimoto", "no features", "sum"],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_any_kernel(kernel: kernels.Kernel, columns: int, said: str, dtype: type, tmp_path: Path) -> None:
+    X, y = data(60, columns)
+    page = page_of(conditioned(kernel, X.astype(dtype), y.astype(dtype)), tmp_path, X[:25], y[:25])
+    check(page)
+    assert re.search(said, page.text)
+
+
+def test_tasks_are_shown_at_their_numbers(tmp_path: Path) -> None:
+    X, y = data(60, 2)
+    X[:, 1] = np.arange(60) % 3
+    kernel = kernels.Matern(1.5, 0.5, active_dims=[0]) * kernels.Task(3, active_dims=[1])
+    page = page_of(conditioned(kernel, X, y, standardise=True), tmp_path, names=["x", "task"])
+    check(page)
+    assert "y along task" in page.words("title")
+    assert "kernel over 3 related tasks of task" in page.text
+
+
+@pytest.mark.parametrize("level", [0.0, 3.0])
+def test_a_constant_target(level: float, tmp_path: Path) -> None:
+    X, _ = data(40)
+    y = np.full(40, level)
+    page = page_of(conditioned(kernels.Matern(1.5, 0.5), X, y, standardise=True), tmp_path, X[:30], y[:30])
+    check(page)
+    assert "y is constant" in page.text
+
+
+def test_without_samples(tmp_path: Path) -> None:
+    X, y = data(40)
+    page = page_of(conditioned(kernels.Matern(1.5, 0.5), X, y, samples=0), tmp_path)
+    check(page)
+    assert "8 joint samples" in page.text
+
+
+def test_saved_without_data_it_says_what_is_missing(tmp_path: Path) -> None:
+    X, y = data(40)
+    conditioned(kernels.Matern(1.5, torch.ones(3)), X, y).save(tmp_path / "small.gp", data=False)
+    post = pathgp.load(tmp_path / "small.gp")
+    page = page_of(post, tmp_path)
+    check(page)
+    assert "saved without its targets" in page.text
+    assert "Accuracy and calibration" not in page.text
+    assert "Accuracy and calibration" in page_of(post, tmp_path, X, y).text
+
+
+def test_a_solve_that_stopped_short_is_named_with_its_remedy(tmp_path: Path) -> None:
+    X, y = data(60)
+    with pytest.warns(ConvergenceWarning):
+        post = conditioned(kernels.Matern(1.5, 0.3), X, y, solver="cg", tol=1e-6, max_epochs=3)
+    page = page_of(post, tmp_path)
+    check(page)
+    assert "BUDGET_EXHAUSTED" in page.text
+    assert "raise max_epochs" in page.text
+    assert "which this posterior has not reached" in page.text
+
+
+def test_few_rows(tmp_path: Path) -> None:
+    X, y = data(1)
+    check(page_of(conditioned(kernels.Matern(1.5, 0.3), X, y), tmp_path))
+
+
+@pytest.mark.parametrize(("inputs", "targets"), [(1e7, 1e9), (1e-7, 1e-9)])
+def test_any_unit(inputs: float, targets: float, tmp_path: Path) -> None:
+    X, y = data(60)
+    post = conditioned(kernels.Matern(1.5, torch.ones(3)), X * inputs, y * targets, standardise=True)
+    check(page_of(post, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"names": ["a", "b"]}, ValueError, "2 entries for 3 inputs"),
+        ({"names": "abc"}, TypeError, "one name per input"),
+        ({"X_test": np.zeros((2, 3))}, ValueError, "without y_test"),
+        ({"y_test": np.zeros(2)}, ValueError, "without X_test"),
+        ({"X_test": np.zeros((2, 4)), "y_test": np.zeros(2)}, ValueError, "X_test has 4 columns"),
+        ({"X_test": np.zeros((2, 3)), "y_test": np.zeros(3)}, ValueError, "y_test must have shape"),
+        ({"X_test": np.zeros((0, 3)), "y_test": np.zeros(0)}, ValueError, "no rows"),
+        ({"fit": "yes"}, TypeError, "FitReport"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(
+    arguments: dict[str, object], error: type[Exception], match: str, fitted: tuple, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=match):
+        fitted[0].to_html(tmp_path / "page.html", **arguments)
+    assert not (tmp_path / "page.html").exists()
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("colours", [style.LIGHT, style.DARK], ids=["light", "dark"])
+def test_text_stands_out(colours: dict[str, str]) -> None:
+    def contrast(a: str, b: str) -> float:
+        low, high = sorted([luminance(colours[a]), luminance(colours[b])])
+        return (high + 0.05) / (low + 0.05)
+
+    for text in ("ink", "quiet", "accent", "good", "warn"):
+        assert contrast(text, "paper") >= 4.5
+        assert contrast(text, "panel") >= 4.5
+    assert contrast("data", "paper") >= 3.0  # a graphic, not text
+
+
+def test_every_colour_of_the_sheet_is_one_of_these() -> None:
+    used = set(re.findall(r"var\(--(\w+)\)", style.SHEET))
+    assert used == set(style.LIGHT) == set(style.DARK)
+    assert not re.search(r"#[0-9a-f]{3,6}", style._RULES)
+
+
+def test_every_class_has_a_rule(full: Page) -> None:
+    used = {name for _, attributes in full.elements for name in str(attributes.get("class") or "").split()}
+    plain = {"fact", "halo"} | {"verdicts"}
+    assert {name for name in used - plain if f".{name}" not in style.SHEET} == set()
