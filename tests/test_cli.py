@@ -7,6 +7,8 @@ import io
 import json
 import math
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +22,7 @@ import torch
 import pathgp
 from pathgp import GP, datasets, kernels, metrics, solvers
 from pathgp.cli import fitting, main, output, tables
+from pathgp.cli.arguments import _parser
 from pathgp.columns import Columns
 
 Capture = pytest.CaptureFixture[str]
@@ -447,6 +450,7 @@ def test_files_that_are_no_tables(folder: Path, tmp_path: Path, capsys: Capture)
     (tmp_path / "latin.csv").write_bytes("höhe,y\n1,2\n".encode("latin-1"))
     assert "not text in UTF-8" in fails(capsys, "fit", tmp_path / "latin.csv", "--target", "y")
     assert "No such file" in fails(capsys, "fit", tmp_path / "absent.csv", "--target", "y")
+    assert "is a folder or a pipe" in fails(capsys, "fit", tmp_path, "--target", "y")
     assert "is not a file that pathgp has saved" in fails(capsys, "info", folder / "plants.csv")
     assert "No such file" in fails(capsys, "predict", tmp_path / "absent.pgp", folder / "plants.csv")
     damaged = bytearray((folder / "plants.pgp").read_bytes())
@@ -508,6 +512,17 @@ def test_usage_of_argparse(arguments: list[str], told: str, capsys: Capture) -> 
         main(arguments)
     assert exit_code.value.code == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/cli.md"])
+def test_documented_commands_exist(page: str) -> None:
+    text = (Path(__file__).parent.parent / page).read_text(encoding="utf-8")
+    shell = "\n".join(re.findall(r"```shell\n(.*?)```", text, flags=re.DOTALL))
+    commands = re.findall(r"^(?:\$ )?pathgp (\w.*)$", shell + "\n" + text, flags=re.MULTILINE)
+    assert len(commands) >= 3
+    for command in commands:
+        _, rest = _parser().parse_known_args(shlex.split(command, comments=True))
+        assert rest == []
 
 
 def test_devices_that_are_not_here(folder: Path, capsys: Capture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,13 @@ def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         datasets.load("bike")
     with pytest.raises(ValueError, match="no data set is called 'bikes': there are example, pol"):
         datasets.load("bikes")
+
+
+def test_the_page_runs_and_lists_every_set() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "datasets.md").read_text(encoding="utf-8")
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)), {})
+    assert repr(datasets.load("example")) in page
+    assert re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE) == datasets.names()
 
 
 @pytest.mark.parametrize("name", datasets.KNOWN)

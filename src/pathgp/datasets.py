@@ -293,7 +293,7 @@ KNOWN: dict[str, Known] = {
         _TABLE,
         (405_537, 1),
         "three sub-meters of a household in Wh a minute, by time",
-        "the last fifth of the same household set",
+        "Individual Household Electric Power Consumption (Hebrail & Bérard 2012), its last fifth",
         "https://github.com/predict-idlab/plotly-resampler (commit fbd64065)",
         _CC_BY,
         "a81ec7a8a015b799873f5bd5516328ea83e96528473104628393ed7542e5d364",

@@ -64,6 +64,8 @@ class Table(ABC):
 
 def open_table(path: Path, header: bool = True) -> Table:
     """A CSV or Parquet file, told apart by their first bytes. Without a header columns are called 1, 2, ..."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is a folder or a pipe: give a file")
     with path.open("rb") as file:
         is_parquet = file.read(4) == b"PAR1"
     return _Parquet(path) if is_parquet else _CSV(path, header)
