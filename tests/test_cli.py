@@ -221,7 +221,7 @@ def test_an_interrupted_fit_leaves_what_it_has(folder: Path, capsys: Capture, mo
         raise KeyboardInterrupt
 
     monkeypatch.setattr(fitting, "_learned", at_once)
-    assert "interrupted: nothing was written" in fails(capsys, *fit, code=130)
+    assert "interrupted: no file was written" in fails(capsys, *fit, code=130)
 
 
 def test_an_unconverged_solve_is_said(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def run(arguments: list[str]) -> int:
             say(f"error: {refusal}")
             return 2
         except KeyboardInterrupt as interruption:
-            say(str(interruption) or "interrupted: nothing was written")
+            say(str(interruption) or "interrupted: no file was written")
             return 130
         except BrokenPipeError:
             # The reader has seen enough, as `head` does. What is still in the buffer has no place to go.

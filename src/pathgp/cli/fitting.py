@@ -239,7 +239,7 @@ def _rescued(gp: GP, path: Path | None, about: dict[str, Any]) -> str:
     try:
         posterior = gp.posterior
     except RuntimeError:
-        return "interrupted: nothing was written"
+        return "interrupted: no file was written"
     if path is None:
         return "interrupted: there was no --out to save the last step to"
     posterior.save(path, about=about | {"stopped": "interrupted"})
