@@ -40,7 +40,7 @@ class Page(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         opened, parts = self.inside.pop()
         assert opened == tag, f"</{tag}> closes <{opened}>"
-        words = "".join(parts)
+        words = "".join(parts).replace("\u00a0", " ")
         self.texts.append((tag, words))
         if self.inside:
             self.inside[-1][1].append(words)

@@ -250,3 +250,10 @@ def test_every_class_has_a_rule(full: Page) -> None:
     used = {name for _, attributes in full.elements for name in str(attributes.get("class") or "").split()}
     plain = {"fact", "halo"} | {"verdicts"}
     assert {name for name in used - plain if f".{name}" not in style.SHEET} == set()
+
+
+def test_the_documentation_runs_as_printed() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    scope: dict[str, object] = {}
+    exec(compile("\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)), "report.md", "exec"), scope)
+    check(Page.read(Path(str(scope["page"]))))

@@ -228,7 +228,7 @@ def _histogram(found: Comparison) -> Html:
         "pit",
         "Where observations fall in their predictions",
         finding,
-        Axis(0.0, 1.0, "probability the model gave to smaller values", ticks=(0.0, 0.25, 0.5, 0.75, 1.0)),
+        Axis(0.0, 1.0, "predicted probability of less", ticks=(0.0, 0.25, 0.5, 0.75, 1.0)),
         Axis(0.0, max(1.15 * float(heights.max()), 1.15 * (1 + chance)), "share of rows, 1 = uniform"),
     )
     chart.columns(edges, heights)

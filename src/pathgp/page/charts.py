@@ -24,7 +24,9 @@ from pathgp.page.numbers import log_labels, log_ticks, tick_labels, ticks
 Vector = NDArray[Any]
 
 WIDTH, HEIGHT = 360.0, 250.0
-_TOP, _BOTTOM, _RIGHT = 24.0, 38.0, 10.0
+_TOP, _RIGHT = 24.0, 10.0
+# Below the axis: ticks with their labels, and the name of the axis where it has one.
+_TICKS, _NAME = 22.0, 16.0
 # The width of an average character at 12 units, in one of the wider fonts.
 LETTER = 7.4
 _LINE = 13.0
@@ -89,7 +91,8 @@ class Chart:
         self._x_marks, self._y_marks = x.marks(5), y.marks(5)
         widest = max((len(label) for _, label in self._y_marks), default=1)
         self.left = 10.0 + LETTER * widest
-        self.right, self.top, self.bottom = WIDTH - right, _TOP, height - _BOTTOM
+        self.right, self.top = WIDTH - right, _TOP
+        self.bottom = height - _TICKS - (_NAME if x.label else 0.0)
         self._inside: list[str] = []
         self._labels: list[str] = []
 

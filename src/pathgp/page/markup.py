@@ -39,18 +39,18 @@ class Tile:
     note: str
 
 
-def text(words: str) -> Html:
-    """Words as they are, whatever characters they have."""
-    return Html(escape(words))
+def text(words: str) -> str:
+    """Words as they are, whatever characters they have; a percent sign stays with its number."""
+    return escape(words).replace(" %", "\u00a0%")
 
 
 def paragraph(words: str, kind: str = "") -> Html:
-    return Html(f"<p{_class(kind)}>{escape(words)}</p>")
+    return Html(f"<p{_class(kind)}>{text(words)}</p>")
 
 
 def heading(words: str) -> Html:
     """A heading inside a section."""
-    return Html(f"<h3>{escape(words)}</h3>")
+    return Html(f"<h3>{text(words)}</h3>")
 
 
 def code(words: str) -> Html:
@@ -59,8 +59,8 @@ def code(words: str) -> Html:
 
 def tiles(shown: Iterable[Tile]) -> Html:
     entries = (
-        f'<div class="tile"><dt>{escape(tile.name)}</dt><dd>{escape(tile.value)}'
-        f'<span class="note">{escape(tile.note)}</span></dd></div>'
+        f'<div class="tile"><dt>{text(tile.name)}</dt><dd>{text(tile.value)}'
+        f'<span class="note">{text(tile.note)}</span></dd></div>'
         for tile in shown
     )
     return Html(f'<dl class="tiles">{"".join(entries)}</dl>')
@@ -74,23 +74,23 @@ def verdicts(found: Iterable[Verdict]) -> Html:
         kind, mark, word = marks[verdict.good]
         entries.append(
             f'<li class="{kind}"><span class="mark" aria-hidden="true">{mark}</span>'
-            f"{f'<b>{word}</b>' if word else ''}{escape(verdict.text)}</li>"
+            f"{f'<b>{word}</b>' if word else ''}{text(verdict.text)}</li>"
         )
     return Html(f'<ul class="verdicts">{"".join(entries)}</ul>')
 
 
 def facts(pairs: Iterable[tuple[str, str]], caption: str) -> Html:
     """A table of names and values."""
-    rows = "".join(f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in pairs)
-    head = f'<thead><tr><th scope="col">{escape(caption)}</th><th scope="col">Value</th></tr></thead>'
+    rows = "".join(f'<tr><th scope="row">{text(name)}</th><td>{text(value)}</td></tr>' for name, value in pairs)
+    head = f'<thead><tr><th scope="col">{text(caption)}</th><th scope="col">Value</th></tr></thead>'
     return Html(f'<div class="scroll"><table>{head}<tbody>{rows}</tbody></table></div>')
 
 
 def figures(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
     """A table of numbers; the first column names the rows."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
+    head = "".join(f'<th scope="col">{text(name)}</th>' for name in columns)
     body = "".join(
-        f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
+        f'<tr><th scope="row">{text(name)}</th>{"".join(f"<td>{text(cell)}</td>" for cell in cells)}</tr>'
         for name, *cells in rows
     )
     return Html(
@@ -99,7 +99,7 @@ def figures(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
 
 
 def figure(title: str, caption: str, drawing: Html) -> Html:
-    return Html(f"<figure><figcaption><b>{escape(title)}</b>{escape(caption)}</figcaption>{drawing}</figure>")
+    return Html(f"<figure><figcaption><b>{text(title)}</b>{text(caption)}</figcaption>{drawing}</figure>")
 
 
 def charts(shown: Sequence[Html]) -> Html:
@@ -110,10 +110,10 @@ def charts(shown: Sequence[Html]) -> Html:
 
 def document(title: str, lead: str, sections: Sequence[Section], footer: str) -> Html:
     """The whole page: one file that asks for nothing from elsewhere."""
-    links = "".join(f'<li><a href="#{s.key}">{escape(s.title)}</a></li>' for s in sections)
+    links = "".join(f'<li><a href="#{s.key}">{text(s.title)}</a></li>' for s in sections)
     parts = "".join(
         f'<section id="{s.key}"{_class("flows" if s.flows else "")} aria-labelledby="{s.key}-heading">'
-        f'<h2 id="{s.key}-heading">{escape(s.title)}</h2>{"".join(s.body)}</section>\n'
+        f'<h2 id="{s.key}-heading">{text(s.title)}</h2>{"".join(s.body)}</section>\n'
         for s in sections
     )
     return Html(
@@ -121,10 +121,10 @@ def document(title: str, lead: str, sections: Sequence[Section], footer: str) ->
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="generator" content="pathgp">\n'
         '<link rel="icon" href="data:,">\n'
-        f"<title>{escape(title)}</title>\n<style>{SHEET}</style>\n</head>\n<body>\n"
-        f'<header><h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p>'
+        f"<title>{text(title)}</title>\n<style>{SHEET}</style>\n</head>\n<body>\n"
+        f'<header><h1>{text(title)}</h1><p class="lead">{text(lead)}</p>'
         f'<nav aria-label="Sections"><ul>{links}</ul></nav></header>\n'
-        f"<main>\n{parts}</main>\n<footer>{escape(footer)}</footer>\n</body>\n</html>\n"
+        f"<main>\n{parts}</main>\n<footer>{text(footer)}</footer>\n</body>\n</html>\n"
     )
 
 

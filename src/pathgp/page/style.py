@@ -113,10 +113,12 @@ footer{padding-top:32px;padding-bottom:56px;font-size:.88rem;color:var(--quiet)}
 @page{size:A4;margin:16mm 15mm}
 @media print{body{font-size:10pt}main,header,footer{max-width:none;padding:0}header{padding-top:0}nav{display:none}
   section{padding-top:0;break-before:page}section:first-of-type,section.flows{break-before:auto;padding-top:18px}
-  h2,h3{break-after:avoid}.charts{grid-template-columns:1fr 1fr;gap:16px 28px;margin-top:14px}svg{max-width:285px}
-  svg.tall{max-width:360px}th,td{padding-top:3px;padding-bottom:3px}p,figcaption{line-height:1.4}tr,li,pre,.tile{break-inside:avoid}
-  .tile,pre,.mark{print-color-adjust:exact;-webkit-print-color-adjust:exact}footer{padding:18px 0 0}
-  .scroll{overflow:visible}a{color:inherit}}
+  h2,h3,h3+p{break-after:avoid}tr,li,pre,.tile{break-inside:avoid}
+  .charts{grid-template-columns:1fr 1fr;gap:16px 28px;margin:14px 0 12px}
+  svg,.pairs svg{max-width:285px}svg.tall{max-width:360px}
+  th,td{padding-top:3px;padding-bottom:3px}p,figcaption{line-height:1.4}
+  .tile,pre,.mark{print-color-adjust:exact;-webkit-print-color-adjust:exact}
+  .scroll{overflow:visible}a{color:inherit}footer{padding:18px 0 0}}
 """
 
 SHEET = (
