@@ -185,7 +185,7 @@ def test_missing_values_are_named_or_skipped(tmp_path: Path, capsys: Capture) ->
     path = write(tmp_path / "a.csv", columns)
     fit = ["fit", str(path), "--target", "growth", "--holdout", "0", "--json", *SMALL]
     told = fails(capsys, *fit)
-    assert "column 'light' has no value in line 4, and 3 of the rows lack a value" in told
+    assert "column 'light' has no value in line 4, and 3 rows in all lack a value" in told
     assert "--skip-missing" in told
     assert main([*fit, "--skip-missing", "--out", str(tmp_path / "m")]) == 0
     result = json.loads(capsys.readouterr().out)
@@ -326,7 +326,7 @@ def test_rows_with_missing_inputs_keep_their_place(folder: Path, capsys: Capture
     mean = read(out)["mean"]
     assert mean[1] == mean[3] == ""
     np.testing.assert_allclose([float(mean[i]) for i in (0, 2, 4)], whole[[0, 2, 4]], rtol=1e-8)
-    assert "2 rows have missing inputs" in err
+    assert "2 rows with missing inputs" in err
     assert "against 'growth' in the file" in err
 
 
@@ -358,6 +358,17 @@ def test_results_never_replace_what_is_read(folder: Path, capsys: Capture) -> No
         capsys, "fit", path, "--target", "growth", "--out", folder / "." / "plants.csv", code=2
     )
     assert (path.read_bytes(), model.read_bytes()) == before
+
+
+def test_a_place_where_nothing_can_be_written_is_told_first(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitting, "_learned", None)  # what comes after the check
+    fit = ["fit", folder / "plants.csv", "--target", "growth"]
+    assert "is a folder" in fails(capsys, *fit, "--out", folder, code=2)
+    assert "cannot be written: File exists" in fails(capsys, *fit, "--report", folder / "plants.csv" / "a", code=2)
+    monkeypatch.setattr(output.os, "access", lambda *_: False)
+    assert "no permission" in fails(capsys, *fit, "--out", folder / "m", code=2)
 
 
 def test_info_is_what_fit_said(folder: Path, capsys: Capture) -> None:
@@ -414,7 +425,7 @@ def test_parquet(folder: Path, tmp_path: Path, capsys: Capture, monkeypatch: pyt
     expected = pathgp.load(model).mean(matrix(table()))
     np.testing.assert_allclose(numbers(read(capsys.readouterr().out), "mean"), expected, rtol=1e-8)
     told = fails(capsys, "fit", path, "--target", "growth")
-    assert "column 'flag' has no value in row 1, and 75 of the rows" in told
+    assert "column 'flag' has no value in row 1, and 75 rows in all" in told
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert "pip install 'pathgp[parquet]'" in fails(capsys, "predict", model, path)
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from pathgp import datasets, metrics
-from pathgp.cli.output import Refused, finite, forbid_overwriting, print_json, say, showing_progress
+from pathgp.cli.output import Refused, check_place, counted, finite, print_json, say, showing_progress
 from pathgp.cli.progress import reading
 from pathgp.cli.summary import described, printed
 from pathgp.cli.tables import Table, holds_text, is_missing, listed, numbers, open_table, texts
@@ -46,9 +46,8 @@ def fit(options: argparse.Namespace) -> int:
     """Learn, measure, save, tell."""
     began = time.perf_counter()
     for path in (options.out, options.report):
-        forbid_overwriting(path, options.file)
-        if path is not None and path.is_dir():
-            raise Refused(f"{path} is a folder: give the name of a file")
+        if path is not None:
+            check_place(path, options.file)
     device = available(options.device)
     if options.file is None:
         data = _example(options)
@@ -60,7 +59,7 @@ def fit(options: argparse.Namespace) -> int:
     test = np.zeros(n, dtype=bool)
     test[np.random.default_rng(options.seed).permutation(n)[: int(options.holdout * n)]] = True
     if n - test.sum() < 2:
-        raise ValueError(f"{data.name} has {n} usable rows: at least two are needed to learn from")
+        raise ValueError(f"{data.name} has {counted(n, 'usable row')}: at least two are needed to learn from")
     if np.ptp(data.y[~test]) == 0:
         raise ValueError(f"the target {data.target!r} is {data.y[0]:g} in every row: there is nothing to learn")
     dtype, why = _precision(options.precision, data)
@@ -153,8 +152,8 @@ def _collected(options: argparse.Namespace) -> _Data:
             parts[name].append(column[~missing])
     if first is not None and not options.skip_missing:
         raise ValueError(
-            f"{first}, and {skipped:,} of the rows lack a value: fill them in, leave the rows out with --skip-missing, "
-            "or columns with --ignore"
+            f"{first}, and {counted(skipped, 'row')} in all lack a value: fill them in, "
+            "leave the rows out with --skip-missing, or columns with --ignore"
         )
     whole = {name: np.concatenate(part) if part else np.empty(0) for name, part in parts.items()}
     if not len(whole[target]):

@@ -44,16 +44,32 @@ def writing(path: Path | None, *sources: Path | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    forbid_overwriting(path, *sources)
+    check_place(path, *sources)
     with replacing(path) as file:
         yield file
 
 
-def forbid_overwriting(path: Path | None, *sources: Path | None) -> None:
-    """Refuse a result in place of what it is made from."""
+def check_place(path: Path, *sources: Path | None) -> None:
+    """Refuse a place where nothing can be written, or where the result would replace what it is made from.
+
+    To be asked before long work, so that it is not done in vain.
+    """
     for source in sources:
-        if path is not None and source is not None and path.exists() and os.path.samefile(path, source):
+        if source is not None and path.exists() and source.exists() and os.path.samefile(path, source):
             raise Refused(f"{path} is read by this command: give the result another name")
+    if path.is_dir():
+        raise Refused(f"{path} is a folder: give the name of a file")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"{path} cannot be written: {error.strerror}") from None
+    if not os.access(path.parent, os.W_OK):
+        raise Refused(f"{path} cannot be written: no permission to write to {path.parent}")
+
+
+def counted(number: int, noun: str) -> str:
+    """1 row, 1,000 rows."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def showing_progress(quiet: bool) -> bool:

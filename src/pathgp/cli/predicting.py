@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import pathgp
 from pathgp.cli.fitting import available
-from pathgp.cli.output import Refused, print_json, say, writing
+from pathgp.cli.output import Refused, counted, print_json, say, writing
 from pathgp.cli.progress import reading
 from pathgp.cli.tables import Block, Table, is_missing, listed, numbers, open_table, texts
 from pathgp.columns import Columns
@@ -211,10 +211,10 @@ def _columns(posterior: Posterior, about: dict[str, Any], table: Table, options:
 
 
 def _told(result: dict[str, Any], target: str | None) -> list[str]:
-    rows, seconds = result["rows"], result["seconds"]
-    lines = [f"{rows:,} rows in {seconds:.1f} s" + (f", written to {result['out']}" if result["out"] else "")]
+    written = f", written to {result['out']}" if result["out"] else ""
+    lines = [f"{counted(result['rows'], 'row')} in {result['seconds']:.1f} s{written}"]
     if result["skipped_rows"]:
-        lines.append(f"{result['skipped_rows']:,} rows have missing inputs and empty predictions")
+        lines.append(f"{counted(result['skipped_rows'], 'row')} with missing inputs, their predictions are empty")
     if (errors := result["errors"]) is not None:
         told = f"against {target!r} in the file: RMSE {errors['rmse']:.4g}"
         if "nll" in errors:

@@ -21,6 +21,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from pathgp.cli.output import counted
+
 ROWS = 8192
 MISSING = {"", "NA", "N/A", "NaN", "nan", "NULL", "null"}
 
@@ -172,9 +174,8 @@ class _CSV(Table):
                 place = _line_of(rows, start)
                 for number, row in enumerate(full):
                     if len(row) != width:
-                        raise ValueError(
-                            f"{place(number)} of {self.path} has {_count(len(row), 'cell')}, the first line has {width}"
-                        )
+                        found = counted(len(row), "cell")
+                        raise ValueError(f"{place(number)} of {self.path} has {found}, the first line has {width}")
                 if full:
                     columns = list(zip(*full, strict=True))
                     yield Block({name: columns[i] for name, i in wanted}, place)
@@ -297,7 +298,3 @@ def _line_of(rows: list[list[str]], start: int) -> Callable[[int], str]:
 
 def _row_of(start: int, number: int) -> str:
     return f"row {start + number + 1}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
