@@ -69,10 +69,7 @@ def fit(options: argparse.Namespace) -> int:
 
     # Targets stay in float64: the model takes off their mean before it rounds.
     X, y = tensor(data.X[~test]), torch.tensor(data.y[~test], device=device)
-    gp = GP(kernel_of_columns(options.kernel, X.shape[1]), noise=0.1, standardise=True)
-    if options.noise is not None:
-        gp = GP(gp.kernel, noise=options.noise / float(y.std(correction=0)), standardise=True)
-        gp.constrain("noise", fixed=True)
+    gp = _model(options, X.shape[1], float(y.std(correction=0)))
     about: dict[str, Any] = {
         "target": data.target,
         "columns": list(data.columns.names),
@@ -214,6 +211,14 @@ def _precision(asked: str | None, data: _Data) -> tuple[torch.dtype, str]:
     if error[worst] > _ROUNDING * spread[worst]:
         return torch.float64, f"float32 would blur {data.columns.inputs[worst]!r}"
     return torch.float32, ""
+
+
+def _model(options: argparse.Namespace, columns: int, spread: float) -> GP:
+    """The model to learn; a given noise is in the units of the target, whose deviation is ``spread``."""
+    kernel = kernel_of_columns(options.kernel, columns)
+    if options.noise is None:
+        return GP(kernel, noise=0.1, standardise=True)
+    return GP(kernel, noise=options.noise / spread, standardise=True).constrain("noise", fixed=True)
 
 
 def _learned(gp: GP, X: torch.Tensor, y: torch.Tensor, options: argparse.Namespace) -> FitReport:
