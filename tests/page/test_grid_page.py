@@ -39,7 +39,9 @@ def test_a_grid_with_held_out_cells(tmp_path: Path) -> None:
     page = page_of(post, tmp_path, y_test=truth, names=["place", EVIL], target=EVIL)
     check(page)
     hole = np.isnan(seen)
-    assert f"{metrics.rmse(truth[hole], post.mean()[hole]):.3g}" in page.words("td")
+    mean, variance = post.mean()[hole], post.variance(noise=True)[hole]
+    assert f"{metrics.rmse(truth[hole], mean):.3g}" in page.words("td")
+    assert f"{metrics.nll(truth[hole], mean, variance):.3g}".replace("-", "−") in page.words("td")
     assert "99 of 108 cells are observed" in page.text
     assert {"One sample", "Standard deviation", f"Mean of {EVIL}"} <= set(page.words("title"))
 

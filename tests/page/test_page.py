@@ -33,6 +33,7 @@ def conditioned(kernel: kernels.Kernel, X: np.ndarray, y: np.ndarray, **options:
 @pytest.fixture(scope="module")
 def fitted() -> tuple[Posterior, pathgp.FitReport, np.ndarray, np.ndarray]:
     X, y = data(140)
+    y[[100, 120]] += 3.0  # two outliers among the held-out rows
     gp = GP(kernels.Scale(kernels.Matern(1.5, torch.ones(3))), noise=0.3, standardise=True)
     report = gp.fit(X[:80], y[:80], steps=5, samples=8, features=64, generator=torch.Generator().manual_seed(0))
     return gp.posterior, report, X[80:], y[80:]
@@ -81,9 +82,27 @@ def test_learning_curves_name_what_was_learned(full: Page) -> None:
     assert "in 5 steps" in described["Log marginal likelihood"]
 
 
-def test_the_scatter_draws_every_row_once(full: Page) -> None:
-    dots = [str(path["d"]) for path in full.all("path") if str(path.get("class")) in ("dots data", "dots warn")]
-    assert sum(d.count("h0") for d in dots) == 60
+def test_the_scatter_draws_every_row_once_and_those_outside_in_red(full: Page, fitted: tuple) -> None:
+    dots = {str(path.get("class")): str(path["d"]).count("h0") for path in full.all("path")}
+    post, _, X, y = fitted
+    outside = 60 - round(60 * metrics.coverage(y, post.mean(X), post.variance(X, noise=True)))
+    assert outside > 0
+    assert (dots["dots data"], dots["dots warn"]) == (60 - outside, outside)
+
+
+def test_effects_are_the_posterior_along_one_input_with_the_others_at_their_medians(full: Page, fitted: tuple) -> None:
+    post, X = fitted[0], data(140)[0][:80]
+    described = dict(zip(full.words("title")[1:], full.words("desc"), strict=True))["height along fast"]
+    found = re.search(
+        r"from (\S+) at fast = (\S+) to (\S+) at fast = (\S+); 95 % band of ±(\S+) to ±(\S+)\.", described
+    )
+    assert found is not None
+    low, at_low, high, at_high, narrow, wide = (float(text.replace("−", "-")) for text in found.groups())
+    line = np.tile(np.quantile(X, 0.5, axis=0, method="lower"), (61, 1))
+    line[:, 0] = np.linspace(*np.quantile(X[:, 0], [0.005, 0.995]), 61)
+    mean, half = post.mean(line), 1.96 * np.sqrt(post.variance(line))
+    expected = [mean.min(), line[mean.argmin(), 0], mean.max(), line[mean.argmax(), 0], half.min(), half.max()]
+    assert numbers == pytest.approx(expected, rel=0.01)
 
 
 def test_names_are_text_and_not_markup(fitted: tuple, tmp_path: Path) -> None:
