@@ -93,11 +93,8 @@ def test_the_scatter_draws_every_row_once_and_those_outside_in_red(full: Page, f
 def test_effects_are_the_posterior_along_one_input_with_the_others_at_their_medians(full: Page, fitted: tuple) -> None:
     post, X = fitted[0], data(140)[0][:80]
     described = dict(zip(full.words("title")[1:], full.words("desc"), strict=True))["height along fast"]
-    found = re.search(
-        r"from (\S+) at fast = (\S+) to (\S+) at fast = (\S+); 95 % band of ±(\S+) to ±(\S+)\.", described
-    )
-    assert found is not None
-    low, at_low, high, at_high, narrow, wide = (float(text.replace("−", "-")) for text in found.groups())
+    pattern = r"from (\S+) at fast = (\S+) to (\S+) at fast = (\S+); 95 % band of ±(\S+) to ±(\S+)\."
+    numbers = [float(text.replace("−", "-")) for text in re.findall(pattern, described)[0]]
     line = np.tile(np.quantile(X, 0.5, axis=0, method="lower"), (61, 1))
     line[:, 0] = np.linspace(*np.quantile(X[:, 0], [0.005, 0.995]), 61)
     mean, half = post.mean(line), 1.96 * np.sqrt(post.variance(line))
