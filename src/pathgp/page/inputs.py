@@ -31,7 +31,7 @@ _MOST_SCREENED = 100
 
 @dataclass(frozen=True)
 class _Effect:
-    """The posterior of f along one input, the others at their medians: mean, std (m,), draws (s, m) or None."""
+    """f along one input, others at their medians: values, mean, half of the 95 % band (m,), draws (s, m) or None."""
 
     column: int
     name: str
@@ -40,10 +40,6 @@ class _Effect:
     mean: NDArray[np.float64]
     half: NDArray[np.float64]
     draws: NDArray[np.float64] | None
-
-    @property
-    def span(self) -> float:
-        return float(self.mean.max() - self.mean.min())
 
 
 def ranked(subject: Subject) -> list[tuple[int, str, float]]:

@@ -10,6 +10,7 @@ from pathgp.learning.report import FitReport
 from pathgp.page.charts import LETTER, Axis, Chart, cut
 from pathgp.page.markup import Html, Section, Verdict, charts, facts, figure, paragraph
 from pathgp.page.numbers import count, number, seconds
+from pathgp.page.words import listed
 
 _MOST_CURVES = 40
 _LABELLED = 3
@@ -66,7 +67,7 @@ def _gain(fit: FitReport) -> Html:
     gains = np.array([step.gain for step in fit.history]) / fit.rows
     known = fit.history[-1].log_likelihood is not None
     how = "" if known else ", estimated from its gradients"
-    finding = f"It rose by {number(float(gains[-1]))} nats per row in {len(steps)} steps."
+    finding = f"It ended {number(float(gains[-1]))} nats per row above the start, in {count(len(steps), 'step')}."
     chart = Chart(
         "gain", "Log marginal likelihood", finding, _over(fit), Axis.around(gains, label="nats per row above the start")
     )
@@ -77,9 +78,10 @@ def _gain(fit: FitReport) -> Html:
 
 
 def _hyperparameters(fit: FitReport, names: Sequence[str]) -> Html:
-    """Signal and noise by name, of the length scales the three shortest; all on a logarithmic axis."""
+    """Single numbers by name, of lists such as the length scales the three smallest; on a logarithmic axis."""
     steps = _steps(fit)
     curves: list[tuple[str, np.ndarray, str]] = []
+    lists: list[str] = []
     for name in fit.history[0].values:
         values = np.array([step.values[name] for step in fit.history])
         if not (values > 0).all():
@@ -88,15 +90,13 @@ def _hyperparameters(fit: FitReport, names: Sequence[str]) -> Html:
             kind = "accent" if name.split(".")[-1] == "noise" else "strong"
             curves.append((name, values[:, 0], kind))
             continue
+        lists.append(name)
         order = np.argsort(values[-1])[:_MOST_CURVES]
         for place, i in enumerate(order):
             own = names[i] if values.shape[1] == len(names) and name.endswith("lengthscale") else f"{name}[{i}]"
             curves.append((own if place < _LABELLED else "", values[:, i], "plain"))
-    if not curves:
-        return Html("")
     labelled = [(curve, kind, cut(name, _CHARACTERS)) for name, curve, kind in curves if name]
     room = 14.0 + LETTER * max(len(name) for _, _, name in labelled)
-    lengths = [c for _, c, kind in curves if kind == "plain"]
     ended = ", ".join(f"{name} {number(float(curve[-1]))}" for curve, _, name in labelled)
     chart = Chart(
         "hyperparameters",
@@ -110,7 +110,7 @@ def _hyperparameters(fit: FitReport, names: Sequence[str]) -> Html:
         chart.line(steps, curve, kind)
     kinds = {"plain": "", "accent": "t-accent", "strong": "name"}
     chart.end_labels((float(curve[-1]), name, kinds[kind]) for curve, kind, name in labelled)
-    grey = f"Grey: {count(len(lengths), 'length scale')}, the shortest named." if lengths else ""
+    grey = f"Grey: all entries of {listed(lists)}; the smallest are named." if lists else ""
     return figure("Hyperparameters", grey, chart.svg())
 
 
