@@ -206,6 +206,16 @@ def test_a_solve_that_stopped_short_is_named_with_its_remedy(tmp_path: Path) -> 
     assert "which this posterior has not reached" in page.text
 
 
+def test_the_recipe_repeats_the_posterior(tmp_path: Path) -> None:
+    X, y = data(40)
+    post = conditioned(kernels.Matern(1.5, 0.5), X, y, solver="cg", features=32)
+    (recipe,) = page_of(post, tmp_path).words("pre")
+    kernel = kernels.Matern(1.5, 0.5)
+    scope = {"pathgp": pathgp, "torch": torch, "solvers": pathgp.solvers, "kernel": kernel, "X": X, "y": y}
+    exec(recipe.replace("standardise=", "noise=0.1, standardise="), scope)
+    assert np.array_equal(scope["post"].paths(X), post.paths(X))
+
+
 def test_few_rows(tmp_path: Path) -> None:
     X, y = data(1)
     check(page_of(conditioned(kernels.Matern(1.5, 0.3), X, y), tmp_path))

@@ -46,7 +46,7 @@ def write(
         None if comparison is None else accuracy_section(comparison, y),
         field_section(field, sides, y),
         None if fit is None else learning_section(fit, ()),
-        solver_section(post.model, post.report, fit, _variance_words(post)),
+        solver_section(post, fit, _variance_words(post)),
     ]
     shape = " × ".join(f"{size:,}" for size in field.observed.shape)
     lead = f"A grid of {shape} cells, computed in {post.report.precision} on {post.report.device}."

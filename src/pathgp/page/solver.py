@@ -9,17 +9,21 @@ import numpy as np
 import torch
 
 from pathgp._version import __version__
+from pathgp.grid_posterior import GridPosterior
 from pathgp.learning.report import FitReport
+from pathgp.models import LatentKroneckerGP
 from pathgp.models.base import Model
 from pathgp.page.charts import Axis, Chart
 from pathgp.page.markup import Html, Section, Verdict, charts, code, facts, figure, heading, paragraph
 from pathgp.page.numbers import count, number, seconds
+from pathgp.posterior import Posterior
 from pathgp.report import ConditionReport
+from pathgp.solvers import Auto
 
 
-def solver_section(model: Model, report: ConditionReport, fit: FitReport | None, variance: str) -> Section:
+def solver_section(post: Posterior | GridPosterior, fit: FitReport | None, variance: str) -> Section:
     """What was solved, how, how well, and how to do it again. variance: where variances come from, in a sentence."""
-    solution = report.solution
+    report, solution = post.report, post.report.solution
     systems = count(1 + report.samples, "linear system")
     samples = f" and one for each of {count(report.samples, 'sample')}" if report.samples else ""
     words = (
@@ -33,7 +37,7 @@ def solver_section(model: Model, report: ConditionReport, fit: FitReport | None,
         body.append(charts([drawn]))
     told = ("data", "seconds")
     body.append(facts([(name, value) for name, value in report.rows_of_table() if name not in told], "Solve"))
-    body += [heading("Hyperparameters"), _hyperparameters(model), heading("To reproduce"), *_recipe(model, report, fit)]
+    body += [heading("Hyperparameters"), _hyperparameters(post.model), heading("To reproduce"), *_recipe(post, fit)]
     return Section("solver", "How it was computed", body)
 
 
@@ -97,22 +101,30 @@ def _hyperparameters(model: Model) -> Html:
     return facts([("model", repr(model)), *values], units)
 
 
-def _recipe(model: Model, report: ConditionReport, fit: FitReport | None) -> list[Html]:
-    settings = f"samples={report.samples}, tol={report.tol:g}"
+def _recipe(post: Posterior | GridPosterior, fit: FitReport | None) -> list[Html]:
+    """The call that repeats the result, as far as a page can know it."""
+    model, report, settings = post.model, post.report, post._settings
+    kernels, data = ("kernels", "factors, Y") if isinstance(model, LatentKroneckerGP) else ("kernel", "X, y")
+    options = [f"samples={report.samples}", f"tol={report.tol:g}"]
+    if report.features not in (0, 512):
+        options.append(f"features={report.features}")
+    if not isinstance(settings.solver, Auto):
+        options.append(f"solver=solvers.{settings.solver!r}")
+    if settings.max_epochs is not None:
+        options.append(f"max_epochs={settings.max_epochs:g}")
     seed = report.seed if fit is None else fit.seed
+    if seed is not None:
+        options.append(f"generator=torch.Generator().manual_seed({seed})")
+    start, verb = "those above", f"post = gp.condition({data}, {', '.join(options)})"
+    if fit is not None:
+        start = "the start values of the fit"
+        verb = f"gp.fit({data}, steps={len(fit.history)}, {', '.join(options)})\npost = gp.posterior"
+    lead = "With the same data and versions, on the same kind of device; other options as named above:"
     if seed is None:
         lead = "The generator had been used before, so that no seed repeats the draws; the rest is this:"
-        generator = ""
-    else:
-        lead = "With the same data and versions, on the same kind of device:"
-        generator = f", generator=torch.Generator().manual_seed({seed})"
-    made = f"{type(model).__name__}(kernel, standardise={model.standardise})"
-    call = f"post = gp.condition(X, y, {settings}{generator})"
-    if fit is not None:
-        call = f"gp.fit(X, y, steps={len(fit.history)}, {settings}{generator})\npost = gp.posterior"
-    start = "the start values of the fit" if fit else "those above"
+    made = f"gp = pathgp.{type(model).__name__}({kernels}, standardise={model.standardise})"
     return [
         paragraph(lead),
-        code(f"# kernel and noise: {start}\ngp = pathgp.{made}\n{call}"),
+        code(f"# {kernels} and noise: {start}\n{made}\n{verb}"),
         paragraph("The surest way to keep a result is its file: post.save(path), pathgp.load(path).", "quiet"),
     ]

@@ -53,7 +53,7 @@ def _page(about: Subject, X_test: Array | None, y_test: Array | None, fit: FitRe
         relevance_section(about, entries),
         effects_section(about, entries),
         None if fit is None else learning_section(fit, about.names),
-        solver_section(about.post.model, report, fit, _variance_words(about)),
+        solver_section(about.post, fit, _variance_words(about)),
     ]
     heading = str(title) if title is not None else f"A Gaussian process for {about.target}"
     size = f"{count(about.rows, 'row')}, {count(about.columns, 'input')}"
@@ -89,7 +89,7 @@ def _summary(about: Subject, comparison: Comparison | None, obstacle: str, fit: 
 
 
 def _units(about: Subject) -> str:
-    """Noise and mean of the model in a sentence."""
+    """The noise of the model, and the units it works in."""
     model = about.post.model
     noise = f"The noise has standard deviation {number(about.noise)} in the units of {about.target}"
     known = ", on top of the known noise of every row" if about.post._system.deviation.ndim else ""
