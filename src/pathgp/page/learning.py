@@ -110,7 +110,9 @@ def _hyperparameters(fit: FitReport, names: Sequence[str]) -> Html:
         chart.line(steps, curve, kind)
     kinds = {"plain": "", "accent": "t-accent", "strong": "name"}
     chart.end_labels((float(curve[-1]), name, kinds[kind]) for curve, kind, name in labelled)
-    grey = f"Grey: all entries of {listed(lists)}; the smallest are named." if lists else ""
+    longest = max((len(fit.history[0].values[name]) for name in lists), default=0)
+    part = "all" if longest <= _MOST_CURVES else f"the {_MOST_CURVES} smallest"
+    grey = f"Grey: {part} entries of {listed(lists)}; the smallest are named." if lists else ""
     return figure("Hyperparameters", grey, chart.svg())
 
 
