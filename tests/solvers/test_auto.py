@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pathgp import kernels, solvers
 from pathgp.operators import KernelOperator
-from pathgp.solvers import AP, CG, SDD, SGD, Auto, Cholesky, Solver, as_solver
+from pathgp.solvers import AP, CG, SDD, SGD, Auto, Cholesky, Solver, as_solver, auto
 from pathgp.solvers.auto import predict_ap, predict_cg, predict_cholesky, rates
 
 Make = Callable[..., tuple[KernelOperator, Tensor]]
@@ -45,6 +45,23 @@ def test_what_does_not_fit_is_left_out(make: Make) -> None:
     assert not solution.solver.startswith("Cholesky")
     assert "Cholesky exceeds max_epochs" in solution.note
     assert solution.epochs <= 20
+
+
+def test_a_choice_that_stalls_is_followed_by_cholesky(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Float32 and little noise: products do not resolve the small eigenvalues, float64 factors do."""
+    for name in ("predict_ap", "predict_cholesky"):
+        monkeypatch.setattr(auto, name, lambda *_: 1.0)
+    monkeypatch.setattr(auto, "predict_cg", lambda *_: 0.0)
+    X = torch.linspace(0.0, 1.0, 400, dtype=torch.float32).unsqueeze(1)
+    B = torch.cat([torch.sin(7 * X), torch.randn(400, 2, generator=torch.Generator().manual_seed(0))], 1)
+    for memory, name in ((None, "Cholesky()"), (10**6, "CG(preconditioner='auto')")):
+        H = KernelOperator(kernels.Matern(2.5, 0.5), X, 2e-3, memory=memory)
+        alone, found = (solver.solve(H, B, tol=1e-4, generator=torch.Generator()) for solver in (CG(), Auto()))
+        assert alone.status is solvers.Status.STALLED
+        assert found.solver == name
+        assert ("ended STALLED" in found.note) == (memory is None)
+        if memory is None:
+            assert float(found.residual.max()) < 0.7 * float(alone.residual.max())
 
 
 def test_cholesky_asked_for_by_name_obeys_the_memory_as_well(make: Make) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pathgp.operators import Operator
 from pathgp.solvers.ap import AP, automatic_block_size
-from pathgp.solvers.base import Run, Solution, Solver, column_norms
+from pathgp.solvers.base import Run, Solution, Solver, Status, column_norms
 from pathgp.solvers.cg import CG
 from pathgp.solvers.cholesky import Cholesky
 from pathgp.solvers.preconditioners import GridBlocks, GridInverse, automatic, automatic_rank
@@ -66,7 +66,9 @@ class Auto(Solver):
 
     The prediction uses the sizes, the dtype, the device, the backend and how far the start is from ``tol``;
     nothing is timed, so that the choice is the same in every run. Options that exceed the operator's memory
-    budget or ``max_epochs`` are left out. ``Solution.solver`` names the choice, ``Solution.note`` the reason.
+    budget or ``max_epochs`` are left out. Where the choice meets the floor of its precision above ``tol``, Cholesky,
+    which works in float64, takes over if it is allowed. ``Solution.solver`` names the choice, ``Solution.note`` the
+    reason.
     """
 
     def _solve(self, run: Run, residual: Tensor) -> Solution:
@@ -83,6 +85,10 @@ class Auto(Solver):
         reasons += [f"{_name(other)} {seconds[other]:.2g} s" for other in others]
         reasons += [f"Cholesky {excluded}"] if excluded else []
         solution = choice._solve(run, residual)
+        if solution.status in (Status.STALLED, Status.DIVERGED) and not (excluded or cholesky_excluded(run)):
+            reasons.append(f"it ended {solution.status.name} at {run.measure(solution.residual):.1e}: Cholesky instead")
+            direct = Cholesky()._solve(run, residual)
+            solution = min(solution, direct, key=lambda found: run.measure(found.residual))
         return replace(solution, note="; ".join([*reasons, solution.note] if solution.note else reasons))
 
 
