@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import pathgp
+import reference
 from pathgp import kernels
 
 pytest.importorskip("sklearn", reason="the door to scikit-learn needs scikit-learn")
@@ -80,6 +82,54 @@ def test_several_outputs() -> None:
     assert model.predict(X[:5], return_cov=True)[1].shape == (5, 5, 2)
     assert model.sample_y(X[:5], 3).shape == (5, 2, 3)
     assert model.sample_paths(4)(X[:5]).shape == (4, 5, 2)
+
+
+def test_related_outputs_are_one_process() -> None:
+    """At fixed hyperparameters, against a dense process over pairs of rows and outputs; each output has its units."""
+    X, y = data(40)
+    units = np.array([1.0, 50.0, 0.02])
+    Y = np.stack([y, np.cos(y), X[:, 0]], 1) * units + np.array([5.0, -100.0, 0.0])
+    model = GPRegressor(kernel=kernels.Matern(1.5, 0.7), noise=0.3, outputs="related", standardise=True, steps=0)
+    model.fit(X, Y)
+    (post,) = model.posteriors_
+    B = post.model.sides[1].covariance.detach()
+    Z, Zs = ((A - X.mean(0)) / X.std(0) for A in (X, data(6, 1)[0]))
+    K, cross, prior = (
+        torch.kron(reference.matern(*map(torch.tensor, pair), 1.5, 0.7), B) for pair in ((Z, Z), (Zs, Z), (Zs, Zs))
+    )
+    # Standardised by column in the door, then as a whole in the model.
+    spread = float(((Y - Y.mean(0)) / Y.std(0)).std())
+    targets = torch.tensor((Y - Y.mean(0)) / Y.std(0) / spread).flatten()
+    weights = torch.linalg.solve(K + 0.09 * torch.eye(len(K)), torch.cat([targets[:, None], cross.T], 1))
+    expected = (cross @ weights[:, 0]).reshape(6, 3).numpy() * spread * Y.std(0) + Y.mean(0)
+    mean, covariance = model.predict(data(6, 1)[0], return_cov=True)
+    np.testing.assert_allclose((mean - expected) / units, 0.0, atol=5e-2)
+    left = (prior - cross @ weights[:, 1:]).reshape(6, 3, 6, 3).diagonal(dim1=1, dim2=3).numpy()
+    np.testing.assert_allclose(covariance / (spread * Y.std(0)) ** 2, left, atol=1e-6)
+    std = model.predict(data(6, 1)[0], return_std=True)[1]
+    np.testing.assert_allclose(std**2, covariance[np.arange(6), np.arange(6)], rtol=0.8)
+    assert model.sample_y(X[:5], 7).shape == (5, 3, 7)
+    paths = model.sample_paths(4)
+    assert paths(X[:5]).shape == (4, 5, 3)
+    np.testing.assert_allclose(paths(X[:5])[:, :2], paths(X[:2]))
+
+
+def test_relations_between_outputs_are_learned() -> None:
+    X, y = data(60)
+    Y = np.stack([y, 3 - 2 * y], 1)
+    model = GPRegressor(outputs="related", steps=20).fit(X, Y)
+    B = model.posteriors_[0].model.sides[1].covariance.detach()
+    assert float(B[0, 1] / (B[0, 0] * B[1, 1]) ** 0.5) < -0.5
+    assert model.score(X, Y) > 0.9
+    assert np.isfinite(model.log_marginal_likelihood())
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(X[:4]), model.predict(X[:4]))
+    with pytest.raises(ValueError, match="needs y with several columns"):
+        GPRegressor(outputs="related").fit(X, y)
+    with pytest.raises(ValueError, match="coarse=True is for outputs='independent'"):
+        GPRegressor(outputs="related", coarse=True).fit(X, Y)
+    with pytest.raises(ValueError, match="outputs must be 'independent' or 'related', got 'both'"):
+        GPRegressor(outputs="both").fit(X, y)
 
 
 def test_pipelines_searches_clones_and_pickles() -> None:

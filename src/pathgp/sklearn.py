@@ -12,6 +12,7 @@ Frames may hold text and categorical columns: they become one column per categor
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from pathgp import kernels
 from pathgp.columns import EXACT_ROWS, KERNELS, Columns, distinct, kernel_of_columns
+from pathgp.grid_posterior import GridPosterior
 from pathgp.learning.report import FitReport
-from pathgp.models import GP
+from pathgp.models import GP, LatentKroneckerGP
 from pathgp.posterior import Posterior
 from pathgp.solvers import Solver
 
@@ -38,15 +40,18 @@ _DTYPES = (np.float64, np.float32)
 class GPRegressor(RegressorMixin, BaseEstimator):
     """Gaussian process regression with learned hyperparameters.
 
-    Up to 1,000 rows hyperparameters and standard deviations are found exactly; beyond that gradients and standard
-    deviations come from ``samples`` posterior samples (see `GP.fit` and `Posterior.variance`). Several outputs are
-    modelled one by one.
+    Up to 1,000 rows hyperparameters and standard deviations are found exactly; beyond that, and for related outputs,
+    gradients and standard deviations come from ``samples`` posterior samples (see `GP.fit`, `Posterior.variance` and
+    `GridPosterior.variance`).
 
     Args:
         kernel: a kernel, or the name of one with a length scale per column: "squared-exponential", "matern-1/2",
             "matern-3/2", "matern-5/2" or "rational-quadratic". It refers to standardised inputs and targets where
             ``standardise`` is on.
         noise: standard deviation of the noise to start from, in the same units.
+        outputs: how several outputs are modelled. "independent": one by one. "related": as one `LatentKroneckerGP`
+            whose second side is a `Task` kernel; they share the kernel on X, and their covariance is learned. Needs
+            several outputs.
         standardise: shift and scale inputs and targets to mean zero and standard deviation one inside the model.
         steps: steps of the optimiser, at most; 0 keeps the hyperparameters as they are.
         optimiser: "lbfgs" or "adam".
@@ -56,20 +61,22 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         solver: of the linear systems, by name or with settings.
         tol: relative residual of the linear systems.
         max_epochs: budget of each solve in products with the kernel matrix.
+        coarse: take most steps on growing subsets of the rows, the last quarter on all of them; for independent
+            outputs.
         device: of the computations, such as "cuda"; None is the CPU.
         progress: show a progress bar while learning.
         random_state: a seed, a generator of NumPy, or None for fresh draws at every fit.
 
     Attributes:
-        posteriors_: one `Posterior` per output, of the learned model.
-        kernel_: the learned kernel of the first output.
-        reports_: one `FitReport` per output; None where there was nothing to learn.
+        posteriors_: one `Posterior` per output, of the learned model; of related outputs one `GridPosterior`.
+        kernel_: the learned kernel of the first output, or the one that related outputs share.
+        reports_: one `FitReport` per posterior; None where there was nothing to learn.
         categories_: the categories of every text column, by its name.
         n_features_in_: number of columns of X.
         feature_names_in_: their names, where X is a frame.
     """
 
-    posteriors_: list[Posterior]
+    posteriors_: list[Any]
     reports_: list[FitReport | None]
     categories_: dict[Any, list[Any]]
 
@@ -78,6 +85,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         *,
         kernel: str | kernels.Kernel = "matern-5/2",
         noise: float = 0.1,
+        outputs: str = "independent",
         standardise: bool = True,
         steps: int = 100,
         optimiser: str = "lbfgs",
@@ -86,12 +94,14 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         solver: str | Solver = "auto",
         tol: float = 1e-2,
         max_epochs: float | None = None,
+        coarse: bool = False,
         device: str | None = None,
         progress: bool = False,
         random_state: Any = 0,
     ) -> None:
         self.kernel = kernel
         self.noise = noise
+        self.outputs = outputs
         self.standardise = standardise
         self.steps = steps
         self.optimiser = optimiser
@@ -100,6 +110,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         self.solver = solver
         self.tol = tol
         self.max_epochs = max_epochs
+        self.coarse = coarse
         self.device = device
         self.progress = progress
         self.random_state = random_state
@@ -116,30 +127,53 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         self._one_output = y.ndim == 1
         generator = torch.Generator().manual_seed(check_random_state(self.random_state).randint(2**31))
         inputs, known = self._tensor(X), None if noise is None else self._tensor(np.asarray(noise, dtype=X.dtype))
+        if self.outputs not in ("independent", "related"):
+            raise ValueError(f"outputs must be 'independent' or 'related', got {self.outputs!r}")
         self.posteriors_, self.reports_ = [], []
+        if self.outputs == "related":
+            if self._one_output or y.shape[1] < 2:
+                raise ValueError(f"outputs='related' needs y with several columns, got {y.shape}")
+            if self.coarse:
+                raise ValueError("coarse=True is for outputs='independent'")
+            shift, scale = (y.mean(0), y.std(0)) if self.standardise else (np.zeros(y.shape[1]), np.ones(y.shape[1]))
+            scale = np.where(scale > 0, scale, 1.0)
+            sides = [self._kernel(X.shape[1]), _tasks((y - y.mean(0)) / np.where(y.std(0) > 0, y.std(0), 1.0))]
+            grid = LatentKroneckerGP(sides, noise=self.noise, standardise=self.standardise)
+            shift, scale = (self._tensor(values.astype(y.dtype)) for values in (shift, scale))
+            Y = (self._tensor(y) - shift) / scale
+            known = None if known is None else (known.unsqueeze(1) / scale).expand_as(Y)
+            self._model(grid, ([inputs, None], Y), known, "pathwise", generator)
+            self._predictions: _Independent | _Related = _Related(self.posteriors_[0], shift, scale)
+            self.kernel_ = self.posteriors_[0].model.sides[0]
+            return self
         for output in y.reshape(len(y), -1).T:
             gp = GP(self._kernel(X.shape[1]), noise=self.noise, standardise=self.standardise)
             targets = self._tensor(np.ascontiguousarray(output))
-            common: dict[str, Any] = {"noise": known, "solver": self.solver, "samples": self.samples, "tol": self.tol}
-            common |= {"max_epochs": self.max_epochs, "generator": generator}
-            if self.steps:
-                report = gp.fit(
-                    inputs,
-                    targets,
-                    steps=self.steps,
-                    optimiser=self.optimiser,
-                    initialise=self.initialise,
-                    estimator="exact" if len(X) <= EXACT_ROWS else "pathwise",
-                    progress=self.progress,
-                    **common,
-                )
-                self.reports_.append(report)
-                self.posteriors_.append(gp.posterior)
-            else:
-                self.reports_.append(None)
-                self.posteriors_.append(gp.condition(inputs, targets, **common))
+            self._model(gp, (inputs, targets), known, "exact" if len(X) <= EXACT_ROWS else "pathwise", generator)
+        self._predictions = _Independent(self.posteriors_)
         self.kernel_ = self.posteriors_[0].model.kernel
         return self
+
+    def _model(self, gp: Any, data: tuple[Any, Any], noise: Any, estimator: str, generator: torch.Generator) -> None:
+        """Learn, or condition where there is nothing to learn."""
+        common: dict[str, Any] = {"noise": noise, "solver": self.solver, "samples": self.samples, "tol": self.tol}
+        common |= {"max_epochs": self.max_epochs, "generator": generator}
+        if not self.steps:
+            self.reports_.append(None)
+            self.posteriors_.append(gp.condition(*data, **common))
+            return
+        report = gp.fit(
+            *data,
+            steps=self.steps,
+            optimiser=self.optimiser,
+            initialise=self.initialise,
+            estimator=estimator,
+            coarse=self.coarse,
+            progress=self.progress,
+            **common,
+        )
+        self.reports_.append(report)
+        self.posteriors_.append(gp.posterior)
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
         """Posterior mean at X (m, d): (m,) or (m, outputs).
@@ -150,19 +184,19 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         if return_std and return_cov:
             raise ValueError("ask for return_std or for return_cov, not for both")
         X = self._read(X)
-        mean = self._stacked([posterior.mean(X) for posterior in self.posteriors_])
+        mean = self._given(self._predictions.mean(X))
         if return_std:
-            return mean, self._stacked([self._variance(posterior, X) for posterior in self.posteriors_]) ** 0.5
+            return mean, self._given(self._predictions.variance(X)) ** 0.5
         if return_cov:
-            return mean, self._stacked([posterior.covariance(X) for posterior in self.posteriors_])
+            return mean, self._given(self._predictions.covariance(X))
         return mean
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> NDArray[np.floating]:
         """Joint draws of f at X from the posterior: (m, n_samples) or (m, outputs, n_samples)."""
         X = self._read(X)
         generator = torch.Generator().manual_seed(check_random_state(random_state).randint(2**31))
-        draws = [posterior.sample(X, n_samples, generator) for posterior in self.posteriors_]
-        return self._stacked([draw.T for draw in draws], axis=1)
+        draws = self._given(self._predictions.sample(X, n_samples, generator))
+        return np.moveaxis(draws, 0, -1)
 
     def sample_paths(self, k: int) -> Callable[[Any], NDArray[np.floating]]:
         """k of the ``samples`` functions that came with the posterior: X (m, d) to (k, m) or (k, m, outputs).
@@ -175,7 +209,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
 
         def functions(X: Any) -> NDArray[np.floating]:
             inputs = self._read(X)
-            return self._stacked([posterior.paths(inputs)[:k] for posterior in self.posteriors_])
+            return self._given(self._predictions.paths(inputs)[:k])
 
         return functions
 
@@ -197,9 +231,6 @@ class GPRegressor(RegressorMixin, BaseEstimator):
             raise ValueError(f"kernel must be a pathgp kernel or one of {names}, got {self.kernel!r}")
         return kernel_of_columns(self.kernel, columns)
 
-    def _variance(self, posterior: Posterior, X: torch.Tensor) -> Any:
-        return posterior.variance(X, method="solve" if posterior.report.rows <= EXACT_ROWS else None)
-
     def _read(self, X: Any) -> torch.Tensor:
         check_is_fitted(self)
         if self.categories_:
@@ -210,14 +241,74 @@ class GPRegressor(RegressorMixin, BaseEstimator):
     def _tensor(self, values: NDArray[Any]) -> torch.Tensor:
         return torch.tensor(values, device=self.device)
 
-    def _stacked(self, parts: list[Any], axis: int = -1) -> NDArray[np.floating]:
-        arrays = [part.detach().cpu().numpy() for part in parts]
-        return arrays[0] if self._one_output else np.stack(arrays, axis=axis)
+    def _given(self, values: torch.Tensor) -> NDArray[np.floating]:
+        """As NumPy, without the axis of outputs, the last, where y had none."""
+        array = values.detach().cpu().numpy()
+        return array[..., 0] if self._one_output else array
 
     def _numbers(self, X: Any) -> NDArray[np.float64]:
         """A frame with a column of 0 and 1 for every category of its text columns."""
         columns = Columns(self.feature_names_in_, self.categories_)
         return columns.matrix(lambda name: X[name].to_numpy())
+
+
+def _tasks(Y: NDArray[np.floating]) -> kernels.Task:
+    """A Task kernel to start from: half of the correlations of the outputs Y (n, q), and variance one.
+
+    A start without them, or with the wrong sign, may stay there: the gradient in B of B B^T vanishes at zero.
+    """
+    values, vectors = np.linalg.eigh(Y.T.astype(np.float64) @ Y / len(Y))
+    factor = torch.tensor((vectors * np.sqrt(0.5 * values.clip(0.0)))[:, 1:])
+    return kernels.Task(len(values), len(values) - 1, factor, (1.0 - factor.square().sum(1)).clamp_min(0.05).sqrt())
+
+
+@dataclass(frozen=True)
+class _Independent:
+    """Predictions of several outputs (..., outputs) from a posterior each."""
+
+    posteriors: list[Posterior]
+
+    def mean(self, X: torch.Tensor) -> torch.Tensor:
+        return torch.stack([posterior.mean(X) for posterior in self.posteriors], -1)
+
+    def variance(self, X: torch.Tensor) -> torch.Tensor:
+        method = "solve" if self.posteriors[0].report.rows <= EXACT_ROWS else None
+        return torch.stack([posterior.variance(X, method=method) for posterior in self.posteriors], -1)
+
+    def covariance(self, X: torch.Tensor) -> torch.Tensor:
+        return torch.stack([posterior.covariance(X) for posterior in self.posteriors], -1)
+
+    def sample(self, X: torch.Tensor, num: int, generator: torch.Generator) -> torch.Tensor:
+        return torch.stack([posterior.sample(X, num, generator) for posterior in self.posteriors], -1)
+
+    def paths(self, X: torch.Tensor) -> torch.Tensor:
+        return torch.stack([posterior.paths(X) for posterior in self.posteriors], -1)
+
+
+@dataclass(frozen=True)
+class _Related:
+    """The same from one posterior over rows and outputs; output j in units of ``scale[j]`` from ``shift[j]``."""
+
+    posterior: GridPosterior
+    shift: torch.Tensor
+    scale: torch.Tensor
+
+    def mean(self, X: torch.Tensor) -> torch.Tensor:
+        return self.posterior.mean(X, None) * self.scale + self.shift
+
+    def variance(self, X: torch.Tensor) -> torch.Tensor:
+        return self.posterior.variance(X, None) * self.scale.square()
+
+    def covariance(self, X: torch.Tensor) -> torch.Tensor:
+        m, q = len(X), len(self.scale)
+        found = self.posterior.covariance(X, None).reshape(m, q, m, q)
+        return found.diagonal(dim1=1, dim2=3) * self.scale.square()
+
+    def sample(self, X: torch.Tensor, num: int, generator: torch.Generator) -> torch.Tensor:
+        return self.posterior.sample(X, None, num=num, generator=generator) * self.scale + self.shift
+
+    def paths(self, X: torch.Tensor) -> torch.Tensor:
+        return self.posterior.paths(X, None) * self.scale + self.shift
 
 
 def _categories(X: Any) -> dict[Any, list[Any]]:
