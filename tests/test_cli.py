@@ -286,6 +286,26 @@ def test_predictions_are_those_of_the_posterior(folder: Path, capsys: Capture, t
     assert (result["rows"], result["skipped_rows"]) == (30, 0)
 
 
+def test_one_command_from_a_table_to_predictions(folder: Path, capsys: Capture, tmp_path: Path) -> None:
+    """The same as fit and predict one after the other; what cannot work is told before the fit."""
+    new = write(tmp_path / "new.csv", table(20))
+    fit = ["fit", str(folder / "plants.csv"), "--target", "growth", "--predict", str(new), *SMALL]
+    assert main([*fit, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["predictions"] == str(tmp_path / "new_predictions.csv")
+    assert result["model"] is None
+    apart = tmp_path / "apart.csv"
+    assert main(["predict", str(folder / "plants.pgp"), str(new), "--out", str(apart), "--quiet"]) == 0
+    assert apart.read_text() == (tmp_path / "new_predictions.csv").read_text()
+    assert main([*fit, "--predictions", str(tmp_path / "p.csv"), "--out", str(tmp_path / "m.pgp")]) == 0
+    assert "20 rows in" in capsys.readouterr().err
+    assert (tmp_path / "p.csv").read_text() == apart.read_text()
+    write(new, {name: column for name, column in table(20).items() if name != "light"})
+    assert "lacks light, which the model was fitted to" in fails(capsys, *fit)
+    assert "is read by this command" in fails(capsys, *fit, "--predictions", new, code=2)
+    assert "--predictions needs --predict" in fails(capsys, *fit[:4], "--predictions", apart, code=2)
+
+
 def test_blocks_columns_and_samples(
     folder: Path, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

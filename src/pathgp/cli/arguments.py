@@ -129,6 +129,12 @@ def _fit(commands: Any) -> None:
     result = command.add_argument_group("results")
     result.add_argument("--out", metavar="MODEL", type=Path, help="save the model, for predict, sample and info")
     result.add_argument("--report", metavar="HTML", type=Path, help="write a report to look at in a browser")
+    result.add_argument(
+        "--predict", metavar="NEW", type=Path, help="then predict the rows of this file, as predict does"
+    )
+    result.add_argument(
+        "--predictions", metavar="CSV", type=Path, help="where to write them (default: NEW_predictions.csv)"
+    )
     _telling(result)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathgp import datasets, metrics
 from pathgp.cli.output import Refused, check_place, counted, finite, print_json, say, showing_progress
 from pathgp.cli.progress import reading
 from pathgp.cli.summary import described, printed
-from pathgp.cli.tables import Table, holds_text, is_missing, listed, numbers, open_table, texts
+from pathgp.cli.tables import Table, holds_text, is_missing, listed, numbers, open_table, require_columns, texts
 from pathgp.columns import EXACT_ROWS, Columns, distinct, kernel_of_columns
 from pathgp.learning.report import FitReport
 from pathgp.models import GP
@@ -45,9 +46,13 @@ class _Data:
 def fit(options: argparse.Namespace) -> int:
     """Learn, measure, save, tell."""
     began = time.perf_counter()
-    for path in (options.out, options.report):
+    if options.predictions is not None and options.predict is None:
+        raise Refused("--predictions needs --predict, the file whose rows to predict")
+    if options.predict is not None and options.predictions is None:
+        options.predictions = options.predict.with_name(f"{options.predict.stem}_predictions.csv")
+    for path in (options.out, options.report, options.predictions):
         if path is not None:
-            check_place(path, options.file)
+            check_place(path, options.file, options.predict)
     device = available(options.device)
     if options.file is None:
         data = _example(options)
@@ -55,6 +60,8 @@ def fit(options: argparse.Namespace) -> int:
             say("no file given: fitting the example data, made-up growth of 600 plants (see pathgp example)")
     else:
         data = _collected(options)
+    if options.predict is not None:
+        require_columns(data.columns.names, open_table(options.predict, not options.no_header))
     n = len(data.y)
     test = np.zeros(n, dtype=bool)
     test[np.random.default_rng(options.seed).permutation(n)[: int(options.holdout * n)]] = True
@@ -103,12 +110,30 @@ def fit(options: argparse.Namespace) -> int:
         "seconds": time.perf_counter() - began,
         "model": None if options.out is None else str(options.out),
         "report": None if options.report is None else str(options.report),
+        "predictions": None if options.predictions is None else str(options.predictions),
     }
     if options.json:
         print_json(result)
     elif not options.quiet:
         print(printed(result))
+    if options.predict is not None:
+        _predict(posterior, finite(about), options)
     return 0
+
+
+def _predict(posterior: Posterior, about: dict[str, Any], options: argparse.Namespace) -> None:
+    """As ``pathgp predict`` would, with the model that was just learned."""
+    from pathgp.cli.predicting import predict
+
+    with tempfile.TemporaryDirectory() as folder:
+        model = options.out
+        if model is None:
+            model = Path(folder) / "model.pgp"
+            posterior.save(model, about=about)
+        asked = {"model": model, "file": options.predict, "out": options.predictions, "command": "predict"}
+        asked |= {"inputs": None, "device": None, "variance": "default", "interval": None, "noise": False}
+        asked |= {"json": False, "quiet": options.quiet or options.json}
+        predict(argparse.Namespace(**vars(options) | asked))
 
 
 def available(name: str | None) -> torch.device | None:

@@ -18,7 +18,7 @@ import pathgp
 from pathgp.cli.fitting import available
 from pathgp.cli.output import Refused, counted, print_json, say, writing
 from pathgp.cli.progress import reading
-from pathgp.cli.tables import Block, Table, is_missing, listed, numbers, open_table, texts
+from pathgp.cli.tables import Block, Table, is_missing, numbers, open_table, require_columns, texts
 from pathgp.columns import Columns
 from pathgp.posterior import Posterior
 
@@ -190,12 +190,7 @@ def _columns(posterior: Posterior, about: dict[str, Any], table: Table, options:
     if "columns" in about:
         if options.inputs is not None:
             raise Refused("the model knows its columns by name: leave out --inputs")
-        absent = [name for name in about["columns"] if name not in table.names]
-        if absent:
-            raise ValueError(
-                f"{table.path.name} lacks {listed(absent)}, which the model was fitted to. Its columns are "
-                f"{listed(table.names)}"
-            )
+        require_columns(about["columns"], table)
         return Columns(about["columns"], about.get("categories", {}))
     count = posterior.report.columns
     names = table.names if options.inputs is None else [table.require(name, "--inputs") for name in options.inputs]

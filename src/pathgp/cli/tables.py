@@ -115,6 +115,16 @@ def holds_text(block: Block, name: str) -> bool:
     return 2 * len(wrong) >= max(1, len(filled))
 
 
+def require_columns(names: Sequence[str], table: Table) -> None:
+    """Refuse a table that lacks a column of the model."""
+    absent = [name for name in names if name not in table.names]
+    if absent:
+        raise ValueError(
+            f"{table.path.name} lacks {listed(absent)}, which the model was fitted to. Its columns are "
+            f"{listed(table.names)}"
+        )
+
+
 def listed(names: Sequence[str], most: int = 12) -> str:
     """Names for a message, not too many."""
     shown = (
