@@ -75,7 +75,7 @@ def main() -> None:
     shown = {"seconds": took, **{f"{key} before": value for key, value in before.items()}}
     shown |= {f"{key} after": value for key, value in after.items()}
     print(table([facts | shown]))
-    print("written to", write(f"learning_scale_{device}", told, **facts, **shown))
+    print("written to", write(f"learning_scale_{problem.name}_{len(problem.X)}_{device}", told, **facts, **shown))
 
 
 def _seeded() -> torch.Generator:

@@ -1,6 +1,7 @@
 """Millions of rows: posterior mean and 64 samples by alternating projections and by stochastic dual descent.
 
     python benchmarks/million.py [PROBLEM ...] [--solvers AP SDD] [--time-limit SECONDS] [--rows N]
+                                 [--precision high]
 
 Problems:
 
@@ -11,7 +12,8 @@ Problems:
 
 Hyperparameters of the real sets come from exact fits of small neighbourhoods. Each solve goes through a ladder of
 tolerances, every rung from the solution of the one before; held-out scores are taken between the rungs, with the clock
-stopped. A rung begins and ends with a product that an unbroken solve would not need.
+stopped. A rung begins and ends with a product that an unbroken solve would not need. ``--precision`` is that of the
+products that solvers iterate with. Rows add up in the file.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 from data import folder
-from recording import device_name, table, write
+from recording import RESULTS, device_name, table, write
 from torch import Tensor
 
 import pathgp
@@ -138,10 +140,10 @@ def scores(posterior: Posterior, problem: Problem) -> dict[str, Any]:
     return found
 
 
-def climb(problem: Problem, name: str, limit: float, backend: str) -> list[dict[str, Any]]:
+def climb(problem: Problem, name: str, limit: float, backend: str, precision: str) -> list[dict[str, Any]]:
     """Down the ladder of tolerances until the time is over."""
     device = problem.X.device
-    settings = Settings.read(SOLVERS[name], LADDER[0], None, backend, None)
+    settings = Settings.read(SOLVERS[name], LADDER[0], None, backend, None, precision=precision)
     generator = torch.Generator().manual_seed(1)
     data = problem.gp.observe(problem.X, problem.y)
     model = problem.gp.frozen(device)
@@ -185,6 +187,7 @@ def climb(problem: Problem, name: str, limit: float, backend: str) -> list[dict[
                 "n": len(problem.X),
                 "d": problem.X.shape[1],
                 "solver": name,
+                "precision": precision,
                 "tol": tol,
                 "status": solution.status.name,
                 "seconds": took,
@@ -216,6 +219,16 @@ def build(name: str, rows: int | None, device: str) -> Problem:
     return {"etopo5": etopo5, "flights3m": flights3m}[name](rows, device)
 
 
+def stored(device: str) -> dict[str, dict[str, Any]]:
+    """The rows of the file, by what tells one from another."""
+    path = RESULTS / f"million_{device}.json"
+    return {key(row): row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
+
+
+def key(row: dict[str, Any]) -> str:
+    return json.dumps([row[name] for name in ("problem", "n", "solver", "precision", "tol")])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("problems", nargs="*", default=list(PROBLEMS), help=", ".join(PROBLEMS))
@@ -223,16 +236,17 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=math.inf, help="seconds for each solve, roughly")
     parser.add_argument("--rows", type=int, help="training rows, instead of all")
     parser.add_argument("--backend", default="auto")
+    parser.add_argument("--precision", choices=("high", "medium", "low"), default="high")
     options = parser.parse_args()
     device = device_name()
-    rows: list[dict[str, Any]] = []
     for name in options.problems:
         problem = build(name, options.rows, device)
         for solver in options.solvers:
-            rows += climb(problem, solver, options.time_limit, options.backend)
+            found = climb(problem, solver, options.time_limit, options.backend, options.precision)
+            rows = list((stored(device) | {key(row): row for row in found}).values())
             written = write(f"million_{device}", rows, samples=SAMPLES, features=FEATURES)
-    shown = ("problem", "n", "solver", "tol", "seconds", "epochs", "residual", "rmse", "nll")
-    print(table([{key: row[key] for key in shown} for row in rows]))
+    shown = ("problem", "n", "solver", "precision", "tol", "seconds", "epochs", "residual", "rmse", "nll")
+    print(table([{name: row[name] for name in shown} for row in stored(device).values()]))
     print("written to", written)
 
 
