@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,6 +121,13 @@ def test_titled_blocks_are_only_shown() -> None:
 
 def test_what_is_told() -> None:
     assert told("seconds 3.1\nstd  0.25, −1,000 rows\n") == ([["std", "#,", "#", "rows"]], [0.25, -1000.0])
+
+
+def test_every_extra_is_explained() -> None:
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for_users = set(project["optional-dependencies"]) - {"test", "lint", "docs", "bench", "dev"}
+    page = (DOCS / "install.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)) == for_users
 
 
 def test_every_page_can_be_found() -> None:
