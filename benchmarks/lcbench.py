@@ -254,6 +254,7 @@ def botorch(data: Curves, seed: int, options: argparse.Namespace) -> dict[str, A
                 began = time.process_time()
                 each.append(seconds(step))
                 busy += time.process_time() - began
+                print(f"  at step {place} of {len(path)} of our path: {each[-1]:.1f} s", file=sys.stderr, flush=True)
         except RuntimeError as error:  # NotPSDError and NanError are RuntimeErrors
             failed = {"failed": f"{type(error).__name__}: {error}"}
     whole = options.steps / max(1, len(each))

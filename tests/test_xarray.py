@@ -41,9 +41,10 @@ def test_a_field_is_filled(dtype: Any) -> None:
     ds = fill(da, steps=15, samples=16, generator=seeded())
     xr.testing.assert_identical(da, before)
     assert ds["mean"].dims == ds["std"].dims == ("lat", "day")
-    assert ds["sample"].dims == ("sample", "lat", "day")
-    assert ds["sample"].shape == (16, 13, 20)
-    assert all(ds[name].dtype == dtype for name in ("mean", "std", "sample"))
+    assert ds["samples"].dims == ("sample", "lat", "day")
+    assert ds["samples"].shape == (16, 13, 20)
+    assert list(ds.data_vars) == ["mean", "std", "samples"]
+    assert all(ds[name].dtype == dtype for name in ("mean", "std", "samples"))
     xr.testing.assert_identical(ds["lat"], da["lat"])
     assert ds["mean"].attrs == {"units": "K", "long_name": "temperature, posterior mean"}
     assert 0 < ds.attrs["noise"] < 1
@@ -52,7 +53,7 @@ def test_a_field_is_filled(dtype: Any) -> None:
     error = ds["mean"].values - truth
     assert np.sqrt((error[missing] ** 2).mean()) < 0.3
     assert (np.abs(error) < 3 * ds["std"].values).mean() > 0.9
-    assert not np.isnan(ds["sample"].values).any()
+    assert not np.isnan(ds["samples"].values).any()
 
 
 def test_it_is_the_posterior_of_the_grid() -> None:
@@ -64,7 +65,7 @@ def test_it_is_the_posterior_of_the_grid() -> None:
     post = gp.condition([da["lat"].values[:, None], days], da.values, samples=8, tol=1e-8, generator=seeded())
     np.testing.assert_allclose(ds["mean"], post.mean(), atol=1e-9)
     np.testing.assert_allclose(ds["std"] ** 2, post.variance(), atol=1e-9)
-    np.testing.assert_allclose(ds["sample"], post.sample(), atol=1e-9)
+    np.testing.assert_allclose(ds["samples"], post.sample(), atol=1e-9)
 
 
 def test_three_dimensions_names_and_no_coordinates() -> None:

@@ -3,7 +3,7 @@
     from pathgp.xarray import fill
 
     filled = fill(temperature)                   # a DataArray with NaN where nothing was measured
-    filled["mean"], filled["std"], filled["sample"]
+    filled["mean"], filled["std"], filled["samples"]
 
 Every dimension is a side of a grid (see `LatentKroneckerGP`), with its coordinate as input:
 
@@ -72,8 +72,8 @@ def fill(
         generator: source of all draws.
 
     Returns:
-        A Dataset with ``mean``, ``std`` (of the field without the noise) and ``sample``, which has a first dimension of
-        that name. The learned noise and the report of the solve are among its attributes.
+        A Dataset with ``mean``, ``std`` (of the field without the noise) and ``samples``, whose first dimension is
+        ``sample``. The learned noise and the report of the solve are among its attributes.
     """
     if not isinstance(field, xr.DataArray):
         raise TypeError(f"fill takes a DataArray, got {type(field).__name__}: choose one variable of a Dataset")
@@ -107,12 +107,12 @@ def fill(
     dims = tuple(field.dims)
     attributes = {key: field.attrs[key] for key in ("units", "standard_name") if key in field.attrs}
     name = str(field.attrs.get("long_name", field.name or "field"))
-    described = {"mean": "posterior mean", "std": "posterior standard deviation", "sample": "posterior samples"}
-    results = {"mean": posterior.mean(), "std": posterior.variance() ** 0.5, "sample": posterior.sample()}
+    described = {"mean": "posterior mean", "std": "posterior standard deviation", "samples": "posterior samples"}
+    results = {"mean": posterior.mean(), "std": posterior.variance() ** 0.5, "samples": posterior.sample()}
     return xr.Dataset(
         {
             key: (
-                dims if key != "sample" else ("sample", *dims),
+                dims if key != "samples" else ("sample", *dims),
                 np.asarray(result),
                 {**attributes, "long_name": f"{name}, {described[key]}"},
             )
