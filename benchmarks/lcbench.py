@@ -1,8 +1,8 @@
 """Table 6.1 of the thesis: learning curves of 2,000 networks over 52 epochs, continued where they were cut.
 
     python benchmarks/lcbench.py [--sets APSFailure ...] [--seeds 0 1 2] [--steps 100] [--probes 64] [--rows 2000]
-                                 [--botorch] [--measured-steps 10] [--preconditioner auto] [--device cpu]
-                                 [--processes 1] [--table]
+                                 [--botorch float32 float64] [--measured-steps 10] [--preconditioner auto]
+                                 [--device cpu] [--processes 1] [--table]
 
 The protocol: squared exponential x squared exponential with one signal scale and a length scale per hyperparameter, on
 the 7 hyperparameters standardised over all 2,000 configurations and on log(epoch) / log(53); zero mean; 10 % of the
@@ -19,7 +19,7 @@ others may use the machine; the peak of the memory above that of the process wit
 A fit with fewer than 64 probes is conditioned once more with 64 samples. Rows in the file are not measured again.
 
 ``--botorch`` times BoTorch's LatentKroneckerGP with the same kernels, probes and tolerance and a preconditioner of rank
-100, in float32 and float64. Whole fits take too long: ``--measured-steps`` single steps are taken at hyperparameters
+100, in the precisions named. Whole fits take too long: ``--measured-steps`` single steps are taken at hyperparameters
 of our fit of the same set and seed, evenly spaced over it, and their mean counts for all. Our fit includes the solve
 that makes its posterior. BoTorch's posterior on this grid asks for a dense matrix of all cells (``posterior_gb``), and
 is not computed.
@@ -103,6 +103,8 @@ RANKS = {
     "train_nll": {"LKGP": 1.029, "SVGP": 2.400, "VNNGP": 3.286, "CaGP": 3.286},
     "test_nll": {"LKGP": 1.257, "SVGP": 2.543, "VNNGP": 3.200, "CaGP": 3.000},
 }
+# BoTorch's model in each precision, as a method.
+PEERS = {"float32": "botorch32", "float64": "botorch64"}
 # What tells one row from another.
 ABOUT = ("set", "seed", "configurations", "steps", "probes", "method", "preconditioner")
 
@@ -379,7 +381,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--probes", type=int, default=64)
     parser.add_argument("--rows", type=int, default=0, help="configurations; 0 for all 2,000")
-    parser.add_argument("--botorch", action="store_true", help="compare with its LatentKroneckerGP")
+    parser.add_argument(
+        "--botorch", nargs="*", choices=list(PEERS), default=[], help="compare with its LatentKroneckerGP in these"
+    )
     parser.add_argument("--measured-steps", type=int, default=10, help="steps of BoTorch")
     parser.add_argument("--preconditioner", choices=list(PRECONDITIONERS), default="auto")
     parser.add_argument("--device", default=device_name())
@@ -392,7 +396,7 @@ def main() -> None:
         print(json.dumps(measure(chosen[0], options.seeds[0], options.only, options)))
         return
     # Ours first: BoTorch's steps are taken along its path.
-    methods = ["pathgp", *(["botorch32", "botorch64"] if options.botorch else [])]
+    methods = ["pathgp", *(PEERS[dtype] for dtype in options.botorch)]
     for method in [] if options.table else methods:
         run(method, [(name, seed) for name in chosen for seed in options.seeds], options)
     show(options.device)
@@ -400,7 +404,7 @@ def main() -> None:
 
 def run(method: str, jobs: list[tuple[str, int]], options: argparse.Namespace) -> None:
     """All that the file does not hold yet, some at a time."""
-    title = {"botorch32": "botorch float32", "botorch64": "botorch float64"}.get(method, method)
+    title = {peer: f"botorch {dtype}" for dtype, peer in PEERS.items()}.get(method, method)
     about = vars(options) | {"configurations": options.rows or 2000, "method": title}
     known = stored(options.device)
     jobs = [(name, seed) for name, seed in jobs if key({**about, "set": name, "seed": seed}) not in known]
