@@ -294,6 +294,7 @@ def test_one_command_from_a_table_to_predictions(folder: Path, capsys: Capture, 
     result = json.loads(capsys.readouterr().out)
     assert result["predictions"] == str(tmp_path / "new_predictions.csv")
     assert result["model"] is None
+    assert result["predicted"]["rows"] == result["predicted"]["errors"]["rows"] == 20
     apart = tmp_path / "apart.csv"
     assert main(["predict", str(folder / "plants.pgp"), str(new), "--out", str(apart), "--quiet"]) == 0
     assert apart.read_text() == (tmp_path / "new_predictions.csv").read_text()
@@ -418,6 +419,23 @@ def test_kinds_of_csv(delimiter: str, encoding: str, tmp_path: Path) -> None:
     # Two lines of names, a cell of two lines.
     assert [block.place(row) for row in range(3)] == ["line 3", "line 4", "line 6"]
     assert found.done == 1.0
+
+
+def test_constant_inputs_come_last(tmp_path: Path, capsys: Capture) -> None:
+    path = write(tmp_path / "still.csv", table(60) | {"wind": [1.0] * 60})
+    assert main(["fit", str(path), "--target", "growth", "--steps", "2", "--samples", "4"]) == 0
+    lines = capsys.readouterr().out.rstrip().splitlines()
+    assert lines[-1].split() == ["wind", "is", "constant"]
+    assert any("more --steps may find a better model" in line or line.strip() == "a better model" for line in lines)
+
+
+def test_cycles_are_found_beyond_the_exact_rows(tmp_path: Path, capsys: Capture) -> None:
+    draw = np.random.default_rng(0)
+    x = draw.uniform(0, 10, 1100)
+    y = 12 * np.cos(2 * np.pi * x) + 0.5 * draw.standard_normal(1100)
+    path = write(tmp_path / "cycle.csv", {"x": x.tolist(), "y": y.tolist()})
+    assert main(["fit", str(path), "--target", "y", "--samples", "16", "--holdout", "0", "--json"]) == 0
+    assert 0.4 < json.loads(capsys.readouterr().out)["noise"] < 0.6
 
 
 def test_blank_lines_and_unnamed_columns(tmp_path: Path, capsys: Capture) -> None:

@@ -197,3 +197,19 @@ def test_the_hint_where_scikit_learn_is_missing() -> None:
     program = "import sys; sys.modules['sklearn.base'] = None; import pathgp.sklearn"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "pip install 'pathgp[sklearn]'" in done.stderr.splitlines()[-1]
+
+
+def test_columns_that_are_no_inputs() -> None:
+    pd = pytest.importorskip("pandas")
+    X, y = data(150)
+    times = pd.date_range("2000-01-01", periods=150, tz="UTC").to_series(index=range(150))
+    frame = pd.DataFrame({"a": X[:, 0], "t": times})
+    with pytest.raises(ValueError, match="column 't' has times with a zone"):
+        GPRegressor().fit(frame, y)
+    frame["t"] = times.dt.tz_convert(None)
+    frame.loc[3, "t"] = pd.NaT
+    with pytest.raises(ValueError, match="column 't' has no time in row 3"):
+        GPRegressor().fit(frame, y)
+    frame["t"] = [f"id {i}" for i in range(150)]
+    with pytest.raises(ValueError, match="column 't' holds text, 150 different ones such as 'id 0'"):
+        GPRegressor().fit(frame, y)

@@ -139,3 +139,30 @@ def test_the_hint_where_xarray_is_missing() -> None:
     program = "import sys; sys.modules['xarray'] = None; import pathgp.xarray"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "pip install 'pathgp[xarray]'" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_seasons_are_found(names: bool) -> None:
+    """A cycle of twelve months in ten years: from a long length scale it would look like noise."""
+    draw = np.random.default_rng(0)
+    time = np.arange("1975-01", "1985-01", dtype="datetime64[M]").astype("datetime64[ns]")
+    truth = 15 - 12 * np.cos(2 * np.pi * np.arange(120) / 12) + draw.normal(size=(10, 1))
+    hole = draw.random(truth.shape) < 0.15
+    values = np.where(hole, np.nan, truth + 0.5 * draw.normal(size=truth.shape))
+    stations = [f"s{i}" for i in range(10)] if names else np.arange(10.0)
+    field = xr.DataArray(values, {"station": stations, "time": time}, ("station", "time"))
+    filled = fill(field, generator=torch.Generator().manual_seed(0))
+    error = (filled["mean"].values - truth)[hole]
+    assert np.sqrt((error**2).mean()) < 0.5
+    assert np.mean(np.abs(error) < 1.96 * filled["std"].values[hole]) > 0.8
+
+
+def test_more_bad_coordinates() -> None:
+    time = np.array(["2000-01-01", "NaT", "2000-01-03"], dtype="datetime64[ns]")
+    with pytest.raises(ValueError, match="coordinate 'time' has no time at position 1"):
+        fill(xr.DataArray([1.0, 2.0, 3.0], {"time": time}, ("time",)))
+    with pytest.raises(ValueError, match="a dimension 'sample' of their own"):
+        fill(xr.DataArray([1.0, 2.0, 3.0], dims=("sample",)))
+    frame = pd.DataFrame({"a": [1, 1], "b": [2, 2], "v": [0.1, 0.2]}, index=[7, 7])
+    with pytest.raises(ValueError, match="the cell a = 1, b = 2 is there twice, again in row 1"):
+        fill_table(frame, ["a", "b"], "v")

@@ -24,6 +24,8 @@ KERNELS: dict[str, Callable[[torch.Tensor], kernels.Kernel]] = {
 }
 # Up to so many rows the exact gradient and exact variances are the cheapest ones, and nothing is random.
 EXACT_ROWS = 1000
+# More categories than this are rather names of rows than a property of them.
+MOST_CATEGORIES = 100
 
 
 def kernel_of_columns(name: str, columns: int) -> kernels.Kernel:

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from pathgp import kernels
-from pathgp.columns import EXACT_ROWS, KERNELS, Columns, distinct, kernel_of_columns
+from pathgp.columns import EXACT_ROWS, KERNELS, MOST_CATEGORIES, Columns, distinct, kernel_of_columns
 from pathgp.grid_posterior import GridPosterior
 from pathgp.learning.report import FitReport
 from pathgp.models import GP, LatentKroneckerGP
@@ -318,10 +318,19 @@ def _categories(X: Any) -> dict[Any, list[Any]]:
     found = {}
     for name in X.columns:
         values, kind = X[name].to_numpy(), str(X[name].dtype).lower()
+        if kind.startswith("datetime") and "," in kind:
+            raise ValueError(f"column {name!r} has times with a zone: convert them, as with .dt.tz_convert(None)")
+        if values.dtype.kind in "mM" and np.isnat(values).any():
+            raise ValueError(f"column {name!r} has no time in row {int(np.isnat(values).argmax())}: fill it in")
         if not (kind.startswith(("categor", "enum")) or values.dtype.kind in "OUT"):
             continue
         missing = [row for row, value in enumerate(values) if value is None or value != value]
         if missing:
             raise ValueError(f"column {name!r} has no value in row {missing[0]}: fill it or leave the row out")
         found[name] = distinct(values.tolist())
+        if len(found[name]) > MOST_CATEGORIES and not kind.startswith(("categor", "enum")):
+            raise ValueError(
+                f"column {name!r} holds text, {len(found[name])} different ones such as {found[name][0]!r}: leave it "
+                "out (names), turn it into numbers (dates), or give it the dtype 'category'"
+            )
     return found

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.spatial import cKDTree
 
 from pathgp import kernels as kernel_classes
 from pathgp.kernels import Kernel
@@ -38,6 +39,8 @@ _LATITUDE, _LONGITUDE = ("lat", "latitude"), ("lon", "long", "longitude")
 _DAY = np.timedelta64(1, "D") / np.timedelta64(1, "ns")
 # Degrees beyond which longitudes go around the Earth.
 _AROUND = 300.0
+# In standard deviations of the field.
+_LARGEST_SIGNAL = 30.0
 # Correlations between so many names can be learned.
 _MOST_NAMES = 100
 
@@ -50,7 +53,7 @@ def fill(
     steps: int = 50,
     samples: int = 32,
     solver: str | Solver = "auto",
-    tol: float = 1e-2,
+    tol: float = 1e-3,
     max_epochs: float | None = None,
     progress: bool = False,
     generator: torch.Generator | None = None,
@@ -79,6 +82,8 @@ def fill(
         raise TypeError(f"fill takes a DataArray, got {type(field).__name__}: choose one variable of a Dataset")
     if field.ndim == 0:
         raise ValueError("the field has no dimension")
+    if "sample" in field.dims:
+        raise ValueError("the samples have a dimension 'sample' of their own: rename that of the field")
     given = dict(kernels or {})
     unknown = [dim for dim in given if dim not in field.dims]
     if unknown:
@@ -93,14 +98,17 @@ def fill(
     spread = float(observed.std()) or 1.0
     sides = {dim: _side(field, dim) for dim in field.dims}
     chosen = [given.get(dim, default) for dim, (_, default) in sides.items()]
-    if not any(_is_scaled(kernel) for kernel in chosen):
+    scaled = any(_is_scaled(kernel) for kernel in chosen)
+    if not scaled:
         chosen[0] = kernel_classes.Scale(chosen[0], spread)
     model = LatentKroneckerGP(chosen, noise=noise or 0.1 * spread, mean=float(observed.mean()))
+    if not scaled:
+        # A field that hardly bends asks for an endless signal, and its systems for endless digits.
+        model.constrain("signal", bounds=(1e-6 * spread, _LARGEST_SIGNAL * spread))
     factors = [inputs.astype(values.dtype) for inputs, _ in sides.values()]
     options: dict[str, Any] = {"solver": solver, "tol": tol, "max_epochs": max_epochs, "samples": samples}
     if steps:
-        start = None if given else "data"
-        model.fit(factors, values, steps=steps, initialise=start, progress=progress, generator=generator, **options)
+        model.fit(factors, values, steps=steps, optimiser="lbfgs", progress=progress, generator=generator, **options)
         posterior = model.posterior
     else:
         posterior = model.condition(factors, values, generator=generator, **options)
@@ -134,9 +142,9 @@ def fill_table(frame: Any, dims: Sequence[str], value: str, **options: Any) -> A
         raise ValueError(f"the table has no column {missing[0]!r}; it has {', '.join(map(repr, frame.columns))}")
     twice = frame.duplicated(list(dims))
     if bool(twice.any()):
-        row = frame.index[twice.to_numpy().argmax()]
-        cell = ", ".join(f"{name} = {frame.loc[row, name]!r}" for name in dims)
-        raise ValueError(f"the cell {cell} is there twice, again in row {row!r}: average such rows first")
+        row = int(twice.to_numpy().argmax())
+        cell = ", ".join(f"{name} = {frame[name].iloc[row]}" for name in dims)
+        raise ValueError(f"the cell {cell} is there twice, again in row {row}: average such rows first")
     field = frame.set_index(list(dims))[value].to_xarray()
     filled = fill(field, **options)[["mean", "std"]].assign({value: field})
     return filled.to_dataframe().reset_index()[[*dims, value, "mean", "std"]]
@@ -148,9 +156,9 @@ def _side(field: xr.DataArray, dim: Hashable) -> tuple[NDArray[np.float64], Kern
     lat = next((along[name] for name in _LATITUDE if name in along), None)
     lon = next((along[name] for name in _LONGITUDE if name in along), None)
     if lat is not None and lon is not None:
-        return _sphere(_numbers(lat), _numbers(lon)), kernel_classes.Matern(1.5, 0.1)
+        return _with_kernel(_sphere(_numbers(lat), _numbers(lon)))
     if dim not in field.coords:
-        return np.arange(field.sizes[dim], dtype=np.float64)[:, None], kernel_classes.Matern(1.5)
+        return _with_kernel(np.arange(field.sizes[dim], dtype=np.float64)[:, None])
     coordinate = field[dim]
     if coordinate.dtype.kind in "OUS" and all(isinstance(name, (str, bytes)) for name in coordinate.values):
         if len(coordinate) > _MOST_NAMES:
@@ -163,13 +171,28 @@ def _side(field: xr.DataArray, dim: Hashable) -> tuple[NDArray[np.float64], Kern
     around = str(dim).lower() in _LONGITUDE or coordinate.attrs.get("units") == "degrees_east"
     if around and np.ptp(numbers) >= _AROUND:
         angle = np.deg2rad(numbers)
-        return np.stack([np.cos(angle), np.sin(angle)], 1), kernel_classes.Matern(1.5, 0.1)
-    return numbers[:, None], kernel_classes.Matern(1.5, float(np.median(np.abs(numbers - numbers.mean()))) or 1.0)
+        return _with_kernel(np.stack([np.cos(angle), np.sin(angle)], 1))
+    return _with_kernel(numbers[:, None])
+
+
+def _with_kernel(inputs: NDArray[np.float64]) -> tuple[NDArray[np.float64], Kernel]:
+    """Inputs and a Matern kernel that starts at three times the typical distance of neighbours.
+
+    From there learning finds longer length scales. From long ones it may not find the short ones of a season: there
+    the data looks like noise.
+    """
+    points = np.unique(inputs, axis=0)
+    if len(points) < 2:
+        return inputs, kernel_classes.Matern(1.5)
+    nearest = cKDTree(points).query(points, k=2)[0][:, 1]
+    return inputs, kernel_classes.Matern(1.5, 3.0 * float(np.median(nearest)))
 
 
 def _numbers(coordinate: xr.DataArray) -> NDArray[np.float64]:
     """A coordinate as numbers, times in days."""
     values = coordinate.values
+    if values.dtype.kind in "mM" and np.isnat(values).any():
+        raise ValueError(f"coordinate {coordinate.name!r} has no time at position {int(np.isnat(values).argmax())}")
     if values.dtype.kind == "M":
         values = values.astype("datetime64[ns]") - values.astype("datetime64[ns]").min()
     if values.dtype.kind == "m":

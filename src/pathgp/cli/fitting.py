@@ -18,13 +18,11 @@ from pathgp.cli.output import Refused, check_place, counted, finite, print_json,
 from pathgp.cli.progress import reading
 from pathgp.cli.summary import described, printed
 from pathgp.cli.tables import Table, holds_text, is_missing, listed, numbers, open_table, require_columns, texts
-from pathgp.columns import EXACT_ROWS, Columns, distinct, kernel_of_columns
+from pathgp.columns import EXACT_ROWS, MOST_CATEGORIES, Columns, distinct, kernel_of_columns
 from pathgp.learning.report import FitReport
 from pathgp.models import GP
 from pathgp.posterior import Posterior
 
-# More categories than this are rather names of rows than a property of them.
-_MOST_CATEGORIES = 100
 # Beyond, float32 halves time and memory.
 _DOUBLE_ROWS = 10_000
 # float32 is used where it moves no input by more than this part of its standard deviation.
@@ -112,18 +110,18 @@ def fit(options: argparse.Namespace) -> int:
         "report": None if options.report is None else str(options.report),
         "predictions": None if options.predictions is None else str(options.predictions),
     }
-    if options.json:
-        print_json(result)
-    elif not options.quiet:
+    if not (options.json or options.quiet):
         print(printed(result))
     if options.predict is not None:
-        _predict(posterior, finite(about), options)
+        result["predicted"] = _predict(posterior, finite(about), options)
+    if options.json:
+        print_json(result)
     return 0
 
 
-def _predict(posterior: Posterior, about: dict[str, Any], options: argparse.Namespace) -> None:
-    """As ``pathgp predict`` would, with the model that was just learned."""
-    from pathgp.cli.predicting import predict
+def _predict(posterior: Posterior, about: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """As ``pathgp predict`` would, with the model that was just learned; what ``pathgp predict --json`` prints."""
+    from pathgp.cli.predicting import predicted
 
     with tempfile.TemporaryDirectory() as folder:
         model = options.out
@@ -133,7 +131,7 @@ def _predict(posterior: Posterior, about: dict[str, Any], options: argparse.Name
         asked = {"model": model, "file": options.predict, "out": options.predictions, "command": "predict"}
         asked |= {"inputs": None, "device": None, "variance": "default", "interval": None, "noise": False}
         asked |= {"json": False, "quiet": options.quiet or options.json}
-        predict(argparse.Namespace(**vars(options) | asked))
+        return predicted(argparse.Namespace(**vars(options) | asked))
 
 
 def available(name: str | None) -> torch.device | None:
@@ -182,7 +180,7 @@ def _collected(options: argparse.Namespace) -> _Data:
         raise ValueError(f"{options.file} has no rows" + (" without missing values" if skipped else ""))
     categories = {name: distinct(whole[name].tolist()) for name in names if name in text}
     for name, known in categories.items():
-        if len(known) > _MOST_CATEGORIES and name not in categorical:
+        if len(known) > MOST_CATEGORIES and name not in categorical:
             raise ValueError(
                 f"column {name!r} holds text, {len(known):,} different ones such as {known[0]!r}: leave it out with "
                 f"--ignore {name} (names), turn it into numbers (dates), or insist with --categorical {name}"
@@ -255,7 +253,7 @@ def _learned(gp: GP, X: torch.Tensor, y: torch.Tensor, options: argparse.Namespa
         steps=options.steps,
         samples=options.samples,
         estimator="exact" if exact else "pathwise",
-        optimiser="lbfgs" if exact else "adam",
+        optimiser="lbfgs",
         coarse=not exact,
         initialise="data",
         progress=showing_progress(options.quiet),

@@ -27,6 +27,14 @@ _LEVEL = 0.95
 
 def predict(options: argparse.Namespace) -> int:
     """Columns mean and std, with an interval also lower and upper."""
+    result = predicted(options)
+    if options.json:
+        print_json(result)
+    return 0
+
+
+def predicted(options: argparse.Namespace) -> dict[str, Any]:
+    """Write them, and say what was done."""
     work = _Work(options)
     method = None if options.variance == "default" else options.variance
     if options.interval is not None and method == "none":
@@ -52,7 +60,7 @@ def predict(options: argparse.Namespace) -> int:
     note = (
         ""
         if method == "none" or options.noise
-        else f"std is that of the function; a measurement adds {noise:.3g}: --noise"
+        else f"std is that of the function; a measurement adds {noise:.3g}: pathgp predict --noise"
     )
     return work.run(titles, columns, errors, note)
 
@@ -68,7 +76,10 @@ def sample(options: argparse.Namespace) -> int:
     def columns(X: torch.Tensor, y: NDArray[np.float64] | None) -> list[NDArray[Any]]:
         return list(work.posterior.paths(X)[: options.num].cpu().numpy())
 
-    return work.run([f"sample_{i + 1}" for i in range(options.num)], columns, _Errors())
+    result = work.run([f"sample_{i + 1}" for i in range(options.num)], columns, _Errors())
+    if options.json:
+        print_json(result)
+    return 0
 
 
 @dataclass
@@ -129,7 +140,7 @@ class _Work:
         columns: Callable[[torch.Tensor, NDArray[np.float64] | None], list[NDArray[Any]]],
         errors: _Errors,
         note: str = "",
-    ) -> int:
+    ) -> dict[str, Any]:
         """Write a line of ``columns`` for every row of the file, under these titles; then say what was done."""
         options, rows, skipped = self.options, 0, 0
         digits = 7 if self.posterior.report.precision == "float32" else 9
@@ -151,12 +162,10 @@ class _Work:
             "seconds": time.perf_counter() - self.began,
             "out": None if options.out is None else str(options.out),
         }
-        if options.json:
-            print_json(result)
-        elif not options.quiet:
+        if not (options.json or options.quiet):
             for line in [*_told(result, self.target), *filter(None, [note])]:
                 say(line)
-        return 0
+        return result
 
     def _blocks(self) -> Iterator[tuple[torch.Tensor, NDArray[np.float64] | None, NDArray[np.bool_]]]:
         """Inputs of the rows that are complete, targets where there are any, and which rows are not."""

@@ -61,6 +61,8 @@ def described(posterior: Posterior, about: dict[str, Any]) -> dict[str, Any]:
         relative = values.pop("lengthscale")
         result["lengthscales"] = {name: l * s for name, l, s in zip(inputs, relative, scale, strict=True)}
         result["relative_lengthscales"] = dict(zip(inputs, relative, strict=True))
+        varies = (posterior._system.X[:1] != posterior._system.X).any(0).tolist()
+        result["constant_inputs"] = [name for name, changes in zip(inputs, varies, strict=True) if not changes]
     solution = report.solution
     return result | {
         "other_hyperparameters": values,
@@ -134,7 +136,8 @@ def _pairs(result: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append((name, ", ".join(f"{value:.4g}" for value in values)))
     if result["stopped"] is not None:
         steps = "" if result["steps"] is None else f"{result['steps']} steps: "
-        lines.append(("learning", f"{steps}{result['stopped']}"))
+        more = "; more --steps may find a better model" if result["stopped"] == "all steps done" else ""
+        lines.append(("learning", f"{steps}{result['stopped']}{more}"))
     solver = result["solver"].split("(")[0]
     told = "" if result["converged"] else f", {result['status']}"
     lines.append(("solver", f"{solver}{told}; worst residual {result['residual']:.1e}, tol {result['tol']:.0e}"))
@@ -152,14 +155,17 @@ def _pairs(result: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _lengthscales(result: dict[str, Any], width: int, every: bool) -> list[str]:
     """Inputs by their length scale in standard deviations, shortest first: along it the function varies most."""
-    relative = result["relative_lengthscales"]
-    order = sorted(relative, key=relative.__getitem__)
+    relative, constant = result["relative_lengthscales"], result["constant_inputs"]
+    order = sorted(relative, key=lambda name: (name in constant, relative[name]))
     shown = order if every or len(order) <= _MOST_INPUTS else order[: _MOST_INPUTS - 1]
     name_width = min(max(len(name) for name in [*shown, "input"]), width - 32)
     lines = [f"{'input':<{name_width}}  {'length scale':>12}  {'in std of input':>15}"]
     for name in shown:
         title = name if len(name) <= name_width else f"{name[: name_width - 3]}..."
-        lines.append(f"{title:<{name_width}}  {result['lengthscales'][name]:>12.4g}  {relative[name]:>15.4g}")
+        if name in constant:
+            lines.append(f"{title:<{name_width}}  {'':>12}  {'is constant':>15}")
+        else:
+            lines.append(f"{title:<{name_width}}  {result['lengthscales'][name]:>12.4g}  {relative[name]:>15.4g}")
     if len(shown) < len(order):
         lines.append(f"and {len(order) - len(shown)} more with longer ones; pathgp info lists all")
     return lines
