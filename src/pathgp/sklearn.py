@@ -130,50 +130,9 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         if self.outputs not in ("independent", "related"):
             raise ValueError(f"outputs must be 'independent' or 'related', got {self.outputs!r}")
         self.posteriors_, self.reports_ = [], []
-        if self.outputs == "related":
-            if self._one_output or y.shape[1] < 2:
-                raise ValueError(f"outputs='related' needs y with several columns, got {y.shape}")
-            if self.coarse:
-                raise ValueError("coarse=True is for outputs='independent'")
-            shift, scale = (y.mean(0), y.std(0)) if self.standardise else (np.zeros(y.shape[1]), np.ones(y.shape[1]))
-            scale = np.where(scale > 0, scale, 1.0)
-            sides = [self._kernel(X.shape[1]), _tasks((y - y.mean(0)) / np.where(y.std(0) > 0, y.std(0), 1.0))]
-            grid = LatentKroneckerGP(sides, noise=self.noise, standardise=self.standardise)
-            shift, scale = (self._tensor(values.astype(y.dtype)) for values in (shift, scale))
-            Y = (self._tensor(y) - shift) / scale
-            known = None if known is None else (known.unsqueeze(1) / scale).expand_as(Y)
-            self._model(grid, ([inputs, None], Y), known, "pathwise", generator)
-            self._predictions: _Independent | _Related = _Related(self.posteriors_[0], shift, scale)
-            self.kernel_ = self.posteriors_[0].model.sides[0]
-            return self
-        for output in y.reshape(len(y), -1).T:
-            gp = GP(self._kernel(X.shape[1]), noise=self.noise, standardise=self.standardise)
-            targets = self._tensor(np.ascontiguousarray(output))
-            self._model(gp, (inputs, targets), known, "exact" if len(X) <= EXACT_ROWS else "pathwise", generator)
-        self._predictions = _Independent(self.posteriors_)
-        self.kernel_ = self.posteriors_[0].model.kernel
+        fit = self._fit_related if self.outputs == "related" else self._fit_independent
+        self._predictions: _Independent | _Related = fit(inputs, y, known, generator)
         return self
-
-    def _model(self, gp: Any, data: tuple[Any, Any], noise: Any, estimator: str, generator: torch.Generator) -> None:
-        """Learn, or condition where there is nothing to learn."""
-        common: dict[str, Any] = {"noise": noise, "solver": self.solver, "samples": self.samples, "tol": self.tol}
-        common |= {"max_epochs": self.max_epochs, "generator": generator}
-        if not self.steps:
-            self.reports_.append(None)
-            self.posteriors_.append(gp.condition(*data, **common))
-            return
-        report = gp.fit(
-            *data,
-            steps=self.steps,
-            optimiser=self.optimiser,
-            initialise=self.initialise,
-            estimator=estimator,
-            coarse=self.coarse,
-            progress=self.progress,
-            **common,
-        )
-        self.reports_.append(report)
-        self.posteriors_.append(gp.posterior)
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
         """Posterior mean at X (m, d): (m,) or (m, outputs).
@@ -223,6 +182,53 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         tags.target_tags.multi_output = True
         return tags
 
+    def _fit_independent(self, X: torch.Tensor, y: Any, noise: Any, generator: torch.Generator) -> _Independent:
+        estimator = "exact" if len(X) <= EXACT_ROWS else "pathwise"
+        for output in y.reshape(len(y), -1).T:
+            gp = GP(self._kernel(X.shape[1]), noise=self.noise, standardise=self.standardise)
+            self._learn(gp, (X, self._tensor(np.ascontiguousarray(output))), noise, estimator, generator)
+        self.kernel_ = self.posteriors_[0].model.kernel
+        return _Independent(self.posteriors_)
+
+    def _fit_related(self, X: torch.Tensor, y: Any, noise: Any, generator: torch.Generator) -> _Related:
+        if self._one_output or y.shape[1] < 2:
+            raise ValueError(f"outputs='related' needs y with several columns, got {y.shape}")
+        if self.coarse:
+            raise ValueError("coarse=True is for outputs='independent'")
+        Y = self._tensor(y)
+        shift, scale = Y.mean(0), Y.std(0, correction=0)
+        scale = torch.where(scale > 0, scale, 1.0)
+        tasks = _tasks((Y - shift) / scale)
+        if not self.standardise:
+            shift, scale = torch.zeros_like(shift), torch.ones_like(scale)
+        Y = (Y - shift) / scale
+        gp = LatentKroneckerGP([self._kernel(X.shape[1]), tasks], noise=self.noise, standardise=self.standardise)
+        known = None if noise is None else (noise.unsqueeze(1) / scale).expand_as(Y)
+        self._learn(gp, ([X, None], Y), known, "pathwise", generator)
+        self.kernel_ = self.posteriors_[0].model.sides[0]
+        return _Related(self.posteriors_[0], shift, scale)
+
+    def _learn(self, gp: Any, data: tuple[Any, Any], noise: Any, estimator: str, generator: torch.Generator) -> None:
+        """Learn, or condition where there is nothing to learn."""
+        common: dict[str, Any] = {"noise": noise, "solver": self.solver, "samples": self.samples, "tol": self.tol}
+        common |= {"max_epochs": self.max_epochs, "generator": generator}
+        if not self.steps:
+            self.reports_.append(None)
+            self.posteriors_.append(gp.condition(*data, **common))
+            return
+        report = gp.fit(
+            *data,
+            steps=self.steps,
+            optimiser=self.optimiser,
+            initialise=self.initialise,
+            estimator=estimator,
+            coarse=self.coarse,
+            progress=self.progress,
+            **common,
+        )
+        self.reports_.append(report)
+        self.posteriors_.append(gp.posterior)
+
     def _kernel(self, columns: int) -> kernels.Kernel:
         if isinstance(self.kernel, kernels.Kernel):
             return self.kernel
@@ -252,13 +258,14 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         return columns.matrix(lambda name: X[name].to_numpy())
 
 
-def _tasks(Y: NDArray[np.floating]) -> kernels.Task:
+def _tasks(Y: torch.Tensor) -> kernels.Task:
     """A Task kernel to start from: half of the correlations of the outputs Y (n, q), and variance one.
 
     A start without them, or with the wrong sign, may stay there: the gradient in B of B B^T vanishes at zero.
     """
-    values, vectors = np.linalg.eigh(Y.T.astype(np.float64) @ Y / len(Y))
-    factor = torch.tensor((vectors * np.sqrt(0.5 * values.clip(0.0)))[:, 1:])
+    Y = Y.to("cpu", torch.float64)
+    values, vectors = torch.linalg.eigh(Y.T @ Y / len(Y))
+    factor = (vectors * (0.5 * values.clamp_min(0.0)).sqrt())[:, 1:]
     return kernels.Task(len(values), len(values) - 1, factor, (1.0 - factor.square().sum(1)).clamp_min(0.05).sqrt())
 
 

@@ -24,7 +24,11 @@ from pathgp.page.numbers import number
 
 _MOST_NAMES = 6
 _HALVES = {0.5: "1/2", 1.5: "3/2", 2.5: "5/2"}
-_SMOOTH = {0.5: "continuous but rough functions", 1.5: "functions with one derivative", 2.5: "functions with two"}
+_SMOOTH = {
+    0.5: "continuous but rough functions",
+    1.5: "functions with one derivative",
+    2.5: "functions with two derivatives",
+}
 
 
 def listed(words: Sequence[str], most: int = _MOST_NAMES) -> str:
