@@ -39,6 +39,13 @@ def permutation(n: int, generator: torch.Generator, device: torch.device) -> Ten
     return torch.randperm(n, generator=generator, device=generator.device).to(device)
 
 
-def partition(n: int, parts: int, generator: torch.Generator, device: torch.device) -> list[Tensor]:
+def partition(n: int, parts: int, generator: torch.Generator, device: torch.device) -> tuple[Tensor, ...]:
     """range(n) at random in parts of equal size, each in ascending order: rows of a matrix are then read in order."""
-    return [part.sort().values for part in permutation(n, generator, device).tensor_split(parts)]
+    size, longer = divmod(n, parts)
+    sizes = torch.full((parts,), size, device=device)
+    sizes[:longer] += 1
+    owner = torch.empty(n, dtype=torch.long, device=device)
+    numbers = torch.arange(parts, device=device).repeat_interleave(sizes, output_size=n)
+    # One stable sort by part for all of them.
+    owner[permutation(n, generator, device)] = numbers
+    return owner.argsort(stable=True).tensor_split(parts)

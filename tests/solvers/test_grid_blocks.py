@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from pathgp import kernels
 from pathgp.operators import KernelOperator, LatentKroneckerOperator
-from pathgp.solvers import CG, Auto, GridBlocks
+from pathgp.solvers import CG, Auto, GridBlocks, preconditioners
 from pathgp.solvers.base import Run
 from pathgp.solvers.preconditioners import automatic, smooth_side
 
@@ -106,3 +107,24 @@ def test_refused_for_other_operators(make: Callable[..., tuple[KernelOperator, T
     H, B = make(n=50)
     with pytest.raises(ValueError, match="GridBlocks is for grids with holes of which one side has a smooth kernel"):
         CG(GridBlocks()).solve(H, B)
+
+
+@pytest.mark.parametrize("smooth", [True, False], ids=["smooth", "rough"])
+def test_a_larger_rank_where_it_leaves_less_than_the_noise(smooth: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only then does it make the iterations few; otherwise the rank is the usual one."""
+    monkeypatch.setattr(preconditioners, "_MAX_RANK", {"cpu": 60})
+    generator = torch.Generator().manual_seed(0)
+    factors = [torch.rand(p, 1, generator=generator, dtype=torch.float64) for p in (300, 48)]
+    across = kernels.SquaredExponential(0.02) if smooth else kernels.Matern(0.5, 0.02)
+    observed = torch.rand(300, 48, generator=generator) < 0.7
+    H = LatentKroneckerOperator([across, kernels.SquaredExponential(0.3)], factors, observed, 0.1)
+    B = torch.randn(H.shape[0], 8, generator=generator, dtype=torch.float64)
+    free, usual = (CG(GridBlocks(rank)).solve(H, B, generator=generator) for rank in (None, 60))
+    found = [re.search(r"of rank (\d+), rank (\d+) across", solution.note) for solution in (free, usual)]
+    (r, m), (_, few) = (tuple(map(int, match.groups())) for match in found if match)
+    assert few == 60 // r
+    if smooth:
+        assert m > 3 * few
+        assert free.epochs < 0.2 * usual.epochs
+    else:
+        assert m == few

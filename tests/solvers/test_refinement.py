@@ -13,7 +13,8 @@ from torch import Tensor
 from pathgp import kernels
 from pathgp.operators import KernelOperator
 from pathgp.operators.dense import Dense
-from pathgp.solvers import AP, CG, SDD, Auto, Cholesky, Solver, Status
+from pathgp.solvers import AP, CG, SDD, Auto, Cholesky, Solver, Status, refinement
+from pathgp.solvers.base import Run
 
 SOLVERS = [CG(), AP(block_size=64), SDD(batch_size=64), Cholesky(), Auto()]
 
@@ -76,13 +77,17 @@ def test_the_error_of_the_products_is_measured() -> None:
         assert float(found[1]) == pytest.approx(expected, rel=0.05)
 
 
+@pytest.mark.parametrize("noticed", ["at once", "after a round"])
 @pytest.mark.parametrize("solver", [CG(), AP(block_size=64)], ids=repr)
-def test_too_rough_products_are_given_up(solver: Solver) -> None:
+def test_too_rough_products_are_given_up(solver: Solver, noticed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error above the noise: the rounds do not contract."""
+    if noticed == "after a round":
+        monkeypatch.setattr(refinement, "_roughness", lambda run: 0.0)
     H, B, exact = system(error=0.3, noise=0.03)
     solution = solver.solve(H, B, tol=1e-6, generator=seeded(), max_epochs=3000)
     assert solution.converged
     assert "full precision" in solution.note
+    assert ("rounds" in solution.note) == (noticed == "after a round")
     torch.testing.assert_close(solution.x, exact, rtol=0, atol=1e-3 * float(exact.abs().max()))
 
 
@@ -102,3 +107,13 @@ def test_a_zero_column_and_a_warm_start() -> None:
     assert solution.converged
     assert not solution.x[:, 1].any()
     torch.testing.assert_close(solution.x[:, ::2], exact[:, ::2], rtol=0, atol=1e-6 * float(exact.abs().max()))
+
+
+def test_the_roughness_is_the_error_beside_the_noise() -> None:
+    """Entries of E have a size of a thousandth of K's: |E v| for a normal v, from a few rows."""
+    H, B, _ = system(error=1e-3, noise=0.1, n=2000)
+    everything = torch.arange(2000)
+    E = H.inner._tiles.K - H.block(everything) + 0.01 * torch.eye(2000, dtype=torch.float64)
+    expected = float(E.square().sum(1).mean().sqrt()) / 0.01
+    run = Run(H, B, None, None, 1e-2, None, seeded(), None, "every")
+    assert refinement._roughness(run) == pytest.approx(expected, rel=0.15)

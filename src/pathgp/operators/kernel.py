@@ -89,6 +89,7 @@ class KernelOperator(Operator):
         tiles = choice.tiles(self._snapshot, self.X, self.memory)
         self._tiles = Dense(tiles) if choice.kept else tiles
         self.backend = self._tiles.name
+        self.steady = isinstance(self._tiles, (Dense, Fused))
 
     @cached_property
     def inner(self) -> KernelOperator:

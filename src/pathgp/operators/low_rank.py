@@ -15,7 +15,7 @@ def partial_cholesky(
     choose: Callable[[Tensor, int], Tensor],
     enough: float = 0.0,
     drop: float = 0.0,
-    rounding: float = 1e-15,
+    rounding: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """F (n, r) with r up to ``largest``, and the diagonal of K - F F^T (n,), never negative; all in float64.
 
@@ -29,16 +29,16 @@ def partial_cholesky(
         choose: the next pivots from the variances left and the most that may be taken.
         drop: directions of the pivots with no more variance than this are left out; 0 takes them all, damped where they
             depend on each other.
-        rounding: of the columns, relative to the largest variance.
+        rounding: of the columns, relative to the largest variance; that of the sums here is at least 1e-14.
     """
     factor = torch.zeros(len(variances), largest, dtype=torch.float64, device=variances.device)
-    left, filled, largest_variance = variances.clone(), 0, float(variances.max())
+    left, filled, rounding = variances.clone(), 0, max(rounding, 1e-14) * float(variances.max())
     while filled < largest and float(left.mean()) > max(enough, 1e-14 * float(variances.mean())):
         pivots = choose(left, largest - filled)
         new = columns(pivots)
         new -= factor[:, :filled] @ factor[pivots, :filled].T
         left[pivots] = 0.0
-        new = new @ _directions(new[pivots], drop) if drop else _whitened(new, new[pivots], rounding * largest_variance)
+        new = new @ _directions(new[pivots], drop) if drop else _whitened(new, new[pivots], rounding)
         if not new.shape[1]:
             continue
         factor[:, filled : filled + new.shape[1]] = new
@@ -55,8 +55,8 @@ def _whitened(columns: Tensor, A: Tensor, rounding: float) -> Tensor:
     """
     # Rounding errors are a random matrix: its norm grows as the root of its size.
     A.diagonal().clamp_min_(0.0).add_(2.0 * rounding * len(A) ** 0.5)
-    L = torch.linalg.cholesky_ex(A).L
-    return torch.linalg.solve_triangular(L.T, columns, upper=True, left=False)
+    L, failed = torch.linalg.cholesky_ex(A)
+    return torch.linalg.solve_triangular(L.T, columns, upper=True, left=False).masked_fill_(failed != 0, 0.0)
 
 
 def _directions(A: Tensor, drop: float) -> Tensor:

@@ -148,10 +148,10 @@ def automatic_block_size(H: Operator, s: int) -> int:
 
     A product costs 2 n^2 s operations, or as much as for some 100 columns more when K is evaluated on the
     way, and is bound by reading K below 32 columns. The factorisations cost (2 / 3) n b^2, each operation
-    about 2.5 of those of a product.
+    about 2.5 of those of a product, or 5 of a fused one.
     """
     columns = max(s, 32) + (0 if H.backend == "dense" else 100)
-    return max(64, int(math.sqrt(3.0 * H.shape[0] * columns / 2.5)))
+    return max(64, int(math.sqrt(3.0 * H.shape[0] * columns / (5.0 if H.backend == "fused" else 2.5))))
 
 
 def _inverse(block: Tensor) -> Callable[[Tensor], Tensor]:

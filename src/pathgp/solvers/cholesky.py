@@ -45,8 +45,8 @@ def factorise(A: Tensor) -> tuple[Tensor, float]:
     """
     factor, info = torch.linalg.cholesky_ex(A)
     jitter = 0.0
-    scale = float(A.diagonal().max())
     while int(info) != 0:
+        scale = float(A.diagonal().max())
         added = 1e-8 * scale if jitter == 0.0 else 9.0 * jitter
         jitter += added
         if not jitter <= scale < math.inf:

@@ -20,6 +20,8 @@ from pathgp.operators.low_rank import partial_cholesky, random_pivots
 from pathgp.solvers.base import Run
 
 _MAX_RANK = {"cpu": 1000, "cuda": 2000}
+# Iterations whose time a large rank of `GridBlocks` may take to build, and the part of the noise at which it is enough.
+_ITERATIONS, _HIDDEN = 60, 1e-3
 # Observed cells per column beyond which a factor over all of them explains too little to be worth applying.
 _NARROW = 200
 
@@ -190,8 +192,9 @@ class GridBlocks(Preconditioner):
 
         P = A ((F F^T + D) x I_r) A^T + Sigma
 
-    equals H inside the block of every i, and has rank m r across them: ``rank``, by default 1000, on a GPU 2000.
-    Columns of B that the noise hides are left out, so that the others have more of it. With
+    equals H inside the block of every i, and has rank m r across them: ``rank``, by default 1000, on a GPU 2000; more,
+    as much as some iterations take to build, where that makes D smaller than the noise. Columns of B that the noise
+    hides are left out, so that the others have more of it. With
     G_i = A_i^T Sigma_i^-1 A_i and T_i = (I + D_i G_i)^-1,
 
         P^-1 v = Sigma^-1 (v - A l),   l = T (D u + F C^-1 F^T T u),   u = A^T Sigma^-1 v,
@@ -201,9 +204,6 @@ class GridBlocks(Preconditioner):
     and O(p s r + p' s r (m + r)) per application; memory O(p' r (m + r) + (m r)^2). Snelson and Ghahramani (2007) use
     such a P in place of H.
     """
-
-    def largest_rank(self, H: Operator) -> int:
-        return _MAX_RANK.get(H.device.type, 1000) if self.rank is None else self.rank
 
     def cost(self, H: Operator) -> float:
         return 0.0
@@ -224,9 +224,7 @@ class GridBlocks(Preconditioner):
         p, r = B.shape
         weights = _spread(1.0 / noise, places, blocks * p).view(blocks, p)
         G = (weights @ (B.unsqueeze(2) * B.unsqueeze(1)).view(p, r * r)).view(blocks, r, r)
-        m = min(blocks, max(1, self.largest_rank(H) // r))
-        rounding = torch.finfo(H.dtype).eps
-        F, left = partial_cholesky(columns, variances, m, random_pivots(run.generator, 32), rounding=rounding)
+        F, left = self._across(run, columns, variances, r, float(noise.mean() / B.square().sum(1).mean()))
         D = left.view(-1, 1, 1)
         T = torch.linalg.inv(torch.eye(r, dtype=B.dtype, device=B.device) + D * G)
         inverse = _inverse_capacity(F, T @ G)
@@ -244,6 +242,25 @@ class GridBlocks(Preconditioner):
 
         share = float(left.sum() / variances.sum())
         return apply, f"blocks along side {side} of rank {r}, rank {F.shape[1]} across, {share:.1e} of the trace left"
+
+    def _across(
+        self, run: Run, columns: Callable[[Tensor], Tensor], variances: Tensor, r: int, noise: float
+    ) -> tuple[Tensor, Tensor]:
+        """F and D; a large F only if it leaves less than the noise, which is where iterations become few."""
+
+        def factor(rank: int, enough: float) -> tuple[Tensor, Tensor]:
+            m, pivots = min(len(variances), max(1, rank // r)), random_pivots(run.generator, 32)
+            return partial_cholesky(columns, variances, m, pivots, enough, rounding=torch.finfo(run.H.dtype).eps)
+
+        if self.rank is not None:
+            return factor(self.rank, 0.0)
+        F, left = factor(_blocks_rank(run.H, len(variances), r, run.b.shape[1]), _HIDDEN * noise)
+        few = max(1, _MAX_RANK.get(run.H.device.type, 1000) // r)
+        if float(left.mean()) <= noise or F.shape[1] <= few:
+            return F, left
+        # The leading columns are a factor of their own.
+        F = F[:, :few].clone()
+        return F, (variances - F.square().sum(1)).clamp_min(0.0)
 
     def _pivots(self, run: Run, left: Tensor, num: int) -> Tensor:
         raise NotImplementedError("GridBlocks has no pivots among the cells")
@@ -272,9 +289,26 @@ def smooth_side(H: Operator) -> int | None:
         return None
     side = min((i for i, B in enumerate(H.roots) if B is not None), key=lambda i: H.ranks[i])
     r, blocks = H.ranks[side], math.prod(H.sizes) // H.sizes[side]
-    rank = _MAX_RANK.get(H.device.type, 1000)
-    fits = 8 * (6 * blocks * r**2 + 2 * blocks * rank + 3 * rank**2) <= H.memory // 2
-    return side if fits and r <= rank else None
+    least = _MAX_RANK.get(H.device.type, 1000)
+    return side if r <= least <= _room(H, blocks, r) else None
+
+
+def _blocks_rank(H: Operator, blocks: int, r: int, s: int) -> int:
+    """The rank R of `GridBlocks` that takes as long to build as ``_ITERATIONS`` iterations with s columns, or has room.
+
+    It takes 2 p' R^2 operations for a matrix, p' the number of blocks, and 4 R^3 / 3 for its inverse. An iteration
+    takes those of a product, and as long as 100 n s more to read some grids.
+    """
+    operations = _ITERATIONS * s * (2.0 * H.entries + 100.0 * H.shape[0])
+    balanced = min((operations / (4.0 * blocks)) ** 0.5, (0.375 * operations) ** (1 / 3))
+    least = _MAX_RANK.get(H.device.type, 1000)
+    return max(least, min(int(balanced), _room(H, blocks, r)))
+
+
+def _room(H: Operator, blocks: int, r: int) -> int:
+    """The largest rank R whose matrices fit into half of the memory budget: 8 (6 p' r^2 + 2 p' R + 3 R^2) bytes."""
+    left = H.memory / 16 - 6 * blocks * r**2
+    return int((math.sqrt(blocks**2 + 3 * left) - blocks) / 3) if left > 0 else 0
 
 
 def automatic(H: Operator) -> Preconditioner:

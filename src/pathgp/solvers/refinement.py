@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from pathgp.randomness import normal, permutation
 from pathgp.solvers.base import Run, Solution, Status, column_norms
 
 # How far a round goes at most: beyond the error of its products there is nothing to win.
 _DEEPEST = 0.05
 # A round that leaves more than this of the residual shows that the system is too ill-conditioned for them.
 _WORTHWHILE = 0.5
+# Rows that tell how rough the cheap products are.
+_ROWS = 512
 
 
 def refined(solve: Callable[[Run, Tensor], Solution], solver: str, run: Run, residual: Tensor) -> Solution:
     """Iterative refinement: x += solution of H~ d = r,  r = b - H x, until the true residual meets the tolerance.
 
     H~ is ``run.H.inner``, whose products are cheaper and rougher. A round takes one product in full precision beside
-    its cheap ones, and both count as epochs. The rounds contract while the error of H~ is small beside the noise; where
-    one does not, the solver goes on with H itself from the best iterate, so that the solution does not depend on H~.
-    Wilkinson (1963); Higham (2002), chapter 12.
+    its cheap ones, and both count as epochs. The rounds contract while the error of H~ is small beside the noise. Where
+    a look at some rows finds it larger, or a round does not contract, the solver goes on with H itself from the best
+    iterate, so that the solution does not depend on H~. Wilkinson (1963); Higham (2002), chapter 12.
     """
     x, norms, rounds = run.start, column_norms(residual), 0
+    if run.affords(4.0 * run.H.cost()) and (ratio := _roughness(run)) > 1.0:
+        solution = solve(run, residual)
+        excuse = f"the error of cheaper products is {ratio:.1g} times the noise: in full precision"
+        return replace(solution, note=f"{excuse}: {solution.note}")
     note = "no round of refinement fitted the budget"
     while run.affords(4.0 * run.H.cost()):
         depth = min(0.5, max(_DEEPEST, 0.5 * run.tol / run.measure(norms)))
@@ -52,6 +60,17 @@ def refined(solve: Callable[[Run, Tensor], Solution], solver: str, run: Run, res
             solution = solve(run, residual)
             return replace(solution, note=f"{note}; then in full precision: {solution.note}")
     return run.finish(x, Status.BUDGET_EXHAUSTED, solver, note, norms)
+
+
+def _roughness(run: Run) -> float:
+    """The norm of H~ - H beside the smallest eigenvalue of H, about the noise: |rows of it times a normal vector|."""
+    n = run.H.shape[0]
+    index = permutation(n, run.generator, run.H.device)[: max(1, min(_ROWS, n // 8))]
+    v = normal((n, 1), run.generator, run.H.dtype, run.H.device)
+    run.epochs += run.H.inner.cost(len(index))
+    off = run.H.inner.rows(index, v) - run.rows(index, v)
+    noise = float(run.H.noise.mean())
+    return float(off.square().mean().sqrt()) / noise if noise > 0.0 else math.inf
 
 
 def _error(run: Run, d: Tensor, product: Tensor) -> float:

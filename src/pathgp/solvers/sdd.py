@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pathgp.randomness import normal, partition, permutation
 from pathgp.solvers.base import Run, Solution, Solver, Status, column_norms
+from pathgp.solvers.replay import replayed
 
 # Blocks looked at for the automatic step, and products with each: kernel matrices have a dominant
 # eigenvalue, which few products find.
@@ -83,24 +84,32 @@ class SDD(Solver):
         correction = 1.0
         best, halvings = column_norms(residual), 0
         before, floor = best, max(run.tol, torch.finfo(a.dtype).eps)
+        # The step in the direction of the gradient, and the squares of an epoch's residuals.
+        rate, seen = torch.empty((), dtype=a.dtype, device=a.device), torch.zeros_like(best)
 
         def note() -> str:
             how = "automatic" if self.step_size == "auto" else "given"
             text = f"{batches} batches of {batch}, {how} step size {step * batch:.3g}"
             return text if halvings == 0 else f"{text} after {halvings} halvings"
 
+        def move(index: Tensor) -> None:
+            g = run.H.rows(index, a + self.momentum * v) - run.b[index]
+            v.mul_(self.momentum).index_add_(0, index, rate * g)
+            a.add_(v)
+            if averaging is not None:
+                average.lerp_(a, averaging)
+            seen.add_(column_norms(g).square())
+
+        advance = replayed(run.H, move)
         while True:
-            seen, visited = torch.zeros_like(best), 0
+            visited = 0
+            seen.zero_()
+            rate.fill_(-step)
             for index in partition(n, batches, run.generator, a.device):
                 if not run.affords(run.H.cost(len(index))):
                     break
-                g = run.rows(index, a + self.momentum * v) - run.b[index]
-                v *= self.momentum
-                v.index_add_(0, index, g, alpha=-step)
-                a += v
-                if averaging is not None:
-                    average.lerp_(a, averaging)
-                seen += column_norms(g).square()
+                advance(index)
+                run.epochs += run.H.cost(len(index))
                 visited += len(index)
                 run.iterations += 1
 
