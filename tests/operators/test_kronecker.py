@@ -192,7 +192,7 @@ def test_eigendecompositions_of_the_factors(k: int) -> None:
     factors = inputs(k)
     factors[0][1] = factors[0][0]
     H = LatentKroneckerOperator(sides(k), factors, mask(k, 0.3))
-    for (values, vectors_), kernel, F in zip(H.eigen, sides(k), factors, strict=True):
+    for (values, vectors_), kernel, F in zip(H.basis, sides(k), factors, strict=True):
         assert bool((values >= 0).all())
         with torch.no_grad():
             torch.testing.assert_close(vectors_ * values @ vectors_.T, kernel(F))

@@ -87,7 +87,7 @@ class LatentKroneckerOperator(Operator):
     def __matmul__(self, V: Tensor) -> Tensor:
         self._check(V, self.shape[0], "V")
         result = self._weighted_noise(V)
-        for part in spans(V.shape[1], self._columns_at_once()):
+        for part in spans(V.shape[1], self.columns_at_once()):
             result[:, part] += self.gather(self.multiply(self.scatter(V[:, part])))
         return result
 
@@ -141,7 +141,7 @@ class LatentKroneckerOperator(Operator):
         # With K_m = B_m B_m^T both sides see B_m^T; any other factor is multiplied on one of them.
         narrow = [None if m == side or B is None else B.T for m, B in enumerate(self._narrow)]
         whole = [None if m == side else K for m, K in enumerate(self._whole)]
-        for part in spans(L.shape[1], self._columns_at_once()):
+        for part in spans(L.shape[1], self.columns_at_once()):
             one = _turned(self._along(narrow, self.scatter(L[:, part])), side)
             other = _turned(along_sides(whole, self._along(narrow, self.scatter(R[:, part]))), side)
             if fits:
@@ -204,10 +204,15 @@ class LatentKroneckerOperator(Operator):
         return reduce(torch.mul, variances), columns
 
     @cached_property
-    def eigen(self) -> list[tuple[Tensor, Tensor]]:
-        """Eigenvalues (p_i,), none negative, and eigenvectors (p_i, p_i) of every factor, in float64."""
+    def basis(self) -> list[tuple[Tensor, Tensor]]:
+        """Eigenvalues (r_i,), none negative, and eigenvectors (p_i, r_i) of every factor, in float64."""
         found = []
-        for factor in self.factors:
+        for factor, B in zip(self.factors, self.roots, strict=True):
+            if B is not None:
+                # Columns of a root are eigenvectors already.
+                values = B.square().sum(0)
+                found.append((values, B / values.sqrt()))
+                continue
             everything = torch.arange(factor.shape[0], device=self.device)
             values, vectors = torch.linalg.eigh(factor.block(everything).to(torch.float64))
             found.append((values.clamp_min(0.0), vectors))
@@ -220,7 +225,7 @@ class LatentKroneckerOperator(Operator):
             parts.append(factor.between(place[index], place if other is None else place[other]))
         return reduce(torch.Tensor.mul_, parts)
 
-    def _columns_at_once(self) -> int:
+    def columns_at_once(self) -> int:
         """Columns whose grids, with a few temporaries, fit into half of the budget."""
         return max(1, self.memory // (2 * 4 * 8 * math.prod(self.sizes)))
 

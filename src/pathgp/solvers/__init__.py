@@ -9,8 +9,8 @@ from pathgp.solvers.base import Solver as Solver
 from pathgp.solvers.base import Status as Status
 from pathgp.solvers.cg import CG as CG
 from pathgp.solvers.cholesky import Cholesky as Cholesky
-from pathgp.solvers.preconditioners import GridBlocks as GridBlocks
-from pathgp.solvers.preconditioners import GridInverse as GridInverse
+from pathgp.solvers.grid_blocks import GridBlocks as GridBlocks
+from pathgp.solvers.grid_inverse import GridInverse as GridInverse
 from pathgp.solvers.preconditioners import PivotedCholesky as PivotedCholesky
 from pathgp.solvers.preconditioners import RandomlyPivotedCholesky as RandomlyPivotedCholesky
 from pathgp.solvers.sdd import SDD as SDD

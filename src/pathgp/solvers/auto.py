@@ -11,9 +11,11 @@ from torch import Tensor
 from pathgp.operators import Operator
 from pathgp.solvers.ap import AP, automatic_block_size
 from pathgp.solvers.base import Run, Solution, Solver, Status, column_norms
-from pathgp.solvers.cg import CG
+from pathgp.solvers.cg import CG, automatic, full_rate_float64
 from pathgp.solvers.cholesky import Cholesky
-from pathgp.solvers.preconditioners import GridBlocks, GridInverse, automatic, automatic_rank
+from pathgp.solvers.grid_blocks import GridBlocks
+from pathgp.solvers.grid_inverse import GridInverse
+from pathgp.solvers.preconditioners import automatic_rank
 from pathgp.solvers.sdd import SDD
 from pathgp.solvers.sgd import SGD
 
@@ -54,8 +56,7 @@ def rates(device: torch.device, dtype: torch.dtype) -> Rates:
     if device.type == "cpu":
         t = torch.get_num_threads()
         return Rates((60e9 if single else 30e9) * t, 30e9 * t, 30e9 * t, 8e9 * t, 0.125e9 * t, 0.0, 1e-5)
-    full = device.type == "cuda" and torch.cuda.get_device_capability(device) in ((8, 0), (9, 0), (10, 0))
-    if full:
+    if full_rate_float64(device):
         return H200
     return Rates(20e12 if single else 0.5e12, 0.5e12, 0.4e12, 0.5e12, 0.004e12, 0.1e12, 2e-3)
 
@@ -131,8 +132,8 @@ def predict_cg(H: Operator, s: int, epochs: float, r: Rates | None = None) -> fl
     n, r = H.shape[0], r or rates(H.device, H.dtype)
     choice = automatic(H)
     if isinstance(choice, GridInverse):
-        # Ten cubes of every side for its eigenvectors, and one iteration with two checks.
-        return sum(10.0 * p**3 for p in getattr(H, "sizes", ())) / r.factorise + 5.0 * product(H, s, r)
+        # Ten cubes of every side for its eigenvectors, and some iterations in the holes.
+        return sum(10.0 * p**3 for p in getattr(H, "ranks", ())) / r.factorise + 20.0 * product(H, s, r)
     k = automatic_rank(H)
     if isinstance(choice, GridBlocks):
         # A factor over the places of the other sides; an application reads some six grids in float64.

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from pathgp.operators import LatentKroneckerOperator, Operator
 from pathgp.solvers.base import Run, Solution, Solver, Status, column_norms
-from pathgp.solvers.preconditioners import Preconditioner, automatic
+from pathgp.solvers.grid_blocks import GridBlocks, smooth_side
+from pathgp.solvers.grid_inverse import GridInverse, hole_variance
+from pathgp.solvers.preconditioners import Preconditioner, RandomlyPivotedCholesky
 
 # The recurrence for the residual drifts from the truth in float32; a product every so often corrects it.
 _CHECK_EVERY = 50
 # Checks without an improvement by a percent after which a run counts as stalled.
 _PATIENCE = 6
+# Variances of holes, relative to the noise, up to which the inverse of the whole grid beats blocks and beats a factor.
+_WELL_KNOWN, _HARDLY_KNOWN = 0.3, 100.0
 
 
 @dataclass(frozen=True)
@@ -23,8 +29,8 @@ class CG(Solver):
         q = H d;  a = r.z / d.q;  x += a d;  r -= a q;  z = P^-1 r;  d = z + (r.z / previous r.z) d
 
     One epoch per iteration, six vectors of memory per column. The preconditioner P = F F^T + Sigma comes
-    from a low-rank factor of K: "auto" is a randomly pivoted Cholesky factor of automatic rank (on a complete grid the
-    exact inverse, `GridInverse`, on one with holes and a smooth side `GridBlocks`), None is none.
+    from a low-rank factor of K: "auto" is a randomly pivoted Cholesky factor of automatic rank (on a grid `GridInverse`
+    where it is complete or its holes are small, and `GridBlocks` otherwise, if a side is smooth), None is none.
     Thesis, section 2.2.4 (eq. cg).
     """
 
@@ -124,3 +130,32 @@ def _dots(a: Tensor, b: Tensor) -> Tensor:
 def _unfinished(run: Run, norms: Tensor) -> Tensor:
     """Columns to work on: those above tol under the rule "every", all non-zero ones otherwise."""
     return torch.nonzero(norms > run.tol if run.rule == "every" else norms > 0).flatten()
+
+
+def automatic(H: Operator) -> Preconditioner:
+    """What "auto" means: a randomly pivoted Cholesky factor, or what grids have to offer.
+
+    `GridInverse` where nothing is missing or neighbours tell what is, to a part of the noise: 5 to 20 iterations where
+    a low-rank factor takes hundreds. Otherwise `GridBlocks` along a side of few directions, which wide holes do not
+    trouble; without such a side `GridInverse` again, up to a hundredfold of the noise.
+    """
+    if not isinstance(H, LatentKroneckerOperator):
+        return RandomlyPivotedCholesky()
+    # Matrices, their eigenvectors and copies.
+    fits = 3 * 8 * sum(p * r for p, r in zip(H.sizes, H.ranks, strict=True)) <= H.memory // 2
+    unknown = math.inf
+    if fits and H.noise.ndim == 0:
+        complete = H.shape[0] == math.prod(H.sizes)
+        unknown = 0.0 if complete else hole_variance(H) if full_rate_float64(H.device) else math.inf
+    if unknown <= _WELL_KNOWN:
+        return GridInverse()
+    if smooth_side(H) is not None:
+        return GridBlocks()
+    return GridInverse() if unknown <= _HARDLY_KNOWN else RandomlyPivotedCholesky()
+
+
+def full_rate_float64(device: torch.device) -> bool:
+    """Whether a device multiplies in float64 at half the rate of float32 or more: CPUs, and GPUs for data centres."""
+    return device.type == "cpu" or (
+        device.type == "cuda" and torch.cuda.get_device_capability(device) in ((8, 0), (9, 0), (10, 0))
+    )
