@@ -24,6 +24,7 @@ import json
 import math
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -134,14 +135,14 @@ def scores(posterior: Posterior, problem: Problem) -> dict[str, Any]:
     found = {"rmse": rmse(problem.y_test, mean), "nll": nll(problem.y_test, mean, variance)}
     if problem.truth is not None:
         error = problem.truth - mean
-        spread = (variance - float(problem.gp.noise) ** 2).clamp_min(1e-12).sqrt()
+        spread = (variance - float(problem.gp.noise.detach()) ** 2).clamp_min(1e-12).sqrt()
         found["rmse of f"] = rmse(problem.truth, mean)
         found["coverage of f"] = float((error.abs() <= 1.96 * spread).double().mean())
     return found
 
 
-def climb(problem: Problem, name: str, limit: float, backend: str, precision: str) -> list[dict[str, Any]]:
-    """Down the ladder of tolerances until the time is over."""
+def climb(problem: Problem, name: str, limit: float, backend: str, precision: str) -> Iterator[list[dict[str, Any]]]:
+    """Down the ladder of tolerances until the time is over; the rows so far after every rung."""
     device = problem.X.device
     settings = Settings.read(SOLVERS[name], LADDER[0], None, backend, None, precision=precision)
     generator = torch.Generator().manual_seed(1)
@@ -200,12 +201,12 @@ def climb(problem: Problem, name: str, limit: float, backend: str, precision: st
             }
         )
         print(table([{key: value for key, value in rows[-1].items() if key != "note"}]), flush=True)
+        tightest = rows[-1]["nll"]
+        enough = next(row["seconds"] for row in rows if row["nll"] <= tightest + 0.02)
+        print(f"{problem.name} {name}: NLL within 0.02 of {tightest:.3f} after {enough:.0f} s", flush=True)
+        yield [{**row, "seconds until nll within 0.02": enough} for row in rows]
         if not solution.converged:
             break
-    tightest = rows[-1]["nll"]
-    enough = next(row["seconds"] for row in rows if row["nll"] <= tightest + 0.02)
-    print(f"{problem.name} {name}: NLL within 0.02 of {tightest:.3f} after {enough:.0f} s", flush=True)
-    return [{**row, "seconds until nll within 0.02": enough} for row in rows]
 
 
 def _wait(device: torch.device) -> None:
@@ -242,9 +243,9 @@ def main() -> None:
     for name in options.problems:
         problem = build(name, options.rows, device)
         for solver in options.solvers:
-            found = climb(problem, solver, options.time_limit, options.backend, options.precision)
-            rows = list((stored(device) | {key(row): row for row in found}).values())
-            written = write(f"million_{device}", rows, samples=SAMPLES, features=FEATURES)
+            for found in climb(problem, solver, options.time_limit, options.backend, options.precision):
+                rows = list((stored(device) | {key(row): row for row in found}).values())
+                written = write(f"million_{device}", rows, samples=SAMPLES, features=FEATURES)
     shown = ("problem", "n", "solver", "precision", "tol", "seconds", "epochs", "residual", "rmse", "nll")
     print(table([{name: row[name] for name in shown} for row in stored(device).values()]))
     print("written to", written)

@@ -16,9 +16,9 @@ from pathgp.solvers.base import Run
 from pathgp.solvers.preconditioners import Preconditioner
 
 # What an application leaves of the residual, relative to the tolerance; where that is zero; and where many follow.
-_PART, _FINEST, _LINEAR = 0.3, 1e-7, 1e-3
-# Iterations before the first look at the residual.
-_FIRST = 3
+_PART, _FINEST, _LINEAR = 0.5, 1e-7, 1e-3
+# Iterations before the first look at the residual, and the most until the next one.
+_FIRST, _MOST = 3, 10
 # Holes that are looked at, and observed cells beside each along every side.
 _HOLES, _NEAR = 64, 8
 
@@ -87,8 +87,8 @@ def _filled(run: Run, H: LatentKroneckerOperator, weights: _Weights, holes: Tens
         target = target.minimum(_LINEAR * torch.linalg.vector_norm(b, dim=0))
     x, e = split(weights(H.scatter(b)))
     run.epochs += each
-    d, energy, iterations = -e, e.square().sum(0), 0
-    goal = torch.full_like(energy, torch.inf)
+    d, energy = -e, e.square().sum(0)
+    iterations, look, last, seen = 0, _FIRST, 0, energy
     while len(holes) and run.affords(each + check):
         outside, inside = split(weights(scattered(d, holes, H.sizes)))
         run.epochs += each
@@ -98,15 +98,20 @@ def _filled(run: Run, H: LatentKroneckerOperator, weights: _Weights, holes: Tens
         before, energy = energy, e.square().sum(0)
         d = _ratio(energy, before) * d - e
         iterations += 1
-        if iterations < _FIRST or bool((energy.sqrt() > goal).any()):
+        if iterations < look:
             continue
-        left = H.gather(H.multiply(scattered(e.to(H.dtype), holes, H.sizes)))
+        # Scaled to one: processors take long over the subnormal numbers that small ones lead to.
+        size = energy.sqrt()
+        left = H.gather(H.multiply(scattered((e * _ratio(torch.ones_like(size), size)).to(H.dtype), holes, H.sizes)))
         run.epochs += check
-        residual = torch.linalg.vector_norm(left, dim=0, dtype=torch.float64)
-        if not bool((residual > target).any()):
+        residual = size * torch.linalg.vector_norm(left, dim=0, dtype=torch.float64)
+        excess = float((residual / target).max())
+        if not excess > 1.0:
             break
-        # Where the residual will be small enough if it goes on falling with what is left in the holes.
-        goal = energy.sqrt() * _ratio(0.5 * target, residual)
+        # The residual falls faster than |e|: look again after half the iterations that |e| would take.
+        fall = -math.log(max(float(_ratio(energy, seen).max()), 1e-300)) / (iterations - last)
+        look = iterations + (min(_MOST, max(1, round(math.log(excess) / fall))) if fall > 0 else _MOST)
+        seen, last = energy, iterations
     return x
 
 
