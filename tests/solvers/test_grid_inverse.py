@@ -137,11 +137,26 @@ def test_a_budget_counts_the_applications() -> None:
         assert CG(GridInverse()).solve(H, B, tol=1e-12, max_epochs=budget).epochs <= budget
 
 
+def test_a_small_budget_gets_somewhere() -> None:
+    """Holes that are half filled are worth nothing; other iterations fall step by step."""
+    source = torch.Generator().manual_seed(0)
+    factors = [torch.linspace(0.0, 1.0, p, dtype=torch.float64).unsqueeze(1) for p in (60, 50)]
+    observed = torch.rand(60, 50, generator=source) < 0.7
+    H = LatentKroneckerOperator([kernels.Matern(1.5, 0.3)] * 2, factors, observed, 0.1)
+    B = torch.randn(H.shape[0], 3, generator=source, dtype=torch.float64)
+    unfinished, small = (CG(way).solve(H, B, max_epochs=10.0, generator=source) for way in (GridInverse(), "auto"))
+    assert small.epochs <= 10.0
+    assert float(unfinished.residual.min()) > 0.99
+    assert float(small.residual.max()) < 0.5
+    assert CG().solve(H, B).note.startswith("inverse on the whole grid")
+
+
 def test_what_automatic_means() -> None:
-    """Complete or known: the inverse. Wide holes, or noise of every cell: a factor."""
+    """Complete or known: the inverse. Wide holes, few epochs, or noise of every cell: a factor."""
     n = grid(2)[0].shape[0]
     assert automatic(grid(2)[0]) == GridInverse()
     assert automatic(grid(2, missing=0.1)[0]) == GridInverse()
+    assert automatic(grid(2, missing=0.1)[0], epochs=10.0) == RandomlyPivotedCholesky()
     assert automatic(grid(2, missing=0.8, noise=0.01)[0]) == RandomlyPivotedCholesky()
     per_cell = torch.linspace(0.1, 0.5, n, dtype=torch.float64)
     assert automatic(grid(2, noise=per_cell)[0]) == RandomlyPivotedCholesky()

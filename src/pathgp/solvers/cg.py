@@ -20,6 +20,8 @@ _CHECK_EVERY = 50
 _PATIENCE = 6
 # Variances of holes, relative to the noise, up to which the inverse of the whole grid beats blocks and beats a factor.
 _WELL_KNOWN, _HARDLY_KNOWN = 0.3, 100.0
+# Epochs that the holes may take to fill.
+_ENOUGH = 100.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class CG(Solver):
             )
 
     def _solve(self, run: Run, residual: Tensor) -> Solution:
-        choice = automatic(run.H) if isinstance(self.preconditioner, str) else self.preconditioner
+        left = run.max_epochs - run.epochs
+        choice = automatic(run.H, left) if isinstance(self.preconditioner, str) else self.preconditioner
         each = 0.0 if choice is None else choice.applied(run.H)
         if not run.affords(1.0 if choice is None else 1.0 + choice.cost(run.H) + each):
             return run.finish(run.start, Status.BUDGET_EXHAUSTED, repr(self), "the budget is below one iteration")
@@ -132,12 +135,13 @@ def _unfinished(run: Run, norms: Tensor) -> Tensor:
     return torch.nonzero(norms > run.tol if run.rule == "every" else norms > 0).flatten()
 
 
-def automatic(H: Operator) -> Preconditioner:
-    """What "auto" means: a randomly pivoted Cholesky factor, or what grids have to offer.
+def automatic(H: Operator, epochs: float = math.inf) -> Preconditioner:
+    """What "auto" means on a budget: a randomly pivoted Cholesky factor, or what grids have to offer.
 
     `GridInverse` where nothing is missing or neighbours tell what is, to a part of the noise: 5 to 20 iterations where
     a low-rank factor takes hundreds. Otherwise `GridBlocks` along a side of few directions, which wide holes do not
-    trouble; without such a side `GridInverse` again, up to a hundredfold of the noise.
+    trouble; without such a side `GridInverse` again, up to a hundredfold of the noise. With few epochs nothing that has
+    to be finished.
     """
     if not isinstance(H, LatentKroneckerOperator):
         return RandomlyPivotedCholesky()
@@ -145,8 +149,10 @@ def automatic(H: Operator) -> Preconditioner:
     fits = 3 * 8 * sum(p * r for p, r in zip(H.sizes, H.ranks, strict=True)) <= H.memory // 2
     unknown = math.inf
     if fits and H.noise.ndim == 0:
-        complete = H.shape[0] == math.prod(H.sizes)
-        unknown = 0.0 if complete else hole_variance(H) if full_rate_float64(H.device) else math.inf
+        if H.shape[0] == math.prod(H.sizes):
+            return GridInverse()
+        if full_rate_float64(H.device) and epochs >= _ENOUGH:
+            unknown = hole_variance(H)
     if unknown <= _WELL_KNOWN:
         return GridInverse()
     if smooth_side(H) is not None:

@@ -39,7 +39,8 @@ class GridInverse(Preconditioner):
     M_hh^-1 is the covariance of observations in the holes given those outside. Its condition number is at most one plus
     the largest posterior variance of all directions in the holes over the noise, however large the prior's is: a few
     iterations where holes are scattered, many where they are wide. What is left in the holes, e = M_ho b + M_hh v, is a
-    residual of K_oh e outside, which decides when to stop. In float64: M is as ill-conditioned as H.
+    residual of K_oh e outside, which decides when to stop. It is large at first: with a budget of few epochs nothing is
+    won. In float64: M is as ill-conditioned as H.
 
     An iteration takes as many multiplications as a product, for sides without a root twice as many, in float64. Noise
     that differs between cells is replaced by its mean.
@@ -62,9 +63,8 @@ class GridInverse(Preconditioner):
 
         def apply(R: Tensor) -> Tensor:
             parts = R.split(H.columns_at_once(), 1)
-            return torch.cat([_filled(run, H, weights, holes, B, B.shape[1] / R.shape[1]) for B in parts], 1).to(
-                R.dtype
-            )
+            found = [_filled(run, H, weights, holes, B, B.shape[1] / R.shape[1]) for B in parts]
+            return torch.cat(found, 1).to(R.dtype)
 
         missing = len(holes) / math.prod(H.sizes)
         return apply, f"inverse on the whole grid, {100 * missing:.0f} % of it missing"
