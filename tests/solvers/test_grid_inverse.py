@@ -162,6 +162,18 @@ def test_what_automatic_means() -> None:
     assert automatic(grid(2, noise=per_cell)[0]) == RandomlyPivotedCholesky()
 
 
+def test_a_side_too_long_for_its_eigenvectors() -> None:
+    """Their time grows with the cube of the side, that of products with its square."""
+    source = torch.Generator().manual_seed(0)
+    choices = []
+    for p in (400, 3000):
+        factors = [torch.rand(size, 1, generator=source) for size in (p, 4)]
+        observed = torch.rand(p, 4, generator=source) < 0.9
+        H = LatentKroneckerOperator([kernels.Matern(0.5, 0.5)] * 2, factors, observed, 0.5)
+        choices.append(automatic(H))
+    assert choices == [GridInverse(), RandomlyPivotedCholesky()]
+
+
 def test_auto_says_that_a_complete_grid_is_solved_through_its_factors() -> None:
     H, B = grid(2)
     solution = Auto().solve(H, B)

@@ -151,7 +151,9 @@ def automatic(H: Operator, epochs: float = math.inf) -> Preconditioner:
     if fits and H.noise.ndim == 0:
         if H.shape[0] == math.prod(H.sizes):
             return GridInverse()
-        if full_rate_float64(H.device) and epochs >= _ENOUGH:
+        # Some ten cubes of a side for its eigenvectors, beside a hundred products with a few columns.
+        cheap = 10.0 * sum(p**3 for p, r in zip(H.sizes, H.ranks, strict=True) if r == p) <= 3200.0 * H.entries
+        if cheap and full_rate_float64(H.device) and epochs >= _ENOUGH:
             unknown = hole_variance(H)
     if unknown <= _WELL_KNOWN:
         return GridInverse()
