@@ -2,9 +2,10 @@
 
     python benchmarks/holes.py [NAME ...] [--cut 400] [--columns 11] [--limit 500] [--device cpu]
 
-The fields are those of climate.py, each at two sets of hyperparameters, and the learning curves of MiniBooNE at those
-of an early and of the last step of a fit. Systems of the values and of noise, to 0.01 from zero. *holes*: the average
-variance of a hole given some observed cells near it, relative to the noise, which decides what "auto" takes.
+The fields are those of climate.py and the learning curves of MiniBooNE, at hyperparameters of the size that fits go
+through, with more noise and with less, or with fewer cells missing and with more. Systems of the values and of noise,
+to 0.01 from zero. *holes*: the average variance of a hole given some observed cells near it, relative to the noise,
+which decides what "auto" takes.
 """
 
 from __future__ import annotations

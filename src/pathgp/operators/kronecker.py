@@ -235,7 +235,7 @@ class LatentKroneckerOperator(Operator):
     def _along(self, matrices: Sequence[Tensor | None], grid: Tensor, backwards: bool = False) -> Tensor:
         """Narrow matrices applied along their sides, the strongest reduction first (``backwards``: last)."""
         for i in reversed(self._order) if backwards else self._order:
-            grid = along_sides([matrices[i] if m == i else None for m in range(len(self.sizes))], grid)
+            grid = along_side(matrices[i], i, grid)
         return grid
 
     def _ready(self, side: int) -> KernelOperator | Tensor:
@@ -322,3 +322,8 @@ def along_sides(matrices: Sequence[KernelOperator | Tensor | None], grid: Tensor
             grid = product.view(matrix.shape[0], *unfolded.shape[1:]).movedim(0, i)
         grid = grid.reshape(*shape[:i], matrix.shape[0], *shape[i + 1 :])
     return grid
+
+
+def along_side(matrix: Tensor | None, side: int, grid: Tensor) -> Tensor:
+    """The same along one side."""
+    return along_sides([matrix if m == side else None for m in range(grid.ndim - 1)], grid)

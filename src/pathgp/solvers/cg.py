@@ -138,7 +138,7 @@ def _unfinished(run: Run, norms: Tensor) -> Tensor:
 def automatic(H: Operator, epochs: float = math.inf) -> Preconditioner:
     """What "auto" means on a budget: a randomly pivoted Cholesky factor, or what grids have to offer.
 
-    `GridInverse` where nothing is missing or neighbours tell what is, to a part of the noise: 5 to 20 iterations where
+    `GridInverse` where nothing is missing or neighbours tell what is, to a part of the noise: 5 to 30 iterations where
     a low-rank factor takes hundreds. Otherwise `GridBlocks` along a side of few directions, which wide holes do not
     trouble; without such a side `GridInverse` again, up to a hundredfold of the noise. With few epochs nothing that has
     to be finished.

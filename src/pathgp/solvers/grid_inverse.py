@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pathgp.operators import LatentKroneckerOperator, Operator
-from pathgp.operators.kronecker import along_sides, scattered
+from pathgp.operators.kronecker import along_side, scattered
 from pathgp.solvers.base import Run
 from pathgp.solvers.preconditioners import Preconditioner
 
@@ -51,14 +51,11 @@ class GridInverse(Preconditioner):
 
     def applied(self, H: Operator) -> float:
         """The least: none or one iteration."""
-        if not isinstance(H, LatentKroneckerOperator):
-            raise ValueError(f"GridInverse is for grids, not for {type(H).__name__}")
+        H = _grid(H)
         return _iteration(H) * (1.0 if H.shape[0] == math.prod(H.sizes) else 2.0)
 
     def build(self, run: Run) -> tuple[Callable[[Tensor], Tensor], str]:
-        H = run.H
-        if not isinstance(H, LatentKroneckerOperator):
-            raise ValueError(f"GridInverse is for grids, not for {type(H).__name__}")
+        H = _grid(run.H)
         weights, holes = _weights(H), _holes(H)
 
         def apply(R: Tensor) -> Tensor:
@@ -71,6 +68,12 @@ class GridInverse(Preconditioner):
 
     def _pivots(self, run: Run, left: Tensor, num: int) -> Tensor:
         raise NotImplementedError("GridInverse has no pivots")
+
+
+def _grid(H: Operator) -> LatentKroneckerOperator:
+    if not isinstance(H, LatentKroneckerOperator):
+        raise ValueError(f"GridInverse is for grids, not for {type(H).__name__}")
+    return H
 
 
 def _filled(run: Run, H: LatentKroneckerOperator, weights: _Weights, holes: Tensor, B: Tensor, share: float) -> Tensor:
@@ -131,10 +134,10 @@ def _weights(H: LatentKroneckerOperator) -> _Weights:
     def weights(grid: Tensor) -> Tensor:
         inner = grid
         for side in order:
-            inner = _along(vectors[side].T, side, inner)
+            inner = along_side(vectors[side].T, side, inner)
         inner = D * inner
         for side in reversed(order):
-            inner = _along(vectors[side], side, inner)
+            inner = along_side(vectors[side], side, inner)
         return (grid - inner) / noise
 
     return weights
@@ -143,10 +146,6 @@ def _weights(H: LatentKroneckerOperator) -> _Weights:
 def _order(H: LatentKroneckerOperator) -> list[int]:
     """The strongest reduction first."""
     return sorted(range(len(H.sizes)), key=lambda side: H.ranks[side] / H.sizes[side])
-
-
-def _along(matrix: Tensor, side: int, grid: Tensor) -> Tensor:
-    return along_sides([matrix if m == side else None for m in range(grid.ndim - 1)], grid)
 
 
 def _iteration(H: LatentKroneckerOperator) -> float:
