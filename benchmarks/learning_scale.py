@@ -1,6 +1,7 @@
 """Learning at scale: 30 steps of Adam at 0.03 with 10 products with H per step, as in section 5.4 of the thesis.
 
     python benchmarks/learning_scale.py [PROBLEM] [--rows 391386] [--steps 30] [--budget 10] [--solver ap]
+                                         [--precision high]
 
 The problems are those of million.py. Pathwise estimator, warm starts, 64 probes; the start is the average of exact fits
 of small neighbourhoods (real data), or twice the true values (known data). Residuals per step as in figure 5.9, test
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--budget", type=float, default=10.0, help="epochs per step")
     parser.add_argument("--solver", default="ap")
+    parser.add_argument("--precision", choices=("high", "medium", "low"), default="high")
     options = parser.parse_args()
     device = device_name()
     problem = build(options.problem, options.rows, device)
@@ -54,6 +56,7 @@ def main() -> None:
         print(len(told), told[-1], flush=True)
 
     common = {"solver": options.solver, "samples": 64, "features": 512, "max_epochs": options.budget}
+    common["precision"] = options.precision
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pathgp.ConvergenceWarning)
         before = score(gp.condition(problem.X, problem.y, **common, generator=_seeded()), problem)
@@ -72,6 +75,7 @@ def main() -> None:
         )
     after = score(gp.posterior, problem)
     facts = {"problem": problem.name, "n": len(problem.X), "steps": options.steps, "budget": options.budget}
+    facts["precision"] = options.precision
     shown = {"seconds": took, **{f"{key} before": value for key, value in before.items()}}
     shown |= {f"{key} after": value for key, value in after.items()}
     print(table([facts | shown]))

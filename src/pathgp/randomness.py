@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
+
+# Numbers that a CPU draws in about a quarter of a second.
+_MANY = 10_000_000
 
 
 def as_generator(generator: torch.Generator | None) -> torch.Generator:
@@ -23,14 +28,19 @@ def repeating_seed(generator: torch.Generator) -> int | None:
     return seed if torch.equal(fresh.get_state(), generator.get_state()) else None
 
 
-def offspring(generator: torch.Generator) -> torch.Generator:
+def offspring(generator: torch.Generator, device: torch.device | None = None) -> torch.Generator:
     """A generator whose numbers have nothing to do with those that others drew from the same seed."""
     seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-    return torch.Generator(generator.device).manual_seed(seed)
+    return torch.Generator(device or generator.device).manual_seed(seed)
 
 
 def normal(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Standard normal draws on ``device``, made where the generator lives (a CPU generator serves all)."""
+    """Standard normal draws on ``device``, made where the generator lives (a CPU generator serves all).
+
+    So many that a CPU would take seconds over them are made on the device, from a seed that the generator gives.
+    """
+    if math.prod(shape) > _MANY and device.type != generator.device.type:
+        generator = offspring(generator, device)
     return torch.randn(shape, generator=generator, dtype=dtype, device=generator.device).to(device)
 
 

@@ -23,3 +23,16 @@ def test_a_factor_of_a_matrix_that_is_singular_up_to_rounding(block: int, enough
     torch.testing.assert_close(rest.diagonal(), left, rtol=0, atol=1e-11)
     assert float(torch.linalg.eigvalsh(rest).min()) > -1e-11
     assert float(rest.abs().max()) <= float(left.max()) + 1e-11
+
+
+@pytest.mark.parametrize("share", [1e-4, 1e-7])
+def test_no_variance_above_what_may_be_dropped(share: float) -> None:
+    """A point far from all others has its variance to itself, which hardly shows in the mean."""
+    X = torch.cat([torch.linspace(0.0, 1.0, 2000, dtype=torch.float64), torch.tensor([9.0], dtype=torch.float64)])
+    kernel = kernels.SquaredExponential(0.1).requires_grad_(False)
+    K = kernel(X.unsqueeze(1))
+    choose = random_pivots(torch.Generator().manual_seed(0), 8)
+    F, left = partial_cholesky(lambda index: K[:, index].clone(), K.diagonal().clone(), 300, choose, 1e-2, share)
+    assert float(left.max()) <= share
+    assert float((K - F @ F.T).abs().max()) <= 10 * share
+    assert F.shape[1] < 40

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from pathgp.kernels import Kernel
 from pathgp.models.standardise import Standardisation
-from pathgp.operators.kronecker import along_sides
+from pathgp.operators.kronecker import along_sides, unravelled
 from pathgp.randomness import normal, offspring
 from pathgp.solvers.cholesky import factorise
 
@@ -69,7 +70,7 @@ class GridObservations:
     def scaling(self) -> Standardisation:
         return self.scalings[0]
 
-    @property
+    @cached_property
     def cells(self) -> Tensor:
         """The numbers of the observed cells (n,)."""
         return self.observed.flatten().nonzero().flatten()
@@ -85,7 +86,7 @@ class GridObservations:
         return self._at_cells(self.factors)
 
     def _at_cells(self, factors: list[Tensor]) -> Tensor:
-        places = torch.unravel_index(self.cells, tuple(self.observed.shape))
+        places = unravelled(self.cells, self.observed.shape)
         return torch.cat([F[place] for F, place in zip(factors, places, strict=True)], 1)
 
     def targets(self, mean: Tensor) -> Tensor:
@@ -131,6 +132,8 @@ class GridPrior:
 
     def extended(self, shapes: Sequence[tuple[int, int]], generator: torch.Generator) -> Tensor:
         """w with fresh numbers in all new blocks; ``shapes``: old and new entries of every side."""
+        if not any(b for _, b in shapes):
+            return self.w
         # w itself may come from the same seed: its numbers must not appear again in the new blocks.
         source = offspring(generator)
         fresh = normal((*(a + b for a, b in shapes), self.w.shape[-1]), source, self.w.dtype, self.w.device)
@@ -181,7 +184,7 @@ def require_roots(data: GridObservations, budget: int) -> None:
 def cells(sides: Sequence[Tensor]) -> Tensor:
     """The inputs of all cells of a grid, row by row: (g_1 ... g_k, d_1 + ... + d_k)."""
     shape = torch.Size([len(G) for G in sides])
-    places = torch.unravel_index(torch.arange(shape.numel(), device=sides[0].device), shape)
+    places = unravelled(torch.arange(shape.numel(), device=sides[0].device), shape)
     return torch.cat([G[place] for G, place in zip(sides, places, strict=True)], 1)
 
 

@@ -82,7 +82,7 @@ class LatentKroneckerOperator(Operator):
         self._order = sorted(reduced, key=lambda i: self.ranks[i] / self.sizes[i])
         self.entries = self._multiplications()
         # Where every observed cell lies along each side.
-        self._places = torch.unravel_index(self.cells, self.sizes)
+        self._places = unravelled(self.cells, self.sizes)
 
     def __matmul__(self, V: Tensor) -> Tensor:
         self._check(V, self.shape[0], "V")
@@ -193,7 +193,7 @@ class LatentKroneckerOperator(Operator):
         others = [m for m in range(len(self.sizes)) if m != side]
         sizes = [self.sizes[m] for m in others]
         cells = torch.arange(math.prod(sizes), device=self.device)
-        places = torch.unravel_index(cells, sizes)
+        places = unravelled(cells, sizes)
         pairs = [(self.factors[m], place) for m, place in zip(others, places, strict=True)]
 
         def columns(index: Tensor) -> Tensor:
@@ -267,7 +267,8 @@ class LatentKroneckerOperator(Operator):
 def _root(kernel: Kernel, F: Tensor, most: int, memory: int) -> Tensor | None:
     """B (p, r) in float64 with K = B B^T up to rounding in the dtype of F, or None where r exceeds ``most``.
 
-    No entry of K - B B^T is larger than the rounding of the largest variance. Time O(p r^2); always the same pivots.
+    No entry of K - B B^T is larger than the rounding of the largest variance, and the matrix no larger than one of
+    rounding errors, whose norm grows as sqrt(p). Time O(p r^2); always the same pivots.
     """
     p, X = len(F), F.to(torch.float64)
     if p < _SMALLEST:
@@ -281,11 +282,14 @@ def _root(kernel: Kernel, F: Tensor, most: int, memory: int) -> Tensor | None:
             # A spectrum that is gone after so many values has lost most of itself after a quarter of them.
             choose = random_pivots(torch.Generator().manual_seed(0), _PIVOTS)
             largest = min(max(columns + 1, min(p, _PIVOTS)), max(1, memory // (3 * 8 * p)))
-            B, left = partial_cholesky(lambda index: kernel(X, X[index]), variances, largest, choose, limit / p, limit)
+            enough = limit / math.sqrt(p)
+            B, left = partial_cholesky(lambda index: kernel(X, X[index]), variances, largest, choose, enough, limit)
+            if float(left.max()) <= limit:
+                break
             if float(left.mean()) > 0.1 * float(variances.mean()):
                 return None
-    if float(left.max()) > limit:
-        return None
+        else:
+            return None
     # Pivots give a few columns more than needed: those of B B^T's eigenvectors are the fewest.
     values, vectors = torch.linalg.eigh(B.T @ B)
     keep = values > limit
@@ -295,6 +299,15 @@ def _root(kernel: Kernel, F: Tensor, most: int, memory: int) -> Tensor | None:
 def _turned(grid: Tensor, side: int) -> Tensor:
     """A grid unfolded along one side: (p_side, everything else)."""
     return grid.movedim(side, 0).reshape(grid.shape[side], -1)
+
+
+def unravelled(cells: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """Where cells lie along every side, from their numbers (torch.unravel_index takes seconds for its first answer)."""
+    places = []
+    for p in reversed(sizes):
+        places.append(cells % p)
+        cells = cells // p
+    return places[::-1]
 
 
 def scattered(V: Tensor, cells: Tensor, sizes: Sequence[int]) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -20,7 +21,8 @@ def partial_cholesky(
     """F (n, r) with r up to ``largest``, and the diagonal of K - F F^T (n,), never negative; all in float64.
 
     Time O(n r^2), memory O(n r). K - F F^T is positive semi-definite: none of its entries exceeds its largest variance.
-    Ends when the mean variance left is not above ``enough``. Harbrecht et al. (2012), Chen et al. (2023).
+    Ends when the mean variance left is not above ``enough``, and the largest not above ``drop`` where that is given.
+    Harbrecht et al. (2012), Chen et al. (2023).
 
     Args:
         columns: K[:, index] in float64 for an index.
@@ -33,7 +35,8 @@ def partial_cholesky(
     """
     factor = torch.zeros(len(variances), largest, dtype=torch.float64, device=variances.device)
     left, filled, rounding = variances.clone(), 0, max(rounding, 1e-14) * float(variances.max())
-    while filled < largest and float(left.mean()) > max(enough, 1e-14 * float(variances.mean())):
+    enough, most = max(enough, 1e-14 * float(variances.mean())), drop or math.inf
+    while filled < largest and (float(left.mean()) > enough or float(left.max()) > most):
         pivots = choose(left, largest - filled)
         new = columns(pivots)
         new -= factor[:, :filled] @ factor[pivots, :filled].T

@@ -15,7 +15,7 @@ from pathgp.solvers.cg import CG, automatic, full_rate_float64
 from pathgp.solvers.cholesky import Cholesky
 from pathgp.solvers.grid_blocks import GridBlocks
 from pathgp.solvers.grid_inverse import GridInverse
-from pathgp.solvers.preconditioners import automatic_rank
+from pathgp.solvers.preconditioners import Preconditioner, automatic_rank
 from pathgp.solvers.sdd import SDD
 from pathgp.solvers.sgd import SGD
 
@@ -73,14 +73,15 @@ class Auto(Solver):
     """
 
     def _solve(self, run: Run, residual: Tensor) -> Solution:
-        needed = digits(run, residual)
+        needed, s = digits(run, residual), run.b.shape[1]
+        preconditioner = automatic(run.H, run.max_epochs - run.epochs)
         seconds: dict[Solver, float] = {
-            AP(): predict_ap(run.H, run.b.shape[1], EPOCHS_LEAST + EPOCHS_AP * needed),
-            CG(): predict_cg(run.H, run.b.shape[1], EPOCHS_LEAST + EPOCHS_CG * needed),
+            AP(): predict_ap(run.H, s, EPOCHS_LEAST + EPOCHS_AP * needed),
+            CG(preconditioner): predict_cg(run.H, s, EPOCHS_LEAST + EPOCHS_CG * needed, choice=preconditioner),
         }
         excluded = cholesky_excluded(run)
         if not excluded:
-            seconds[Cholesky()] = predict_cholesky(run.H, run.b.shape[1])
+            seconds[Cholesky()] = predict_cholesky(run.H, s)
         choice, *others = sorted(seconds, key=lambda solver: seconds[solver])
         reasons = [f"{_name(choice)}: about {seconds[choice]:.2g} s predicted"]
         reasons += [f"{_name(other)} {seconds[other]:.2g} s" for other in others]
@@ -127,10 +128,11 @@ def predict_ap(H: Operator, s: int, epochs: float, r: Rates | None = None) -> fl
     return epochs * (H.cost(b) * blocks * product(H, s, r) + evaluate + turns * factorise)
 
 
-def predict_cg(H: Operator, s: int, epochs: float, r: Rates | None = None) -> float:
-    """A factor of rank k, once, 128 columns at a time; each epoch a product with H and two with the factor."""
-    n, r = H.shape[0], r or rates(H.device, H.dtype)
-    choice = automatic(H)
+def predict_cg(
+    H: Operator, s: int, epochs: float, r: Rates | None = None, choice: Preconditioner | None = None
+) -> float:
+    """By preconditioner. A factor of rank k, once, 128 columns at a time; each epoch a product with H and two with the factor."""
+    n, r, choice = H.shape[0], r or rates(H.device, H.dtype), choice or automatic(H)
     if isinstance(choice, GridInverse):
         # Ten cubes of every side for its eigenvectors, and some iterations in the holes.
         return sum(10.0 * p**3 for p in getattr(H, "ranks", ())) / r.factorise + 20.0 * product(H, s, r)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pathgp.operators import LatentKroneckerOperator, Operator
-from pathgp.operators.kronecker import along_side, scattered
+from pathgp.operators.kronecker import along_side, scattered, unravelled
 from pathgp.solvers.base import Run
 from pathgp.solvers.preconditioners import Preconditioner
 
@@ -172,7 +172,7 @@ def hole_variance(H: LatentKroneckerOperator) -> float:
     holes, noise = _holes(H), float(H.noise.mean())
     source = torch.Generator().manual_seed(0)
     chosen = holes[torch.randperm(len(holes), generator=source)[:_HOLES].to(H.device)]
-    places = torch.unravel_index(chosen, H.sizes)
+    places = unravelled(chosen, H.sizes)
     observed = torch.zeros(math.prod(H.sizes), dtype=torch.bool, device=H.device)
     observed[H.cells] = True
     observed = observed.view(H.sizes)
