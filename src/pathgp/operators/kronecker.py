@@ -23,7 +23,7 @@ from pathgp.operators.memory import memory_budget, spans, tile_edge
 # Sides below this size are not worth a root.
 _SMALLEST = 32
 # Columns of a factor that exist at once while its root is looked for.
-_PIVOTS = 64
+_PIVOTS = 128
 
 
 class LatentKroneckerOperator(Operator):

@@ -131,7 +131,10 @@ def predict_ap(H: Operator, s: int, epochs: float, r: Rates | None = None) -> fl
 def predict_cg(
     H: Operator, s: int, epochs: float, r: Rates | None = None, choice: Preconditioner | None = None
 ) -> float:
-    """By preconditioner. A factor of rank k, once, 128 columns at a time; each epoch a product with H and two with the factor."""
+    """A factor of rank k, once, 128 columns at a time; each epoch a product with H and two with the factor.
+
+    ``choice``: the preconditioner; by default what `automatic` takes.
+    """
     n, r, choice = H.shape[0], r or rates(H.device, H.dtype), choice or automatic(H)
     if isinstance(choice, GridInverse):
         # Ten cubes of every side for its eigenvectors, and some iterations in the holes.
