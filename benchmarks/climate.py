@@ -19,8 +19,8 @@ scale. Adam at 0.1 from GPyTorch's initial values, solves to 0.01, ``--probes`` 
 float32; then mean, variance and 64 samples of all cells. Seconds are of all this; memory is the peak above what was
 held before (GPU: of the allocator, CPU: of the process).
 
-Beside it a sparse variational GP of GPyTorch with the same kernel, ``--sparse`` inducing points that begin at random
-observed cells, batches of 1,000 and Adam at 0.01, which is given the same seconds for its steps (0: none).
+Beside it a sparse variational GP of GPyTorch with the same kernel and ``--sparse`` inducing points, which is given the
+same seconds for its steps (0: none): see sparse.py.
 
 ``--cut N`` takes N entries of every side, for trying things out: the first of time, evenly spaced ones elsewhere. Rows
 add up in the file, and those it holds are not measured again.
@@ -41,18 +41,18 @@ import numpy as np
 import torch
 from break_even import Peak
 from data import folder
-from lcbench import DEFAULT, PRECONDITIONERS, RATE, SAMPLES, TOL
+from lcbench import DEFAULT, PRECONDITIONERS, RATE, SAMPLES, TOL, scores
 from recording import RESULTS, device_name, seconds, table, write
+from sparse import method
+from sparse import sparse as variational
 from torch import Tensor
 
 import pathgp
 from pathgp import kernels
-from pathgp.metrics import coverage, nll, rmse
 from pathgp.models.grid import root
 from pathgp.operators.kronecker import along_sides
 
 NOISE = 0.1
-BATCH, SPARSE_RATE = 1000, 0.01
 
 
 @dataclass(frozen=True)
@@ -203,15 +203,20 @@ def cells(field: Field, chosen: Tensor) -> Tensor:
 
 
 def sparse(field: Field, given: Tensor, test: Tensor, allowed: float, inducing: int, seed: int) -> dict[str, Any]:
-    """GPyTorch's variational GP for ``allowed`` seconds of steps, scored; a failure is recorded as one."""
-    try:
-        import gpytorch
-        from gpytorch.kernels import MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
-    except ImportError:
-        raise SystemExit("this comparison needs GPyTorch: pip install gpytorch, or --sparse 0") from None
-    torch.manual_seed(seed)
+    """GPyTorch's variational GP for ``allowed`` seconds of steps, scored."""
     observed, held_out = ~torch.isnan(given), ~torch.isnan(test)
-    X, y, start, product = cells(field, observed), given[observed], 0, None
+    inputs = [cells(field, held_out)]
+    row, found = variational(
+        lambda: _peer(field), cells(field, observed), given[observed], inputs, allowed, inducing, seed
+    )
+    return row if not found else row | scores("test", test[held_out], *found[0])
+
+
+def _peer(field: Field) -> Any:
+    """The same kernel in GPyTorch."""
+    from gpytorch.kernels import MaternKernel, PeriodicKernel, RBFKernel
+
+    start, product = 0, None
     for F, kind in zip(field.factors, field.kinds, strict=True):
         dims = {"active_dims": tuple(range(start, start + F.shape[1]))}
         side = MaternKernel(1.5, ard_num_dims=F.shape[1], **dims) if kind == "matern" else None
@@ -221,49 +226,7 @@ def sparse(field: Field, given: Tensor, test: Tensor, allowed: float, inducing: 
             periodic.period_length = 1.0
             side = side * periodic
         product, start = side if product is None else product * side, start + F.shape[1]
-    chosen = X[torch.randperm(len(X), device=X.device)[:inducing]]
-
-    class Variational(gpytorch.models.ApproximateGP):
-        def __init__(self) -> None:
-            q = gpytorch.variational.CholeskyVariationalDistribution(len(chosen))
-            super().__init__(gpytorch.variational.VariationalStrategy(self, chosen, q))
-            self.mean, self.kernel = gpytorch.means.ZeroMean(), ScaleKernel(product)
-
-        def forward(self, X: Tensor) -> Any:
-            return gpytorch.distributions.MultivariateNormal(self.mean(X), self.kernel(X))
-
-    likelihood, gp = gpytorch.likelihoods.GaussianLikelihood().to(X), Variational().to(X)
-    bound = gpytorch.mlls.VariationalELBO(likelihood, gp, num_data=len(X))
-    adam = torch.optim.Adam([*gp.parameters(), *likelihood.parameters()], lr=SPARSE_RATE)
-    row: dict[str, Any] = {"method": f"gpytorch sparse {len(chosen)}"}
-    steps = 0
-    try:
-        with Peak() as peak:
-            began = time.perf_counter()
-            while time.perf_counter() - began < allowed:
-                batch = torch.randint(len(X), (BATCH,), device=X.device)
-                adam.zero_grad()
-                (-bound(gp(X[batch]), y[batch])).backward()
-                adam.step()
-                steps += 1
-                if X.is_cuda:
-                    torch.cuda.synchronize()
-            fitted = time.perf_counter() - began
-            gp.eval()
-            with torch.no_grad():
-                parts = [likelihood(gp(part)) for part in cells(field, held_out).split(10 * BATCH)]
-                mean, variance = (torch.cat([getattr(p, name) for p in parts]) for name in ("mean", "variance"))
-        took = time.perf_counter() - began
-        row |= {"seconds": took, "fit_seconds": fitted, "predict_seconds": took - fitted, "sparse_steps": steps}
-        return row | {"peak_gb": 1e-9 * peak.bytes} | scores("test", test[held_out], mean, variance)
-    except (RuntimeError, ValueError) as error:  # NotPSDError and NanError are RuntimeErrors
-        return {**row, "sparse_steps": steps, "failed": f"{type(error).__name__}: {error}"}
-
-
-def scores(part: str, y: Tensor, mean: Tensor, variance: Tensor) -> dict[str, float]:
-    """RMSE, NLL and the share inside 95 % intervals."""
-    found = {"rmse": rmse(y, mean), "nll": nll(y, mean, variance), "coverage": coverage(y, mean, variance)}
-    return {f"{part}_{name}": value for name, value in found.items()}
+    return product
 
 
 def key(row: dict[str, Any]) -> str:
@@ -299,7 +262,7 @@ def compare(field: Field, share: float, seed: int, options: argparse.Namespace) 
         mine, mean, variance = ours(field, given, seed, options)
         mine |= scores("train", given[observed], mean[observed], variance[observed])
         record(about | mine | scores("test", test[held_out], mean[held_out], variance[held_out]), device)
-    peer = f"gpytorch sparse {min(options.sparse, int(observed.sum()))}"
+    peer = method(options.sparse)
     if options.sparse and key({**about, "method": peer}) not in known:
         record(about | sparse(field, given, test, mine["seconds"], options.sparse, seed), device)
 

@@ -1,8 +1,8 @@
 """Table 6.1 of the thesis: learning curves of 2,000 networks over 52 epochs, continued where they were cut.
 
     python benchmarks/lcbench.py [--sets APSFailure ...] [--seeds 0 1 2] [--steps 100] [--probes 64] [--rows 2000]
-                                 [--botorch float32 float64] [--measured-steps 10] [--preconditioner auto]
-                                 [--device cpu] [--processes 1] [--table]
+                                 [--sparse 1000] [--botorch float32 float64] [--measured-steps 10]
+                                 [--preconditioner auto] [--device cpu] [--processes 1] [--table]
 
 The protocol: squared exponential x squared exponential with one signal scale and a length scale per hyperparameter, on
 the 7 hyperparameters standardised over all 2,000 configurations and on log(epoch) / log(53); zero mean; 10 % of the
@@ -17,6 +17,10 @@ A row is one set and seed, measured in a process of its own, ``--processes`` at 
 shared machine): seconds of the fit; of mean, variance and 64 samples of all cells; the processor's time for the fit, as
 others may use the machine; the peak of the memory above that of the process with its data (a GPU's: of the allocator).
 A fit with fewer than 64 probes is conditioned once more with 64 samples. Rows in the file are not measured again.
+
+``--sparse`` adds a sparse variational GP of GPyTorch with so many inducing points and the same kernels, which is given
+the seconds that our fit and prediction took: see sparse.py. The sparse baselines of the table had their own 6 to 26
+minutes (SVGP: 10,000 inducing points); they are known for seven sets, this one can be ranked on all.
 
 ``--botorch`` times BoTorch's LatentKroneckerGP with the same kernels, probes and tolerance and a preconditioner of rank
 100, in the precisions named. Whole fits take too long: ``--measured-steps`` single steps are taken at hyperparameters
@@ -48,6 +52,8 @@ import torch
 from break_even import Peak
 from data import folder
 from recording import RESULTS, device_name, seconds, table, write
+from sparse import method as peer_name
+from sparse import sparse
 from torch import Tensor
 
 import pathgp
@@ -105,6 +111,7 @@ RANKS = {
 }
 # BoTorch's model in each precision, as a method.
 PEERS = {"float32": "botorch32", "float64": "botorch64"}
+SCORES = ("train_rmse", "test_rmse", "train_nll", "test_nll")
 # What tells one row from another.
 ABOUT = ("set", "seed", "configurations", "steps", "probes", "method", "preconditioner")
 
@@ -207,9 +214,37 @@ def ours(data: Curves, seed: int, options: argparse.Namespace) -> dict[str, Any]
     }
     mean, variance = found["mean"], found["variance"]
     for part, cells in (("train", data.observed), ("test", ~data.observed)):
-        row[f"{part}_rmse"] = rmse(data.Y[cells], mean[cells])
-        row[f"{part}_nll"] = nll(data.Y[cells], mean[cells], variance[cells])
-        row[f"{part}_coverage"] = coverage(data.Y[cells], mean[cells], variance[cells])
+        row |= scores(part, data.Y[cells], mean[cells], variance[cells])
+    return row
+
+
+def scores(part: str, y: Tensor, mean: Tensor, variance: Tensor) -> dict[str, float]:
+    """RMSE, NLL and the share inside 95 % intervals."""
+    found = {"rmse": rmse(y, mean), "nll": nll(y, mean, variance), "coverage": coverage(y, mean, variance)}
+    return {f"{part}_{name}": value for name, value in found.items()}
+
+
+def variational(data: Curves, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """The sparse peer, in as many seconds as ours took."""
+    about = {"set": data.name, "seed": seed, "configurations": len(data.X), "method": "pathgp"}
+    mine = stored(options.device)[key(vars(options) | about)]
+
+    def kernel() -> Any:
+        from gpytorch.kernels import RBFKernel
+
+        d = data.X.shape[1]
+        return RBFKernel(ard_num_dims=d, active_dims=tuple(range(d))) * RBFKernel(active_dims=(d,))
+
+    def inputs(cells: Tensor) -> Tensor:
+        place, time = cells.nonzero(as_tuple=True)
+        return torch.cat([data.X[place], data.T[time]], 1)
+
+    parts = {"train": data.observed, "test": ~data.observed}
+    allowed = mine["fit_seconds"] + mine["predict_seconds"]
+    given = inputs(data.observed), data.Y[data.observed]
+    row, found = sparse(kernel, *given, [inputs(c) for c in parts.values()], allowed, options.sparse, seed)
+    for (part, cells), predicted in zip(parts.items(), found, strict=False):
+        row |= scores(part, data.Y[cells], *predicted)
     return row
 
 
@@ -276,6 +311,7 @@ def alone(name: str, seed: int, method: str, options: argparse.Namespace) -> dic
         "--rows": options.rows,
         "--measured-steps": options.measured_steps,
         "--preconditioner": options.preconditioner,
+        "--sparse": options.sparse,
         "--device": options.device,
         "--only": method,
     }
@@ -293,7 +329,7 @@ def measure(name: str, seed: int, method: str, options: argparse.Namespace) -> d
     data = curves(name, seed, options.rows or None, dtype, options.device)
     about = {"set": name, "seed": seed, "configurations": len(data.X), "n": int(data.observed.sum())}
     about |= {"steps": options.steps, "probes": options.probes, "preconditioner": options.preconditioner}
-    return about | (ours if method == "pathgp" else botorch)(data, seed, options)
+    return about | {"pathgp": ours, "sparse": variational}.get(method, botorch)(data, seed, options)
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -330,17 +366,15 @@ def show(device: str) -> None:
         line = {"set": name, "p": p, "steps": steps, "probes": probes, "method": method, "with": preconditioner}
         line |= {"seeds": len(same), "fit s": fmean(row["fit_seconds"] for row in same)}
         line |= {"predict s": None, "GB": max(row["peak_gb"] for row in same)}
-        scores = {}
-        for score in ("train_rmse", "test_rmse", "train_nll", "test_nll"):
+        for score in SCORES:
             known = [row[score] for row in same if score in row]
-            scores[score] = fmean(known) if known else None
-            line[score] = scores[score]
+            line[score] = fmean(known) if known else None
             line[f"thesis {score}"] = THESIS[score]["LKGP"][SETS.index(name)] if name in SETS else None
-        if scores["test_nll"] is not None:
+        if line["test_nll"] is not None:
             line["predict s"] = fmean(row["predict_seconds"] for row in same)
         lines.append(line)
         if name in SETS and complete(line):
-            verdicts.append(f"{name}, {probes} probes, {preconditioner}: {verdict(name, scores)}")
+            verdicts.append(f"{name}, {probes} probes, {preconditioner}: {verdict(name, line)}")
     print(table(lines))
     print("\n".join(verdicts))
     for score, theirs in RANKS.items():
@@ -348,17 +382,34 @@ def show(device: str) -> None:
         if mine:
             said = ", ".join(f"{method} {value}" for method, value in theirs.items())
             print(f"{score}: average rank {fmean(mine):.3f} over {len(mine)} of the table's sets; thesis, all: {said}")
+    for line in beside_sparse(rows):
+        print(line)
 
 
 def complete(line: dict[str, Any]) -> bool:
-    """Whether a line of the table follows the protocol."""
-    return line["test_nll"] is not None and line["p"] == 2000 and line["steps"] == 100
+    """Whether a line of the table is ours and follows the protocol."""
+    return line["method"] == "pathgp" and line["test_nll"] is not None and line["p"] == 2000 and line["steps"] == 100
 
 
 def rank(name: str, score: str, value: float) -> int:
     """The place of our value among the sparse baselines of the thesis."""
     place = SETS.index(name)
     return 1 + sum(values[place] < value for method, values in THESIS[score].items() if method != "LKGP")
+
+
+def beside_sparse(rows: list[dict[str, Any]]) -> list[str]:
+    """On how many sets and seeds ours is better than a sparse GP with the same seconds, and its average rank."""
+    said = []
+    for peer in sorted({row["method"] for row in rows if "sparse" in row["method"]}):
+        theirs = [row for row in rows if row["method"] == peer]
+        known = {key(row): row for row in rows}
+        pairs = [(known[key({**row, "method": "pathgp"})], row) for row in theirs]
+        for score in SCORES:
+            # One that broke down comes last.
+            won = sum(mine[score] < row.get(score, math.inf) for mine, row in pairs)
+            average = 2.0 - won / len(pairs)
+            said.append(f"{score}: better than {peer} in {won} of {len(pairs)} rows, average rank {average:.3f}")
+    return said
 
 
 def verdict(name: str, scores: dict[str, Any]) -> str:
@@ -381,6 +432,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--probes", type=int, default=64)
     parser.add_argument("--rows", type=int, default=0, help="configurations; 0 for all 2,000")
+    parser.add_argument("--sparse", type=int, default=0, help="inducing points of the sparse peer; 0 leaves it out")
     parser.add_argument(
         "--botorch", nargs="*", choices=list(PEERS), default=[], help="compare with its LatentKroneckerGP in these"
     )
@@ -396,16 +448,16 @@ def main() -> None:
         print(json.dumps(measure(chosen[0], options.seeds[0], options.only, options)))
         return
     # Ours first: BoTorch's steps are taken along its path.
-    methods = ["pathgp", *(PEERS[dtype] for dtype in options.botorch)]
-    for method in [] if options.table else methods:
-        run(method, [(name, seed) for name in chosen for seed in options.seeds], options)
+    methods = ["pathgp", *(["sparse"] if options.sparse else []), *(PEERS[dtype] for dtype in options.botorch)]
+    for chosen_method in [] if options.table else methods:
+        run(chosen_method, [(name, seed) for name in chosen for seed in options.seeds], options)
     show(options.device)
 
 
 def run(method: str, jobs: list[tuple[str, int]], options: argparse.Namespace) -> None:
     """All that the file does not hold yet, some at a time."""
-    title = {peer: f"botorch {dtype}" for dtype, peer in PEERS.items()}.get(method, method)
-    about = vars(options) | {"configurations": options.rows or 2000, "method": title}
+    titles = {peer: f"botorch {dtype}" for dtype, peer in PEERS.items()} | {"sparse": peer_name(options.sparse)}
+    about = vars(options) | {"configurations": options.rows or 2000, "method": titles.get(method, method)}
     known = stored(options.device)
     jobs = [(name, seed) for name, seed in jobs if key({**about, "set": name, "seed": seed}) not in known]
     with ThreadPoolExecutor(options.processes) as pool:
@@ -415,7 +467,7 @@ def run(method: str, jobs: list[tuple[str, int]], options: argparse.Namespace) -
             except subprocess.CalledProcessError as error:
                 print(f"failed: {' '.join(map(str, error.cmd[2:]))}", flush=True)
                 continue
-            if method != "pathgp":
+            if method in PEERS.values():
                 mine = stored(options.device)[key({**row, "method": "pathgp"})]
                 for clock in ("fit_seconds", "fit_cpu_seconds"):
                     row[f"{clock}_times_ours"] = row.get(clock, math.nan) / mine[clock]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -51,11 +52,42 @@ def permutation(n: int, generator: torch.Generator, device: torch.device) -> Ten
 
 def partition(n: int, parts: int, generator: torch.Generator, device: torch.device) -> tuple[Tensor, ...]:
     """range(n) at random in parts of equal size, each in ascending order: rows of a matrix are then read in order."""
-    size, longer = divmod(n, parts)
-    sizes = torch.full((parts,), size, device=device)
-    sizes[:longer] += 1
+    return _in_parts(permutation(n, generator, device), parts)
+
+
+def neighbourhoods(X: Tensor, parts: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    """The rows of X (n, d) in parts of equal size, near ones together; parts in random order, each ascending.
+
+    Space is halved again and again by planes of random directions, so that no two draws have their borders in common.
+    Time O((n d + n log n) log parts).
+    """
+    n, levels = len(X), math.ceil(math.log2(parts))
+    along = X @ normal((X.shape[1], levels), generator, X.dtype, X.device)
+    ends = torch.tensor(_sizes(n, parts)).cumsum(0).tolist()
+    order, borders = torch.arange(n, device=X.device), [0, parts]
+    for level in range(levels):
+        starts = [ends[k - 1] if k else 0 for k in borders]
+        sizes = torch.tensor([b - a for a, b in itertools.pairwise(starts)], device=X.device)
+        cell = torch.arange(len(sizes), device=X.device).repeat_interleave(sizes, output_size=n)
+        # By place along the direction, cell by cell.
+        ranked = along[order, level].argsort(stable=True)
+        order = order[ranked[cell[ranked].argsort(stable=True)]]
+        borders = sorted({*borders, *((a + b) // 2 for a, b in itertools.pairwise(borders))})
+    found = _in_parts(order, parts)
+    return tuple(found[k] for k in permutation(parts, generator, torch.device("cpu")).tolist())
+
+
+def _in_parts(order: Tensor, parts: int) -> tuple[Tensor, ...]:
+    """A permutation cut into parts of equal size, each in ascending order."""
+    n, device = len(order), order.device
+    sizes = torch.tensor(_sizes(n, parts), device=device)
     owner = torch.empty(n, dtype=torch.long, device=device)
-    numbers = torch.arange(parts, device=device).repeat_interleave(sizes, output_size=n)
     # One stable sort by part for all of them.
-    owner[permutation(n, generator, device)] = numbers
+    owner[order] = torch.arange(parts, device=device).repeat_interleave(sizes, output_size=n)
     return owner.argsort(stable=True).tensor_split(parts)
+
+
+def _sizes(n: int, parts: int) -> list[int]:
+    """Of equal parts, the first ones one longer where they cannot be."""
+    size, longer = divmod(n, parts)
+    return [size + (k < longer) for k in range(parts)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
+import torch
 from torch import Tensor, nn
 
 from pathgp.kernels.base import Kernel
@@ -32,6 +33,9 @@ class Scale(Kernel):
     def _diagonal(self, X: Tensor) -> Tensor:
         return _multiplied(self.kernel.diag(X), self.signal.square().to(X))
 
+    def _coordinates(self, X: Tensor) -> Tensor:
+        return self.kernel.coordinates(X)
+
     def __repr__(self) -> str:
         return _with_dims(f"{short(self.signal)}^2 * {_factor(self.kernel)}", self)
 
@@ -58,6 +62,9 @@ class _Combination(Kernel):
     def parts(self) -> list[Kernel]:
         """The kernels that are combined."""
         return [kernel for kernel in self.kernels if isinstance(kernel, Kernel)]
+
+    def _coordinates(self, X: Tensor) -> Tensor:
+        return torch.cat([kernel.coordinates(X) for kernel in self.parts], 1)
 
 
 class Sum(_Combination):

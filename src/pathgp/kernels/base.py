@@ -43,6 +43,11 @@ class Kernel(nn.Module):
         """k(x_i, x_i) for every row: (n,). Time O(n d)."""
         return self._diagonal(self._select(X, "X"))
 
+    def coordinates(self, X: Tensor) -> Tensor:
+        """Columns (n, c) in which inputs that are near have much to do with each other, in the dtype of X."""
+        with torch.no_grad():
+            return self._coordinates(self._select(X, "X")).to(X.dtype)
+
     def features(
         self,
         num: int,
@@ -95,6 +100,9 @@ class Kernel(nn.Module):
 
     def _diagonal(self, X: Tensor) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} does not define its diagonal")
+
+    def _coordinates(self, X: Tensor) -> Tensor:
+        return X
 
     def _gram(self, X: Tensor) -> Tensor:
         """The square matrix at one set of inputs; stationary kernels make its diagonal exact."""

@@ -18,6 +18,9 @@ class Finite(Kernel):
         """The number c of features with ``dim`` active columns; None if it depends on an unknown ``dim``."""
         raise NotImplementedError(f"{type(self).__name__} does not define its number of features")
 
+    def _coordinates(self, X: Tensor) -> Tensor:
+        return self.exact_features(X)
+
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
         return self.exact_features(X) @ self.exact_features(Z).T
 

@@ -51,6 +51,9 @@ class Periodic(Kernel):
     def _diagonal(self, X: Tensor) -> Tensor:
         return torch.ones_like(X[:, 0])
 
+    def _coordinates(self, X: Tensor) -> Tensor:
+        return self._embedded(X)
+
     def _embedded(self, X: Tensor) -> Tensor:
         period = self._period.matching(X.shape[1], X.device)
         lengthscale = self._lengthscale.matching(X.shape[1], X.device)

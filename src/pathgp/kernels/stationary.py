@@ -106,6 +106,9 @@ class Stationary(Kernel):
     def _diagonal(self, X: Tensor) -> Tensor:
         return torch.ones_like(X[:, 0])
 
+    def _coordinates(self, X: Tensor) -> Tensor:
+        return self._scaled(X)
+
     def _scaled(self, X: Tensor) -> Tensor:
         return X.to(torch.float64) / self.lengthscales(X.shape[1], X.device)
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from pathgp.randomness import partition
+
 
 class Operator(ABC):
     """A symmetric positive-definite matrix H = K + Sigma of shape (n, n), known through its products.
@@ -80,6 +82,11 @@ class Operator(ABC):
         """For each part I of the rows in turn the function R -> invert(H[I, I])(R), to be called once."""
         for part in parts:
             yield functools.partial(self._solve_block, part, invert)
+
+    def partition(self, parts: int, generator: torch.Generator, near: bool = False) -> tuple[Tensor, ...]:
+        """All rows in parts of equal size, each in ascending order: at random, or with ``near`` similar rows together
+        where it is known which are."""
+        return partition(self.shape[0], parts, generator, self.device)
 
     def agree(self, generator: torch.Generator) -> torch.Generator:
         """The generator to use, in the same state for all that share H out."""

@@ -18,6 +18,7 @@ from pathgp.operators.dense import Dense
 from pathgp.operators.fused import Fused, obstacle
 from pathgp.operators.memory import memory_budget
 from pathgp.operators.streamed import Streamed
+from pathgp.randomness import neighbourhoods
 
 PRECISIONS = ("high", "medium", "low")
 # Up to so many rows a dense K costs little, and compiling fused kernels, seconds the first time, does not pay.
@@ -100,6 +101,11 @@ class KernelOperator(Operator):
         twin.inner = twin
         return twin
 
+    @cached_property
+    def coordinates(self) -> Tensor:
+        """Columns in which rows of similar inputs are near: (n, c)."""
+        return self._snapshot.coordinates(self.X)
+
     def __matmul__(self, V: Tensor) -> Tensor:
         self._check(V, self.shape[0], "V")
         return self._tiles.product(V, self._weighted_noise(V))
@@ -149,6 +155,9 @@ class KernelOperator(Operator):
     def features(self, num: int, generator: torch.Generator | None = None, draws: int | None = None) -> Tensor:
         with torch.no_grad():
             return self._snapshot.features(num, generator=generator, paths=draws, dim=self.X.shape[1])(self.X)
+
+    def partition(self, parts: int, generator: torch.Generator, near: bool = False) -> tuple[Tensor, ...]:
+        return neighbourhoods(self.coordinates, parts, generator) if near else super().partition(parts, generator)
 
     def cost(self, rows: int | None = None) -> float:
         return 1.0 if rows is None else rows / self.shape[0]

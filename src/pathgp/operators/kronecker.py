@@ -19,6 +19,7 @@ from pathgp.operators.base import Operator
 from pathgp.operators.kernel import KernelOperator, checked_noise
 from pathgp.operators.low_rank import partial_cholesky, random_pivots
 from pathgp.operators.memory import memory_budget, spans, tile_edge
+from pathgp.randomness import neighbourhoods
 
 # Sides below this size are not worth a root.
 _SMALLEST = 32
@@ -152,6 +153,12 @@ class LatentKroneckerOperator(Operator):
 
     def features(self, num: int, generator: torch.Generator | None = None, draws: int | None = None) -> Tensor:
         raise NotImplementedError("a grid with holes has no random features for primal SGD: use CG")
+
+    def partition(self, parts: int, generator: torch.Generator, near: bool = False) -> tuple[Tensor, ...]:
+        if not near:
+            return super().partition(parts, generator)
+        sides = [factor.coordinates[place] for factor, place in zip(self.factors, self._places, strict=True)]
+        return neighbourhoods(torch.cat(sides, 1), parts, generator)
 
     def cost(self, rows: int | None = None) -> float:
         return 1.0 if rows is None else min(1.0, rows * self.shape[0] / self.entries)

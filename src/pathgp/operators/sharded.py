@@ -119,6 +119,9 @@ class ShardedOperator(Operator):
     def cost(self, rows: int | None = None) -> float:
         return self._whole.cost(rows)
 
+    def partition(self, parts: int, generator: torch.Generator, near: bool = False) -> tuple[Tensor, ...]:
+        return self._whole.partition(parts, generator, near)
+
     def agree(self, generator: torch.Generator) -> torch.Generator:
         return self.group.agree(generator)
 

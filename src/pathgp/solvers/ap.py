@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,13 +11,14 @@ import torch
 from torch import Tensor
 
 from pathgp.operators import Operator
-from pathgp.randomness import partition
+from pathgp.randomness import permutation
 from pathgp.solvers.base import Run, Solution, Solver, Status, column_norms
 from pathgp.solvers.cholesky import factorise
 
-# Strength of the acceleration: 1 is none, and smaller values trust the problem to be harder. Measured by
-# benchmarks/acceleration.py: 0.3 takes a fifth fewer sweeps than none on pol, bike and protein and is never worse.
-_STRENGTH = 0.3
+# Of so many sweeps in turn the last has random blocks. Measured by benchmarks/partitions.py.
+_TURN = 3
+# One row in so many is looked at after a sweep; where these are few, up to one in eight.
+_ONE_IN, _FEW = 64, 512
 # Sweeps without an improvement by a percent after which a run counts as stalled.
 _PATIENCE = 30
 
@@ -25,17 +27,17 @@ _PATIENCE = 30
 class AP(Solver):
     """Block Gauss-Seidel on H x = b: for a block I of rows, x_I += H[I, I]^-1 (b_I - H[I, :] x).
 
-    selection="shuffled": every epoch a new random partition into p blocks, each visited once, accelerated as
-    by Nesterov (Tu et al. 2017). There is no step size to choose.
+    selection="shuffled": every sweep a new partition into blocks, each visited once. Two sweeps of three have blocks of
+    neighbours, between planes of random directions, and take away what is rough in the error; the third has random
+    blocks, each spread over all of space, and takes away what is smooth. Borders move from sweep to sweep. There is no
+    step size to choose.
 
-        for each block I:                                       tau = sqrt(c) / p,  mu = c / p,  c = 0.3
-            u = (x + tau z) / (1 + tau)
-            d = H[I, I]^-1 (b_I - H[I, :] u)
-            z = (1 - tau) z + tau u;  z_I += (tau / mu) d
-            x = u;  x_I += d
+        for sweep = 0, 1, 2, ...:
+            partition the rows, neighbours together unless sweep mod 3 = 2
+            for each block I:  x_I += H[I, I]^-1 (b_I - H[I, :] x)
+            look at b - H x in a few rows
 
-    A sweep sees every row's residual once, for free but not at the same time; a product confirms it before
-    convergence is claimed.
+    A product confirms what the look says before convergence is claimed.
 
     selection="greedy": a fixed partition, always the block with the largest residual, which is carried along
     by r -= H[:, I] d (thesis, algorithm 5.1, chapter 5).
@@ -64,51 +66,44 @@ class AP(Solver):
         return self._shuffled(run, blocks, note)
 
     def _shuffled(self, run: Run, blocks: int, note: str) -> Solution:
-        n, s = run.b.shape
-        x, z = run.start.clone(), run.start.clone()
-        # One block is a direct solve, refined: there is nothing to accelerate.
-        strength = _STRENGTH if blocks > 1 else 1.0
-        mu, tau = strength / blocks, math.sqrt(strength) / blocks
-        # The truth at the end of a sweep relative to its estimate, learned from the checks.
+        n = run.b.shape[0]
+        x = run.start.clone()
+        seen = max(1, n // _ONE_IN, min(n // 8, _FEW))
+        look = permutation(n, run.generator, x.device)[:seen].sort().values
+        # The truth relative to what the look said, learned from the checks.
         correction = 1.0
-        before = torch.full((s,), math.inf, dtype=torch.float64, device=x.device)
         # With little noise the rounding of float32 products can outweigh a sweep, and the last iterate is not the best.
         best, lowest = run.start, math.inf
-        while True:
-            seen = torch.zeros(s, dtype=torch.float64, device=x.device)
-            parts = partition(n, blocks, run.generator, x.device)
+        for sweep in itertools.count():
+            parts = run.H.partition(blocks, run.generator, near=sweep % _TURN < _TURN - 1)
             for index, solve in zip(parts, run.H.block_inverses(parts, _inverse), strict=True):
                 if not run.affords(run.H.cost(len(index))):
                     return run.finish(x, Status.BUDGET_EXHAUSTED, repr(self), note)
-                ahead = torch.lerp(x, z, tau / (1.0 + tau))
-                r = run.b[index] - run.rows(index, ahead)
-                d = solve(r)
-                z.lerp_(ahead, tau).index_add_(0, index, d, alpha=tau / mu)
-                x = ahead.index_add_(0, index, d)
-                seen += column_norms(r).square()
+                x.index_add_(0, index, solve(run.b[index] - run.rows(index, x)))
                 run.iterations += 1
-            norms = run.record(seen.sqrt(), exact=False)
+            if not run.affords(run.H.cost(seen)):
+                break
+            norms = run.record(math.sqrt(n / seen) * column_norms(run.b[look] - run.rows(look, x)), exact=False)
             if not bool(torch.isfinite(norms).all()) or float(norms.max()) > 1e6:
                 return run.finish(best, Status.DIVERGED, repr(self), note)
             if float(norms.mean()) < lowest:
                 best, lowest = x.clone(), float(norms.mean())
-            # Rows were seen half a sweep ago on average, and the residual has gone on falling since.
-            estimate = run.measure(norms * (norms / before).nan_to_num(1.0).clamp(max=1.0).sqrt())
-            if 0.0 < correction * estimate <= run.tol:
+            estimate = run.measure(norms)
+            if run.tol > 0 and correction * estimate <= run.tol:
                 if not run.affords(run.H.cost()):
-                    return run.finish(x, Status.BUDGET_EXHAUSTED, repr(self), note)
+                    break
                 exact = run.record(column_norms(run.residual(x)), exact=True)
                 if run.satisfied(exact):
                     return run.finish(x, Status.CONVERGED, repr(self), note, exact)
-                correction = run.measure(exact) / estimate
-            before = norms
+                correction = run.measure(exact) / max(estimate, 1e-300)
             if run.stalled(norms, _PATIENCE):
                 return run.finish(best, Status.STALLED, repr(self), note)
+        return run.finish(x, Status.BUDGET_EXHAUSTED, repr(self), note)
 
     def _greedy(self, run: Run, residual: Tensor, blocks: int, note: str) -> Solution:
         n = run.b.shape[0]
         x, r = run.start.clone(), residual.clone()
-        partitioned = partition(n, blocks, run.generator, x.device)
+        partitioned = run.H.partition(blocks, run.generator)
         owner = torch.empty(n, dtype=torch.long, device=x.device)
         for number, index in enumerate(partitioned):
             owner[index] = number
@@ -144,14 +139,14 @@ class AP(Solver):
 
 
 def automatic_block_size(H: Operator, s: int) -> int:
-    """The b at which factorising n / b blocks in float64 costs about as much as one product with H.
+    """The b at which factorising n / b blocks in float64 costs about half as much as one product with H.
 
-    A product costs 2 n^2 s operations, or as much as for some 100 columns more when K is evaluated on the
-    way, and is bound by reading K below 32 columns. The factorisations cost (2 / 3) n b^2, each operation
-    about 2.5 of those of a product, or 5 of a fused one.
+    Half of b takes few sweeps more. A product costs 2 n^2 s operations, or as much as for some 100 columns more when K
+    is evaluated on the way, and is bound by reading K below 32 columns. The factorisations cost (2 / 3) n b^2, each
+    operation about 2.5 of those of a product, or 5 of a fused one.
     """
     columns = max(s, 32) + (0 if H.backend == "dense" else 100)
-    return max(64, int(math.sqrt(3.0 * H.shape[0] * columns / (5.0 if H.backend == "fused" else 2.5))))
+    return max(64, int(math.sqrt(1.5 * H.shape[0] * columns / (5.0 if H.backend == "fused" else 2.5))))
 
 
 def _inverse(block: Tensor) -> Callable[[Tensor], Tensor]:

@@ -20,9 +20,9 @@ from pathgp.solvers.sdd import SDD
 from pathgp.solvers.sgd import SGD
 
 # Epochs from a residual of 1 to one of 0.01, as measured on regression data with learned hyperparameters: AP
-# took 6 to 40, CG with a randomly pivoted Cholesky preconditioner 6 to 80. A start near the solution saves all but the
-# last few: AP took 5 to 9 in warm-started fits, CG 8 to 18.
-EPOCHS_AP, EPOCHS_CG, EPOCHS_LEAST = 14.0, 35.0, 3.0
+# took 4 to 9, CG with a randomly pivoted Cholesky preconditioner 6 to 80. A start near the solution saves all but the
+# last few: AP took 3 to 7 in warm-started fits, CG 8 to 18.
+EPOCHS_AP, EPOCHS_CG, EPOCHS_LEAST = 4.0, 35.0, 3.0
 
 
 @dataclass(frozen=True)
