@@ -1,6 +1,6 @@
 """Which blocks should a sweep of alternating projections have? Sweeps to a residual of 0.01, by partition.
 
-    python benchmarks/partitions.py [--rows 10000] [--blocks 16 64]
+    python benchmarks/partitions.py [--rows 5000] [--blocks 8 32]
 
 Every sweep has a new partition into blocks of equal size, each of which is solved once:
 
@@ -50,7 +50,7 @@ WAYS: dict[str, tuple[Callable[[int], bool], float]] = {
     "L R": (lambda sweep: sweep % 2 == 0, 1.0),
     "L L R": (lambda sweep: sweep % 3 < 2, 1.0),
 }
-LIMIT = 50
+LIMIT = 30
 
 
 def problems(rows: int) -> Iterator[tuple[str, KernelOperator, Tensor]]:
@@ -90,8 +90,8 @@ def sweeps(H: KernelOperator, B: Tensor, blocks: int, near: Callable[[int], bool
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=10_000)
-    parser.add_argument("--blocks", type=int, nargs="*", default=[16, 64])
+    parser.add_argument("--rows", type=int, default=5000)
+    parser.add_argument("--blocks", type=int, nargs="*", default=[8, 32])
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for name, H, B in problems(options.rows):

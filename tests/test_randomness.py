@@ -34,8 +34,9 @@ def test_neighbours_are_together() -> None:
     assert spread(X, neighbourhoods(X, 16, seeded(1))) < 0.25
 
 
-def test_two_draws_have_other_borders_and_orders() -> None:
-    X = torch.rand(1000, 2, generator=seeded())
+@pytest.mark.parametrize("d", [1, 2])
+def test_two_draws_have_other_borders_and_orders(d: int) -> None:
+    X = torch.rand(1000, d, generator=seeded())
     generator = seeded(1)
     one, other = neighbourhoods(X, 8, generator), neighbourhoods(X, 8, generator)
     same = {tuple(part.tolist()) for part in one} & {tuple(part.tolist()) for part in other}

@@ -73,6 +73,9 @@ def neighbourhoods(X: Tensor, parts: int, generator: torch.Generator) -> tuple[T
         ranked = along[order, level].argsort(stable=True)
         order = order[ranked[cell[ranked].argsort(stable=True)]]
         borders = sorted({*borders, *((a + b) // 2 for a, b in itertools.pairwise(borders))})
+    if X.shape[1] == 1:
+        # On a line all directions are one: the borders are shifted, and one part has rows of both ends.
+        order = order.roll(int(torch.randint(ends[0], (), generator=generator, device=generator.device)))
     found = _in_parts(order, parts)
     return tuple(found[k] for k in permutation(parts, generator, torch.device("cpu")).tolist())
 
