@@ -63,10 +63,10 @@ def neighbourhoods(X: Tensor, parts: int, generator: torch.Generator) -> tuple[T
     """
     n, levels = len(X), math.ceil(math.log2(parts))
     along = X @ normal((X.shape[1], levels), generator, X.dtype, X.device)
-    ends = torch.tensor(_sizes(n, parts)).cumsum(0).tolist()
+    size, longer = divmod(n, parts)
     order, borders = torch.arange(n, device=X.device), [0, parts]
     for level in range(levels):
-        starts = [ends[k - 1] if k else 0 for k in borders]
+        starts = [k * size + min(k, longer) for k in borders]
         sizes = torch.tensor([b - a for a, b in itertools.pairwise(starts)], device=X.device)
         cell = torch.arange(len(sizes), device=X.device).repeat_interleave(sizes, output_size=n)
         # By place along the direction, cell by cell.
@@ -75,7 +75,7 @@ def neighbourhoods(X: Tensor, parts: int, generator: torch.Generator) -> tuple[T
         borders = sorted({*borders, *((a + b) // 2 for a, b in itertools.pairwise(borders))})
     if X.shape[1] == 1:
         # On a line all directions are one: the borders are shifted, and one part has rows of both ends.
-        order = order.roll(int(torch.randint(ends[0], (), generator=generator, device=generator.device)))
+        order = order.roll(int(torch.randint(max(1, size), (), generator=generator, device=generator.device)))
     found = _in_parts(order, parts)
     return tuple(found[k] for k in permutation(parts, generator, torch.device("cpu")).tolist())
 
@@ -83,14 +83,11 @@ def neighbourhoods(X: Tensor, parts: int, generator: torch.Generator) -> tuple[T
 def _in_parts(order: Tensor, parts: int) -> tuple[Tensor, ...]:
     """A permutation cut into parts of equal size, each in ascending order."""
     n, device = len(order), order.device
-    sizes = torch.tensor(_sizes(n, parts), device=device)
+    size, longer = divmod(n, parts)
+    # Made on the device, which is not waited for.
+    sizes = torch.full((parts,), size, device=device)
+    sizes[:longer] += 1
     owner = torch.empty(n, dtype=torch.long, device=device)
     # One stable sort by part for all of them.
     owner[order] = torch.arange(parts, device=device).repeat_interleave(sizes, output_size=n)
     return owner.argsort(stable=True).tensor_split(parts)
-
-
-def _sizes(n: int, parts: int) -> list[int]:
-    """Of equal parts, the first ones one longer where they cannot be."""
-    size, longer = divmod(n, parts)
-    return [size + (k < longer) for k in range(parts)]
