@@ -43,8 +43,7 @@ from break_even import Peak
 from data import folder
 from lcbench import DEFAULT, PRECONDITIONERS, RATE, SAMPLES, TOL, scores
 from recording import RESULTS, device_name, seconds, table, write
-from sparse import method
-from sparse import sparse as variational
+from sparse import named, variational
 from torch import Tensor
 
 import pathgp
@@ -262,7 +261,7 @@ def compare(field: Field, share: float, seed: int, options: argparse.Namespace) 
         mine, mean, variance = ours(field, given, seed, options)
         mine |= scores("train", given[observed], mean[observed], variance[observed])
         record(about | mine | scores("test", test[held_out], mean[held_out], variance[held_out]), device)
-    peer = method(options.sparse)
+    peer = named(options.sparse)
     if options.sparse and key({**about, "method": peer}) not in known:
         record(about | sparse(field, given, test, mine["seconds"], options.sparse, seed), device)
 

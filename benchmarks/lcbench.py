@@ -52,8 +52,7 @@ import torch
 from break_even import Peak
 from data import folder
 from recording import RESULTS, device_name, seconds, table, write
-from sparse import method as peer_name
-from sparse import sparse
+from sparse import named, variational
 from torch import Tensor
 
 import pathgp
@@ -224,7 +223,7 @@ def scores(part: str, y: Tensor, mean: Tensor, variance: Tensor) -> dict[str, fl
     return {f"{part}_{name}": value for name, value in found.items()}
 
 
-def variational(data: Curves, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+def sparse(data: Curves, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """The sparse peer, in as many seconds as ours took."""
     about = {"set": data.name, "seed": seed, "configurations": len(data.X), "method": "pathgp"}
     mine = stored(options.device)[key(vars(options) | about)]
@@ -236,13 +235,13 @@ def variational(data: Curves, seed: int, options: argparse.Namespace) -> dict[st
         return RBFKernel(ard_num_dims=d, active_dims=tuple(range(d))) * RBFKernel(active_dims=(d,))
 
     def inputs(cells: Tensor) -> Tensor:
-        place, time = cells.nonzero(as_tuple=True)
-        return torch.cat([data.X[place], data.T[time]], 1)
+        place, epoch = cells.nonzero(as_tuple=True)
+        return torch.cat([data.X[place], data.T[epoch]], 1)
 
     parts = {"train": data.observed, "test": ~data.observed}
     allowed = mine["fit_seconds"] + mine["predict_seconds"]
     given = inputs(data.observed), data.Y[data.observed]
-    row, found = sparse(kernel, *given, [inputs(c) for c in parts.values()], allowed, options.sparse, seed)
+    row, found = variational(kernel, *given, [inputs(c) for c in parts.values()], allowed, options.sparse, seed)
     for (part, cells), predicted in zip(parts.items(), found, strict=False):
         row |= scores(part, data.Y[cells], *predicted)
     return row
@@ -329,7 +328,7 @@ def measure(name: str, seed: int, method: str, options: argparse.Namespace) -> d
     data = curves(name, seed, options.rows or None, dtype, options.device)
     about = {"set": name, "seed": seed, "configurations": len(data.X), "n": int(data.observed.sum())}
     about |= {"steps": options.steps, "probes": options.probes, "preconditioner": options.preconditioner}
-    return about | {"pathgp": ours, "sparse": variational}.get(method, botorch)(data, seed, options)
+    return about | {"pathgp": ours, "sparse": sparse}.get(method, botorch)(data, seed, options)
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -449,14 +448,14 @@ def main() -> None:
         return
     # Ours first: BoTorch's steps are taken along its path.
     methods = ["pathgp", *(["sparse"] if options.sparse else []), *(PEERS[dtype] for dtype in options.botorch)]
-    for chosen_method in [] if options.table else methods:
-        run(chosen_method, [(name, seed) for name in chosen for seed in options.seeds], options)
+    for method in [] if options.table else methods:
+        run(method, [(name, seed) for name in chosen for seed in options.seeds], options)
     show(options.device)
 
 
 def run(method: str, jobs: list[tuple[str, int]], options: argparse.Namespace) -> None:
     """All that the file does not hold yet, some at a time."""
-    titles = {peer: f"botorch {dtype}" for dtype, peer in PEERS.items()} | {"sparse": peer_name(options.sparse)}
+    titles = {peer: f"botorch {dtype}" for dtype, peer in PEERS.items()} | {"sparse": named(options.sparse)}
     about = vars(options) | {"configurations": options.rows or 2000, "method": titles.get(method, method)}
     known = stored(options.device)
     jobs = [(name, seed) for name, seed in jobs if key({**about, "set": name, "seed": seed}) not in known]

@@ -13,7 +13,7 @@ from torch import Tensor
 BATCH, RATE = 1000, 0.01
 
 
-def sparse(
+def variational(
     kernel: Callable[[], Any], X: Tensor, y: Tensor, new: list[Tensor], allowed: float, inducing: int, seed: int
 ) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]]]:
     """A row about the run, and means and variances of new observations at every set of inputs in ``new``.
@@ -40,7 +40,7 @@ def sparse(
     likelihood, gp = gpytorch.likelihoods.GaussianLikelihood().to(X), Variational().to(X)
     bound = gpytorch.mlls.VariationalELBO(likelihood, gp, num_data=len(X))
     adam = torch.optim.Adam([*gp.parameters(), *likelihood.parameters()], lr=RATE)
-    row: dict[str, Any] = {"method": method(inducing)}
+    row: dict[str, Any] = {"method": named(inducing)}
     steps, found = 0, []
     try:
         with Peak() as peak:
@@ -66,6 +66,6 @@ def sparse(
         return {**row, "sparse_steps": steps, "failed": f"{type(error).__name__}: {error}"}, []
 
 
-def method(inducing: int) -> str:
+def named(inducing: int) -> str:
     """Its name in the rows."""
     return f"gpytorch sparse {inducing}"

@@ -42,8 +42,8 @@ class AP(Solver):
     selection="greedy": a fixed partition, always the block with the largest residual, which is carried along
     by r -= H[:, I] d (thesis, algorithm 5.1, chapter 5).
 
-    Time per epoch: one product with H plus n b^2 / 3 for the factorisations in float64. The automatic block
-    size b balances the two. Memory O(n s + b^2).
+    Time per epoch: one product with H plus n b^2 / 3 for the factorisations in float64, which cost half of the product
+    with the automatic block size b. Memory O(n s + b^2).
     """
 
     block_size: int | None = None
