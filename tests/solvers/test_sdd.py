@@ -93,22 +93,31 @@ def test_divergence_never_returns_garbage(make: Make, dtype: torch.dtype, tol: f
     assert (solution.residual <= 1.0 + 1e-6).all()
 
 
-def test_averaging_is_for_fixed_budgets_only(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("tol", [0.0, 1e-2])
+def test_iterates_are_those_of_the_thesis(make: Make, momentum: float, tol: float) -> None:
     H, B = make(n=200, noise=0.5)
-    weights = []
-    lerp = torch.Tensor.lerp_
+    batches: list[torch.Tensor] = []
 
-    def spy(self: torch.Tensor, end: torch.Tensor, weight: float) -> torch.Tensor:
-        weights.append(weight)
-        return lerp(self, end, weight)
+    class Spy(KernelOperator):
+        def rows(self, index: torch.Tensor, V: torch.Tensor) -> torch.Tensor:
+            batches.append(index)
+            return super().rows(index, V)
 
-    monkeypatch.setattr(torch.Tensor, "lerp_", spy)
-    SDD(batch_size=10).solve(H, B, tol=1e-2, max_epochs=20, generator=seeded())
-    assert weights == []
-    solution = SDD(batch_size=10).solve(H, B, tol=0.0, max_epochs=21, generator=seeded())
-    assert len(weights) == solution.iterations
-    # 20 batches an epoch, less what the step size and the closing product cost.
-    assert weights[0] == pytest.approx(100 / solution.iterations, rel=0.1)
+    spied = Spy(H.kernel, H.X, noise=H._deviation)
+    step = 0.02
+    sdd = SDD(batch_size=10, step_size=10 * step, momentum=momentum)
+    solution = sdd.solve(spied, B, tol=tol, max_epochs=21, generator=seeded())
+    a, v, average = (torch.zeros_like(B) for _ in range(3))
+    for index in batches:
+        g = H.rows(index, a + momentum * v) - B[index]
+        v *= momentum
+        v[index] -= step * g
+        a += v
+        average.lerp_(a, 100 / len(batches))
+    assert len(batches) == solution.iterations
+    # The average is for fixed budgets only.
+    torch.testing.assert_close(solution.x, a if tol else average, rtol=1e-9, atol=1e-11)
 
 
 def test_an_epoch_visits_every_row_once(make: Make) -> None:

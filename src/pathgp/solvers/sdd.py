@@ -32,6 +32,12 @@ class SDD(Solver):
             v = rho v;  v[I] -= step g
             a = a + v
 
+    In u = a + rho / (1 - rho) v, which moves at I only, and the point ahead q = a + rho v this is one pass over n s
+    numbers a batch instead of three:
+
+            g = H[I, :] q - b[I]
+            q = (1 - rho) u + rho q;  q[I] -= (1 + rho) step g;  u[I] -= step g / (1 - rho)
+
     Batches are consecutive parts of random permutations, so that an epoch visits every coordinate once, and
     the residuals g of an epoch estimate those of all rows for free; a product confirms them before
     convergence is claimed. With ``tol=0``, a run of fixed length T, the geometric average of the iterates
@@ -77,27 +83,31 @@ class SDD(Solver):
 
         planned = max(1.0, (run.max_epochs - run.epochs - run.H.cost()) / run.H.cost(batch))
         averaging = min(1.0, 100.0 / planned) if run.tol == 0 else None
-        a, v = run.start.clone(), torch.zeros_like(run.start)
-        average = a if averaging is None else a.clone()
-        good = (a.clone(), average.clone())
+        u, q = run.start.clone(), run.start.clone()
+        average = run.start.clone()
+        good = (run.start, run.start)
         # The truth at the end of an epoch relative to its estimate, learned from the checks.
         correction = 1.0
         best, halvings = column_norms(residual), 0
-        before, floor = best, max(run.tol, torch.finfo(a.dtype).eps)
+        before, floor = best, max(run.tol, torch.finfo(u.dtype).eps)
         # The step in the direction of the gradient, and the squares of an epoch's residuals.
-        rate, seen = torch.empty((), dtype=a.dtype, device=a.device), torch.zeros_like(best)
+        rate, seen = torch.empty((), dtype=u.dtype, device=u.device), torch.zeros_like(best)
 
         def note() -> str:
             how = "automatic" if self.step_size == "auto" else "given"
             text = f"{batches} batches of {batch}, {how} step size {step * batch:.3g}"
             return text if halvings == 0 else f"{text} after {halvings} halvings"
 
+        def iterate() -> Tensor:
+            return u.lerp(q, 1.0 / self.momentum) if self.momentum else u.clone()
+
         def move(index: Tensor) -> None:
-            g = run.H.rows(index, a + self.momentum * v) - run.b[index]
-            v.mul_(self.momentum).index_add_(0, index, rate * g)
-            a.add_(v)
+            g = run.H.rows(index, q) - run.b[index]
+            change = rate * g
+            q.lerp_(u, 1.0 - self.momentum).index_add_(0, index, change, alpha=1.0 + self.momentum)
+            u.index_add_(0, index, change, alpha=1.0 / (1.0 - self.momentum))
             if averaging is not None:
-                average.lerp_(a, averaging)
+                average.lerp_(iterate(), averaging)
             seen.add_(column_norms(g).square())
 
         advance = replayed(run.H, move)
@@ -105,7 +115,7 @@ class SDD(Solver):
             visited = 0
             seen.zero_()
             rate.fill_(-step)
-            for index in partition(n, batches, run.generator, a.device):
+            for index in partition(n, batches, run.generator, u.device):
                 if not run.affords(run.H.cost(len(index))):
                     break
                 advance(index)
@@ -113,23 +123,25 @@ class SDD(Solver):
                 visited += len(index)
                 run.iterations += 1
 
+            a = iterate()
+            result = a if averaging is None else average
             if visited == 0:
-                return run.finish(average, Status.BUDGET_EXHAUSTED, repr(self), note())
+                return run.finish(result, Status.BUDGET_EXHAUSTED, repr(self), note())
             norms = run.record((seen * n / visited).sqrt(), exact=False)
             growth = float((norms / best.clamp_min(floor)).nan_to_num(math.inf).max())
             if growth > _GROWTH:
                 halvings += 1
                 if halvings > _MAX_HALVINGS:
                     return run.finish(good[1], Status.DIVERGED, repr(self), note())
-                a.copy_(good[0])
+                u.copy_(good[0])
+                q.copy_(good[0])
                 average.copy_(good[1])
-                v.zero_()
                 step /= 2
                 continue
             if visited < n:
-                return run.finish(average, Status.BUDGET_EXHAUSTED, repr(self), note())
+                return run.finish(result, Status.BUDGET_EXHAUSTED, repr(self), note())
             if growth < _GROWTH / 2:
-                good = (a.clone(), average.clone())
+                good = (a, a if averaging is None else average.clone())
             # Rows were seen half an epoch ago on average, and the residual has gone on falling since.
             estimate = run.measure(norms * (norms / before).nan_to_num(1.0).clamp(max=1.0).sqrt())
             if 0.0 < correction * estimate <= run.tol:
