@@ -220,12 +220,13 @@ def test_columns_of_any_size() -> None:
         assert error(found[:, c], expected[:, c]) < 2e-6
 
 
-def test_the_contraction_is_split_and_repeats_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("n", "parts"), [(520, 5), (2250, 18)])
+def test_the_contraction_is_split_and_repeats_itself(n: int, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_SHORTEST", 128)
-    X, index = normal(520, 3, 0), torch.arange(0, 520, 7, device=DEVICE)
-    kernel, V = kernels.Matern(1.5, 0.8), normal(520, 2, 1)
+    X, index = normal(n, 3, 0), torch.arange(0, 520, 7, device=DEVICE)
+    kernel, V = kernels.Matern(1.5, 0.8), normal(n, 2, 1)
     H = KernelOperator(kernel, X, 0.0, "fused")
-    assert engine.split(1, 640, 64) == (5, 128)
+    assert engine.split(1, 128 * parts, 64) == (parts, 128)
     first = H.rows(index, V)
     assert torch.equal(first, H.rows(index, V))
     assert error(first, kernel(X.double()).detach()[index] @ V.double()) < 2e-6

@@ -35,15 +35,34 @@ def halves(A, row_stride, column_stride, rows, columns, largest, step, high, low
 
 
 @triton.jit(do_not_specialize=["parts", "rows", "columns"])
-def add(sums, parts, padded, width, largest, factor, out, row_stride, column_stride, rows, columns, R: tl.constexpr):
-    """out += factor 2^(e - 15) (sum of the parts), always in the same order."""
-    row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
-    column = tl.program_id(1) * 16 + tl.arange(0, 16)
-    inside = (row < rows)[:, None] & (column < columns)[None, :]
-    total = tl.zeros((R, 16), tl.float32)
-    for part in range(parts):
-        total += tl.load(sums + (part * padded + row)[:, None] * width + column[None, :])
+def add(
+    sums,
+    parts,
+    padded,
+    width,
+    largest,
+    factor,
+    out,
+    row_stride,
+    column_stride,
+    rows,
+    columns,
+    R: tl.constexpr,
+    P: tl.constexpr,
+):
+    """out += factor 2^(e - 15) (sum of the parts), P of them at a time, always in the same order."""
+    entry = tl.arange(0, R * 16)
+    row = tl.program_id(0).to(tl.int64) * R + entry // 16
+    column = tl.program_id(1) * 16 + entry % 16
+    inside = (row < rows) & (column < columns)
+    place = row * width + column
+    total = tl.zeros((R * 16,), tl.float32)
+    for first in range(0, parts, P):
+        part = first + tl.arange(0, P)
+        start = part.to(tl.int64) * padded * width
+        found = tl.load(sums + start[:, None] + place[None, :], mask=(part < parts)[:, None], other=0.0)
+        total += tl.sum(found, 0)
     e = exponent(tl.load(largest + column, mask=column < columns, other=1.0))
-    at = out + row[:, None] * row_stride + column[None, :] * column_stride
+    at = out + row * row_stride + column * column_stride
     before = tl.load(at, mask=inside, other=0.0)
-    tl.store(at, before + total * (factor * power(e - 15))[None, :], mask=inside)
+    tl.store(at, before + total * (factor * power(e - 15)), mask=inside)

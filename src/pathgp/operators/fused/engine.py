@@ -18,8 +18,10 @@ _WEIGHTS = 96
 # Programs that fill the chip several times over, and the columns of K that one of them should at least walk over.
 _PROGRAMS = 1024
 _SHORTEST = 1024
+# Parts of a sum that are added at a time.
+_PARTS = 16
 # How kernels that only pass over columns are compiled.
-_PASSING: dict[str, Any] = {"R": BLOCK, "num_warps": 4, "enable_fp_fusion": True}
+_PASSING: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": True}
 # Half-precision factors are scaled to at most 2^15.
 _TOP = 15
 
@@ -101,8 +103,10 @@ class Engine:
             **tile.options(),
         )
         factor = self.frame.extent.coefficient * self.frame.bound * 2.0**-_TOP
-        add[(X.padded // BLOCK, width // 16)](
-            sums, parts, X.padded, width, largest, factor, out, *out.stride(), *out.shape, **_PASSING
+        # Few rows have many parts: small programs then, so that there are enough of them, with many parts at a time.
+        shape = {"R": BLOCK, "P": 1} if parts < _PARTS else {"R": 16, "P": _PARTS}
+        add[(X.padded // shape["R"], width // 16)](
+            sums, parts, X.padded, width, largest, factor, out, *out.stride(), *out.shape, **shape, **_PASSING
         )
 
     def evaluate(self, X: Points, Z: Points) -> Tensor:
@@ -211,5 +215,5 @@ def halves(A: Tensor, rows: int, columns: int, largest: Tensor) -> tuple[Tensor,
     high = torch.empty(rows, columns, dtype=torch.float16, device=A.device)
     low = torch.empty_like(high)
     grid = (rows // BLOCK, columns // 16)
-    kernels.halves[grid](A, *A.stride(), *A.shape, largest, largest.ndim, high, low, columns, **_PASSING)
+    kernels.halves[grid](A, *A.stride(), *A.shape, largest, largest.ndim, high, low, columns, R=BLOCK, **_PASSING)
     return high, low
