@@ -489,8 +489,8 @@ class Own(K.SquaredExponential):
 
 
 class OwnSolver(solvers.Solver):
-    def _solve(self, run: Run, residual: Tensor) -> Solution:
-        return solvers.Cholesky()._solve(run, residual)
+    def _solve(self, run: Run) -> Solution:
+        return solvers.Cholesky()._solve(run)
 
 
 class Slope(nn.Module):

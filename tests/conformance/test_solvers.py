@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from pathgp import solvers
-from pathgp.solvers import Status
+from pathgp.solvers import Status, base
 
 TOL = 1e-2
 Solved = tuple[solvers.Solution, list[solvers.Record]]
@@ -99,6 +100,23 @@ def test_a_better_start_is_not_lost(case: Any, problem: Any) -> None:
     solution = _solve(case, problem, x0=start.to(problem.B.dtype))
     assert solution.converged or not case.converges
     assert (solution.residual <= 4 * problem.residual(start) + TOL).all()
+
+
+@pytest.mark.parametrize("budget", [4.0, 7.5, None])
+def test_some_rows_tell_where_a_start_stands(
+    case: Any, problem: Any, budget: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is with many rows: the promises are the same."""
+    monkeypatch.setattr(base, "_FEW", problem.H.shape[0] // 8)
+    start = 0.9 * problem.truth().to(problem.B.dtype)
+    solution = _solve(case, problem, x0=start, max_epochs=budget or case.max_epochs)
+    dear = problem.H.cost(problem.H.shape[0] // 8) > problem.H.cost() / 8
+    assert solution.history[0].is_exact == dear
+    assert solution.epochs <= (budget or case.max_epochs) + 1e-6
+    error = (solution.residual.double() - problem.residual(solution.x)).abs()
+    assert (error <= problem.rounding(solution.x)).all()
+    assert (solution.residual <= problem.residual(start) + problem.rounding(start)).all()
+    assert solution.converged or budget or not case.converges
 
 
 def test_delta_adds_the_noise_times_delta(case: Any, problem: Any) -> None:

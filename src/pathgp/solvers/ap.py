@@ -11,14 +11,11 @@ import torch
 from torch import Tensor
 
 from pathgp.operators import Operator
-from pathgp.randomness import permutation
 from pathgp.solvers.base import Run, Solution, Solver, Status, column_norms
 from pathgp.solvers.cholesky import factorise
 
 # Of so many sweeps in turn the last has random blocks. Measured by benchmarks/partitions.py.
 _TURN = 3
-# One row in so many is looked at after a sweep; where these are few, up to one in eight.
-_ONE_IN, _FEW = 64, 512
 # Sweeps without an improvement by a percent after which a run counts as stalled.
 _PATIENCE = 30
 
@@ -55,21 +52,18 @@ class AP(Solver):
         if self.selection not in ("shuffled", "greedy"):
             raise ValueError(f"selection must be 'shuffled' or 'greedy', got {self.selection!r}")
 
-    def _solve(self, run: Run, residual: Tensor) -> Solution:
+    def _solve(self, run: Run) -> Solution:
         n, s = run.b.shape
         size = min(n, self.block_size or automatic_block_size(run.H, s))
         # Blocks of equal size: a small last block would waste its turn.
         blocks = math.ceil(n / size)
         note = f"{blocks} blocks of {math.ceil(n / blocks)} rows"
         if self.selection == "greedy":
-            return self._greedy(run, residual, blocks, note)
+            return self._greedy(run, blocks, note)
         return self._shuffled(run, blocks, note)
 
     def _shuffled(self, run: Run, blocks: int, note: str) -> Solution:
-        n = run.b.shape[0]
         x = run.start.clone()
-        seen = max(1, n // _ONE_IN, min(n // 8, _FEW))
-        look = permutation(n, run.generator, x.device)[:seen].sort().values
         # The truth relative to what the look said, learned from the checks.
         correction = 1.0
         # With little noise the rounding of float32 products can outweigh a sweep, and the last iterate is not the best.
@@ -81,9 +75,9 @@ class AP(Solver):
                     return run.finish(x, Status.BUDGET_EXHAUSTED, repr(self), note)
                 x.index_add_(0, index, solve(run.b[index] - run.rows(index, x)))
                 run.iterations += 1
-            if not run.affords(run.H.cost(seen)):
+            if not run.affords(run.H.cost(len(run.sample))):
                 break
-            norms = run.record(math.sqrt(n / seen) * column_norms(run.b[look] - run.rows(look, x)), exact=False)
+            norms = run.look(x)
             if not bool(torch.isfinite(norms).all()) or float(norms.max()) > 1e6:
                 return run.finish(best, Status.DIVERGED, repr(self), note)
             if float(norms.mean()) < lowest:
@@ -100,9 +94,9 @@ class AP(Solver):
                 return run.finish(best, Status.STALLED, repr(self), note)
         return run.finish(x, Status.BUDGET_EXHAUSTED, repr(self), note)
 
-    def _greedy(self, run: Run, residual: Tensor, blocks: int, note: str) -> Solution:
+    def _greedy(self, run: Run, blocks: int, note: str) -> Solution:
         n = run.b.shape[0]
-        x, r = run.start.clone(), residual.clone()
+        x, r = run.start.clone(), run.first.clone()
         partitioned = run.H.partition(blocks, run.generator)
         owner = torch.empty(n, dtype=torch.long, device=x.device)
         for number, index in enumerate(partitioned):

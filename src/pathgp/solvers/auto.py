@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from pathgp.operators import Operator
 from pathgp.solvers.ap import AP, automatic_block_size
-from pathgp.solvers.base import Run, Solution, Solver, Status, column_norms
+from pathgp.solvers.base import Run, Solution, Solver, Status
 from pathgp.solvers.cg import CG, automatic, full_rate_float64
 from pathgp.solvers.cholesky import Cholesky
 from pathgp.solvers.grid_blocks import GridBlocks
@@ -72,8 +71,8 @@ class Auto(Solver):
     reason.
     """
 
-    def _solve(self, run: Run, residual: Tensor) -> Solution:
-        needed, s = digits(run, residual), run.b.shape[1]
+    def _solve(self, run: Run) -> Solution:
+        needed, s = digits(run), run.b.shape[1]
         preconditioner = automatic(run.H, run.max_epochs - run.epochs)
         seconds: dict[Solver, float] = {
             AP(): predict_ap(run.H, s, EPOCHS_LEAST + EPOCHS_AP * needed),
@@ -86,18 +85,19 @@ class Auto(Solver):
         reasons = [f"{_name(choice)}: about {seconds[choice]:.2g} s predicted"]
         reasons += [f"{_name(other)} {seconds[other]:.2g} s" for other in others]
         reasons += [f"Cholesky {excluded}"] if excluded else []
-        solution = choice._solve(run, residual)
+        solution = choice._solve(run)
         if solution.status in (Status.STALLED, Status.DIVERGED) and not (excluded or cholesky_excluded(run)):
             reasons.append(f"it ended {solution.status.name} at {run.measure(solution.residual):.1e}: Cholesky instead")
-            direct = Cholesky()._solve(run, residual)
+            direct = Cholesky()._solve(run)
             solution = min(solution, direct, key=lambda found: run.measure(found.residual))
         return replace(solution, note="; ".join([*reasons, solution.note] if solution.note else reasons))
 
 
-def digits(run: Run, residual: Tensor) -> float:
+def digits(run: Run) -> float:
     """How far the start is from tol, in units of a factor of 100: a warm start has less to do."""
     target = max(run.tol, torch.finfo(run.H.dtype).eps)
-    return max(0.1, math.log(max(float(column_norms(residual).max()) / target, 1.0)) / math.log(100.0))
+    assert run.initial is not None
+    return max(0.1, math.log(max(float(run.initial.max()) / target, 1.0)) / math.log(100.0))
 
 
 def cholesky_excluded(run: Run) -> str:

@@ -8,15 +8,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from pathgp.operators import Operator
-from pathgp.randomness import as_generator
+from pathgp.randomness import as_generator, permutation
 
 # How far above those of zero the residuals of a sound run may end.
 _FLUCTUATION = 4.0
+# One row in so many is looked at for an estimate; where these are few, so many, up to one in eight.
+_ONE_IN, _FEW = 64, 512
+# An estimate is good to some 5 to 25 %: only far below one it is certain that a residual has fallen.
+_FAR_BELOW = 0.5
 
 DEFAULT_MAX_EPOCHS = 1000.0
 
@@ -145,13 +150,40 @@ class Run:
         """b - H x by a fresh product."""
         return self.b - self.product(x)
 
-    def initial_residual(self) -> Tensor:
-        """b - H x at the start; free for x = 0."""
-        return self.b.clone() if self.starts_at_zero else self.residual(self.start)
+    @cached_property
+    def first(self) -> Tensor:
+        """b - H x at the start: a product, free for x = 0."""
+        r = self.b if self.starts_at_zero else self.residual(self.start)
+        self.record(column_norms(r), exact=True)
+        return r
+
+    @cached_property
+    def sample(self) -> Tensor:
+        """The rows that `look` takes."""
+        n = self.b.shape[0]
+        count = max(1, n // _ONE_IN, min(n // 8, _FEW))
+        return permutation(n, self.generator, self.b.device)[:count].sort().values
+
+    def look(self, x: Tensor) -> Tensor:
+        """The norms of b - H x, estimated from some rows."""
+        r = self.b[self.sample] - self.rows(self.sample, x)
+        return self.record(math.sqrt(self.b.shape[0] / len(self.sample)) * column_norms(r), exact=False)
+
+    def begin(self) -> bool:
+        """Whether the start is good enough already.
+
+        A look at some rows tells where it stands, and spares those solvers a product which do not need ``first``; for
+        few rows, a small budget, or where rows are dear, ``first`` does.
+        """
+        n = self.b.shape[0]
+        cheap = n >= 8 * _FEW and self.H.cost(max(_FEW, n // _ONE_IN)) <= self.H.cost() / 8 and self.max_epochs >= 4.0
+        self.initial = self.look(self.start) if cheap and not self.starts_at_zero else column_norms(self.first)
+        return self.satisfied(self.initial) and self.satisfied(column_norms(self.first))
 
     def affords(self, epochs: float) -> bool:
-        """Whether this much more work still leaves room for the closing residual check."""
-        return self.epochs + epochs + self.H.cost() <= self.max_epochs + 1e-9
+        """Whether this much more work still leaves room for the closing check, and one of the start if need be."""
+        checks = 1.0 if self.starts_at_zero or "first" in vars(self) else 2.0
+        return self.epochs + epochs + checks * self.H.cost() <= self.max_epochs + 1e-9
 
     def record(self, residual: Tensor, exact: bool) -> Tensor:
         """Enter per-column residual norms (s,) into the history and tell the callback."""
@@ -183,13 +215,15 @@ class Run:
     def finish(self, x: Tensor, status: Status, solver: str, note: str, residual: Tensor | None = None) -> Solution:
         """Unscale, recompute the residual unless a fresh one is given, and judge convergence by it."""
         if residual is None and x is self.start:
-            residual = self.initial
+            residual = column_norms(self.first)
         if residual is None:
             residual = self.record(column_norms(self.residual(x)), exact=True)
         if self.initial is not None:
             # Never worse than the start. A sound run from zero may be: descent lowers another norm first.
             allowed = _FLUCTUATION if self.starts_at_zero and status is not Status.DIVERGED else 1.0
-            start, worse = self.initial.to(residual), ~(residual <= allowed * self.initial.to(residual))
+            unsure = not bool((residual <= _FAR_BELOW * self.initial.to(residual)).all())
+            start = (column_norms(self.first) if unsure else self.initial).to(residual)
+            worse = ~(residual <= allowed * start)
             x, residual = torch.where(worse.to(x.device), self.start, x), torch.where(worse, start, residual)
         if self.satisfied(residual):
             status = Status.CONVERGED
@@ -240,19 +274,17 @@ class Solver(ABC):
         """
         with torch.no_grad():
             run = Run(H, B, x0, delta, tol, max_epochs, generator, callback, rule)
-            residual = run.initial_residual()
-            norms = run.initial = run.record(column_norms(residual), exact=True)
-            if run.satisfied(norms):
-                return run.finish(run.start, Status.CONVERGED, repr(self), "the start was good enough", norms)
+            if run.begin():
+                return run.finish(run.start, Status.CONVERGED, repr(self), "the start was good enough")
             if H.inner is H:
-                return self._solve(run, residual)
+                return self._solve(run)
             from pathgp.solvers.refinement import refined
 
-            return refined(self._solve, repr(self), run, residual)
+            return refined(self._solve, repr(self), run)
 
     @abstractmethod
-    def _solve(self, run: Run, residual: Tensor) -> Solution:
-        """Iterate from ``run.start`` with residual ``b - H start``; end with ``run.finish``."""
+    def _solve(self, run: Run) -> Solution:
+        """Iterate from ``run.start``, where the residual is ``run.first``; end with ``run.finish``."""
 
 
 def column_norms(R: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ class CG(Solver):
                 f"GridBlocks() or GridInverse(), got {self.preconditioner!r}"
             )
 
-    def _solve(self, run: Run, residual: Tensor) -> Solution:
+    def _solve(self, run: Run) -> Solution:
         left = run.max_epochs - run.epochs
         choice = automatic(run.H, left) if isinstance(self.preconditioner, str) else self.preconditioner
         each = 0.0 if choice is None else choice.applied(run.H)
@@ -53,7 +53,8 @@ class CG(Solver):
             return run.finish(run.start, Status.BUDGET_EXHAUSTED, repr(self), "the budget is below one iteration")
         apply, note = ((lambda r: r), "no preconditioner") if choice is None else choice.build(run)
         # Norms live on the CPU: the stopping test then waits for the device once in an iteration.
-        x, norms = run.start.clone(), column_norms(residual).cpu()
+        x, residual = run.start.clone(), run.first
+        norms = column_norms(residual).cpu()
         # The iterate with the smallest true residual, for every column by itself: in finite precision the
         # last one may be far worse.
         best_x, best = x.clone(), norms.clone()

@@ -19,7 +19,7 @@ class Cholesky(Solver):
     n / (6 s) epochs, its share of floating-point operations in a product with s columns.
     """
 
-    def _solve(self, run: Run, residual: Tensor) -> Solution:
+    def _solve(self, run: Run) -> Solution:
         n, s = run.b.shape
         if 16 * n**2 > run.H.memory:
             raise ValueError(
@@ -31,7 +31,7 @@ class Cholesky(Solver):
         H = run.H.block(torch.arange(n, device=run.H.device)).to(torch.float64)
         run.epochs += 1.0 + n / (6.0 * s)
         factor, jitter = factorise(H)
-        x = run.start + torch.cholesky_solve(residual.to(torch.float64), factor).to(run.H.dtype)
+        x = run.start + torch.cholesky_solve(run.first.to(torch.float64), factor).to(run.H.dtype)
         run.iterations = 1
         note = "" if jitter == 0 else f"jitter {jitter:.0e} on the diagonal"
         return run.finish(x, Status.CONVERGED, repr(self), note)

@@ -20,7 +20,7 @@ _WORTHWHILE = 0.5
 _ROWS = 512
 
 
-def refined(solve: Callable[[Run, Tensor], Solution], solver: str, run: Run, residual: Tensor) -> Solution:
+def refined(solve: Callable[[Run], Solution], solver: str, run: Run) -> Solution:
     """Iterative refinement: x += solution of H~ d = r,  r = b - H x, until the true residual meets the tolerance.
 
     H~ is ``run.H.inner``, whose products are cheaper and rougher. A round takes one product in full precision beside
@@ -28,9 +28,10 @@ def refined(solve: Callable[[Run, Tensor], Solution], solver: str, run: Run, res
     a look at some rows finds it larger, or a round does not contract, the solver goes on with H itself from the best
     iterate, so that the solution does not depend on H~. Wilkinson (1963); Higham (2002), chapter 12.
     """
-    x, norms, rounds = run.start, column_norms(residual), 0
+    x, residual, rounds = run.start, run.first, 0
+    norms = column_norms(residual)
     if run.affords(4.0 * run.H.cost()) and (ratio := _roughness(run)) > 1.0:
-        solution = solve(run, residual)
+        solution = solve(run)
         excuse = f"the error of cheaper products is {ratio:.1g} times the noise: in full precision"
         return replace(solution, note=f"{excuse}: {solution.note}")
     note = "no round of refinement fitted the budget"
@@ -40,7 +41,7 @@ def refined(solve: Callable[[Run, Tensor], Solution], solver: str, run: Run, res
         left = run.max_epochs - run.epochs - (1.0 if rounds else 2.0) * run.H.cost()
         cheap = Run(run.H.inner, residual, None, None, depth, left, run.generator, None, run.rule)
         cheap.initial = column_norms(cheap.b)
-        correction = solve(cheap, cheap.b.clone())
+        correction = solve(cheap)
         run.epochs += correction.epochs
         run.iterations += correction.iterations
         moved = x + correction.x
@@ -56,8 +57,8 @@ def refined(solve: Callable[[Run, Tensor], Solution], solver: str, run: Run, res
         if run.satisfied(norms):
             return run.finish(x, Status.CONVERGED, solver, note, norms)
         if not contracts:
-            run.start, run.starts_at_zero = x, False
-            solution = solve(run, residual)
+            run.start, run.starts_at_zero, run.first = x, False, residual
+            solution = solve(run)
             return replace(solution, note=f"{note}; then in full precision: {solution.note}")
     return run.finish(x, Status.BUDGET_EXHAUSTED, solver, note, norms)
 

@@ -69,7 +69,7 @@ class SDD(Solver):
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
 
-    def _solve(self, run: Run, residual: Tensor) -> Solution:
+    def _solve(self, run: Run) -> Solution:
         n, s = run.b.shape
         batches = math.ceil(n / self.batch_size)
         batch = math.ceil(n / batches)
@@ -88,7 +88,8 @@ class SDD(Solver):
         good = (run.start, run.start)
         # The truth at the end of an epoch relative to its estimate, learned from the checks.
         correction = 1.0
-        best, halvings = column_norms(residual), 0
+        assert run.initial is not None
+        best, halvings = run.initial, 0
         before, floor = best, max(run.tol, torch.finfo(u.dtype).eps)
         # The step in the direction of the gradient, and the squares of an epoch's residuals.
         rate, seen = torch.empty((), dtype=u.dtype, device=u.device), torch.zeros_like(best)

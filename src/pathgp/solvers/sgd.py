@@ -69,14 +69,14 @@ class SGD(Solver):
         if not self.clip > 0:
             raise ValueError(f"clip must be positive, got {self.clip}")
 
-    def _solve(self, run: Run, residual: Tensor) -> Solution:
+    def _solve(self, run: Run) -> Solution:
         n = run.b.shape[0]
         weights, step, largest = row_weights(run), self._steps(run), self.clip / math.sqrt(n)
         batches = math.ceil(n / self.batch_size)
         cost = 2 * run.H.cost(math.ceil(n / batches))
         parts, features = _batches(run, batches), _features(run, self.features)
         a, v, average = run.start.clone(), torch.zeros_like(run.start), run.start.clone()
-        best = column_norms(residual)
+        best = column_norms(run.first)
         good = (run.start, run.start, best)
         halvings, t = 0, 0
 
