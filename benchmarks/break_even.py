@@ -61,14 +61,14 @@ Rows = list[dict[str, Any]]
 class Dense(pathgp.LatentKroneckerGP):
     """Always a matrix of all observed cells."""
 
-    def operator(self, data: GridObservations, settings: Settings) -> Operator:
-        return settings.operator(self.product(data.widths), data.inputs, self.deviation(data))
+    def operator(self, data: GridObservations, settings: Settings, instead: Operator | None = None) -> Operator:
+        return settings.operator(self.product(data.widths), data.inputs, self.deviation(data), instead)
 
 
 class Latent(pathgp.LatentKroneckerGP):
     """Always through the factors."""
 
-    def operator(self, data: GridObservations, settings: Settings) -> Operator:
+    def operator(self, data: GridObservations, settings: Settings, instead: Operator | None = None) -> Operator:
         deviation = self.deviation(data)
         return LatentKroneckerOperator(self.sides, data.factors, data.observed, deviation, memory=settings.memory)
 

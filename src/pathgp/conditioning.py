@@ -111,10 +111,10 @@ class Settings:
         """Whether this process writes files and shows progress."""
         return self.group is None or self.group.leader
 
-    def operator(self, kernel: Kernel, X: Tensor, deviation: Tensor) -> Operator:
-        """H for a kernel, inputs and the standard deviation of the noise."""
+    def operator(self, kernel: Kernel, X: Tensor, deviation: Tensor, instead: Operator | None = None) -> Operator:
+        """H for a kernel, inputs and the standard deviation of the noise; ``instead`` of one that is done with."""
         if self.group is None:
-            return KernelOperator(kernel, X, deviation, self.backend, self.memory, self.precision)
+            return KernelOperator(kernel, X, deviation, self.backend, self.memory, self.precision, instead)
         return ShardedOperator(kernel, X, deviation, group=self.group, backend=self.backend, memory=self.memory)
 
     def generator(self, generator: torch.Generator | None) -> torch.Generator:

@@ -134,6 +134,27 @@ def test_an_operator_is_a_snapshot(backend: str) -> None:
         assert torch.equal(a, b)
 
 
+def test_one_operator_instead_of_another() -> None:
+    """The memory of K and the budget are taken over, the numbers are not."""
+    X, V = inputs(torch.float32), vectors(torch.float32)
+    old = KernelOperator(KERNELS["matern"](), X, 0.3, "dense", memory=10**6)
+    address = old._tiles.K.data_ptr()
+    new = KernelOperator(KERNELS["product"](), X, 0.2, "dense", instead=old)
+    assert new._tiles.K.data_ptr() == address
+    assert new.memory == 10**6
+    assert torch.equal(new @ V, KernelOperator(KERNELS["product"](), X, 0.2, "dense") @ V)
+
+
+@pytest.mark.parametrize(("n", "dtype", "backend"), [(N + 1, torch.float32, "dense"), (N, torch.float64, "streamed")])
+def test_instead_of_an_operator_of_another_kind(n: int, dtype: torch.dtype, backend: str) -> None:
+    X = inputs(dtype, n)
+    old = KernelOperator(KERNELS["matern"](), inputs(torch.float32), 0.3, "dense", memory=10**6)
+    new = KernelOperator(KERNELS["matern"](), X, 0.3, backend, instead=old)
+    V = vectors(dtype, n)
+    assert new.memory > 10**6
+    assert torch.equal(new @ V, KernelOperator(KERNELS["matern"](), X, 0.3, backend) @ V)
+
+
 def test_products_carry_no_graph() -> None:
     noise = torch.tensor(0.2, requires_grad=True)
     for backend in BACKENDS:

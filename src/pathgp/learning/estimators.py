@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from pathgp.conditioning import Settings, System
+from pathgp.operators import Operator
 from pathgp.randomness import normal
 from pathgp.solvers import Solution
 from pathgp.solvers.cholesky import factorise
@@ -42,12 +43,14 @@ class State:
     draws: (n, s) standard normal: the paths' noise (pathwise), or the probes (standard).
     rows: which rows of the data the current stage looks at; None for all n.
     solutions: (len(rows), 1 + s), of the previous step.
+    operator: H of the previous step, in whose place the next one comes.
     """
 
     prior: Any = None
     draws: Tensor | None = None
     rows: Tensor | None = None
     solutions: Tensor | None = None
+    operator: Operator | None = None
 
     def look_at(self, rows: Tensor | None, n: int) -> None:
         """Go on with other rows: weights of rows seen before are kept, new ones begin at zero."""
@@ -55,7 +58,7 @@ class State:
             everywhere = self.solutions.new_zeros(n, self.solutions.shape[1])
             everywhere[slice(None) if self.rows is None else self.rows] = self.solutions
             self.solutions = everywhere if rows is None else everywhere[rows]
-        self.rows = rows
+        self.rows, self.operator = rows, None
 
     def seen(self, data: Any) -> Any:
         """The rows of the data that count now."""
@@ -90,7 +93,7 @@ class Exact:
     ) -> Estimate:
         data = state.seen(data)
         n = len(data.y)
-        H = model.operator(data, settings)
+        H = state.operator = model.operator(data, settings, state.operator)
         if 24 * n**2 > H.memory:
             raise ValueError(
                 f"the exact estimator needs {24e-9 * n**2:.2g} GB, the memory budget is {H.memory / 1e9:.2g} GB: "
@@ -138,7 +141,7 @@ class Iterative:
             self.draw(model, data, state, generator)
         system = self.system(model, data, state)
         data = state.seen(data)
-        H = model.operator(data, settings)
+        H = state.operator = model.operator(data, settings, state.operator)
         began = time.perf_counter()
         solution = settings.solve(H, system, generator, state.solutions, rule="average")
         state.solutions = solution.x

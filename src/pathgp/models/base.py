@@ -46,8 +46,8 @@ class Model(nn.Module):
         self._posterior: Any = None
 
     @abstractmethod
-    def operator(self, data: Any, settings: Settings) -> Operator:
-        """H at the present hyperparameters, with gradients in ``bilinear``."""
+    def operator(self, data: Any, settings: Settings, instead: Operator | None = None) -> Operator:
+        """H at the present hyperparameters, with gradients in ``bilinear``; ``instead`` of one that is done with."""
 
     @abstractmethod
     def system(self, data: Any, prior: Any, draws: Tensor) -> System:

@@ -234,8 +234,8 @@ class GP(Model):
             scaling = Standardisation.identity(data.X)
         return Observations.of(data.X, y, noise, scaling)
 
-    def operator(self, data: Observations, settings: Settings) -> Operator:
-        return settings.operator(self.kernel, data.X, self.deviation(data))
+    def operator(self, data: Observations, settings: Settings, instead: Operator | None = None) -> Operator:
+        return settings.operator(self.kernel, data.X, self.deviation(data), instead)
 
     def system(self, data: Observations, prior: PriorPaths | None, draws: Tensor) -> System:
         with torch.no_grad():

@@ -178,11 +178,11 @@ class LatentKroneckerGP(Model):
         known = None if known is None else known / scalings[0].target_scale
         return replace(data, factors=inputs, known=known, scalings=scalings)
 
-    def operator(self, data: GridObservations, settings: Settings) -> Operator:
+    def operator(self, data: GridObservations, settings: Settings, instead: Operator | None = None) -> Operator:
         """Through the factors, or dense where so much is missing that a dense product takes fewer operations."""
         shape = data.observed.shape
         if len(data.y) ** 2 < shape.numel() * sum(shape):
-            return settings.operator(self.product(data.widths), data.inputs, self.deviation(data))
+            return settings.operator(self.product(data.widths), data.inputs, self.deviation(data), instead)
         return LatentKroneckerOperator(
             self.sides, data.factors, data.observed, self.deviation(data), memory=settings.memory
         )

@@ -16,13 +16,14 @@ class Dense:
 
     Args:
         tiles: the backend that evaluates K, once, and gradients.
+        into: memory for K, of a matrix that is not needed any more.
     """
 
     name = "dense"
 
-    def __init__(self, tiles: Streamed) -> None:
+    def __init__(self, tiles: Streamed, into: Tensor | None = None) -> None:
         self.tiles, self.variances = tiles, tiles.variances
-        self.K = tiles.matrix()
+        self.K = tiles.matrix(into)
 
     def product(self, V: Tensor, start: Tensor) -> Tensor:
         return torch.addmm(start, self.K, V)

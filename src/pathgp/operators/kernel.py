@@ -54,6 +54,8 @@ class KernelOperator(Operator):
         precision: of the fused products that solvers make between their checks, those of ``inner``. "high" is that of
             float32, a relative error about 1e-6; "medium" rounds K and V to 11 bits, some 3e-4; "low" the scaled inputs
             as well, 4e-3 at most. Everything else is always "high", and other backends know nothing else.
+        instead: an operator of the same size that is not used any more. Its budget is taken over, and so is the memory
+            of its K: pages fresh from the system can cost more time than the numbers in them.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class KernelOperator(Operator):
         backend: str = "auto",
         memory: int | None = None,
         precision: str = "high",
+        instead: Operator | None = None,
     ) -> None:
         if not isinstance(kernel, Kernel):
             raise TypeError(f"kernel must be a pathgp kernel, got {type(kernel).__name__}")
@@ -78,7 +81,8 @@ class KernelOperator(Operator):
         self.entries = n**2
         self.dtype = X.dtype
         self.device = X.device
-        self.memory = memory_budget(memory, X.device)
+        before = instead if isinstance(instead, KernelOperator) and _alike(instead, self) else None
+        self.memory = before.memory if before else memory_budget(memory, X.device)
         self._deviation = checked_noise(noise, n, X.device)
         self.noise = self._deviation.detach().square()
         self._snapshot = copy.deepcopy(kernel).to(X.device)
@@ -88,9 +92,14 @@ class KernelOperator(Operator):
         choice = Choice.of(backend, self._snapshot, self.X, self.memory)
         self.obstacle = choice.obstacle
         tiles = choice.tiles(self._snapshot, self.X, self.memory)
-        self._tiles = Dense(tiles) if choice.kept else tiles
+        self._tiles: Dense | Streamed = Dense(tiles, before._matrix if before else None) if choice.kept else tiles
         self.backend = self._tiles.name
         self.steady = isinstance(self._tiles, (Dense, Fused))
+
+    @property
+    def _matrix(self) -> Tensor | None:
+        """K, where it is kept."""
+        return self._tiles.K if isinstance(self._tiles, Dense) else None
 
     @cached_property
     def inner(self) -> KernelOperator:
@@ -195,6 +204,10 @@ class Choice:
             raise ValueError(f"{problem}: use backend='auto'")
         kept = backend == "dense" or (backend == "auto" and fits and bool(problem))
         return cls(Streamed if problem else Fused, kept, problem if backend == "auto" and worthwhile else "")
+
+
+def _alike(one: Operator, other: Operator) -> bool:
+    return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
 
 
 def _on_gpu(device: torch.device) -> bool:

@@ -88,11 +88,12 @@ class Streamed:
         with torch.no_grad():
             return self.kernel(self.X[index], self.X[other])
 
-    def matrix(self) -> Tensor:
-        """All of K."""
+    def matrix(self, into: Tensor | None = None) -> Tensor:
+        """All of K, written to ``into`` if it has the size."""
+        n = len(self.X)
 
         def compute(edge: int) -> Tensor:
-            K = self.X.new_empty(len(self.X), len(self.X))
+            K = into if into is not None and into.shape == (n, n) else self.X.new_empty(n, n)
             for I, J in self.pairs(edge):
                 K[I, J] = self._tile(self.kernel, I, J)
                 if I != J:

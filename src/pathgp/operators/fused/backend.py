@@ -67,7 +67,7 @@ class Fused(Streamed):
         engine, points = self._exact
         return engine.evaluate(points.take(index), points.take(other))
 
-    def matrix(self) -> Tensor:
+    def matrix(self, into: Tensor | None = None) -> Tensor:
         engine, points = self._exact
         return engine.evaluate(points, points)
 
