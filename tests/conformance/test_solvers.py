@@ -116,6 +116,8 @@ def test_some_rows_tell_where_a_start_stands(
     error = (solution.residual.double() - problem.residual(solution.x)).abs()
     assert (error <= problem.rounding(solution.x)).all()
     assert (solution.residual <= problem.residual(start) + problem.rounding(start)).all()
+    assert solution.history[-1].is_exact
+    assert solution.history[-1].epochs == solution.epochs
     assert solution.converged or budget or not case.converges
 
 

@@ -153,9 +153,7 @@ class Run:
     @cached_property
     def first(self) -> Tensor:
         """b - H x at the start: a product, free for x = 0."""
-        r = self.b if self.starts_at_zero else self.residual(self.start)
-        self.record(column_norms(r), exact=True)
-        return r
+        return self.b if self.starts_at_zero else self.residual(self.start)
 
     @cached_property
     def sample(self) -> Tensor:
@@ -177,7 +175,8 @@ class Run:
         """
         n = self.b.shape[0]
         cheap = n >= 8 * _FEW and self.H.cost(max(_FEW, n // _ONE_IN)) <= self.H.cost() / 8 and self.max_epochs >= 4.0
-        self.initial = self.look(self.start) if cheap and not self.starts_at_zero else column_norms(self.first)
+        looks = cheap and not self.starts_at_zero
+        self.initial = self.look(self.start) if looks else self.record(column_norms(self.first), exact=True)
         return self.satisfied(self.initial) and self.satisfied(column_norms(self.first))
 
     def affords(self, epochs: float) -> bool:
@@ -214,10 +213,8 @@ class Run:
 
     def finish(self, x: Tensor, status: Status, solver: str, note: str, residual: Tensor | None = None) -> Solution:
         """Unscale, recompute the residual unless a fresh one is given, and judge convergence by it."""
-        if residual is None and x is self.start:
-            residual = column_norms(self.first)
         if residual is None:
-            residual = self.record(column_norms(self.residual(x)), exact=True)
+            residual = column_norms(self.first if x is self.start else self.residual(x))
         if self.initial is not None:
             # Never worse than the start. A sound run from zero may be: descent lowers another norm first.
             allowed = _FLUCTUATION if self.starts_at_zero and status is not Status.DIVERGED else 1.0
@@ -225,6 +222,9 @@ class Run:
             start = (column_norms(self.first) if unsure else self.initial).to(residual)
             worse = ~(residual <= allowed * start)
             x, residual = torch.where(worse.to(x.device), self.start, x), torch.where(worse, start, residual)
+        last = self.history[-1]
+        if not last.is_exact or last.epochs < self.epochs:
+            self.record(residual, exact=True)
         if self.satisfied(residual):
             status = Status.CONVERGED
         elif status is Status.CONVERGED and self.tol > 0:

@@ -40,7 +40,7 @@ def refined(solve: Callable[[Run], Solution], solver: str, run: Run) -> Solution
         # A product for the truth, and in the first round one for the error.
         left = run.max_epochs - run.epochs - (1.0 if rounds else 2.0) * run.H.cost()
         cheap = Run(run.H.inner, residual, None, None, depth, left, run.generator, None, run.rule)
-        cheap.initial = column_norms(cheap.b)
+        cheap.begin()
         correction = solve(cheap)
         run.epochs += correction.epochs
         run.iterations += correction.iterations
@@ -57,7 +57,7 @@ def refined(solve: Callable[[Run], Solution], solver: str, run: Run) -> Solution
         if run.satisfied(norms):
             return run.finish(x, Status.CONVERGED, solver, note, norms)
         if not contracts:
-            run.start, run.starts_at_zero, run.first = x, False, residual
+            run.start, run.starts_at_zero, run.first, run.initial = x, False, residual, norms
             solution = solve(run)
             return replace(solution, note=f"{note}; then in full precision: {solution.note}")
     return run.finish(x, Status.BUDGET_EXHAUSTED, solver, note, norms)
