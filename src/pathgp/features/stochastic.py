@@ -27,13 +27,14 @@ from pathgp.features.fourier import Frequencies
 from pathgp.features.harmonics import Harmonics
 from pathgp.features.hashing import Hashes
 from pathgp.features.tiles import tile_entries, tiled
-from pathgp.features.waves import angles, runs_fused, sine_sum
+from pathgp.features.waves import angles, sine_sum
 from pathgp.kernels.finite import Finite
 from pathgp.kernels.periodic import Periodic
 from pathgp.kernels.stationary import Stationary
 from pathgp.kernels.tanimoto import Tanimoto
 
 _SIGNS = 2**25  # entries of the signs held at once, int8
+_PREPARED = 2**22  # numbers of the frequencies held at once, float64
 
 
 class RandomMap:
@@ -84,10 +85,10 @@ class RandomMap:
         columns = finite_features(self.term, X)
         augmented = torch.cat([X.to(torch.float64), X.new_ones(X.shape[0], 1, dtype=torch.float64)], 1)
         modulated = self.has_columns or bool(self.hashes)
-        group = max(1, tile_entries(X.device) // (self.pairs * max(1, X.shape[0])))
-        # One kernel needs no tiles; its gradient does.
-        whole = self.has_waves and not modulated and runs_fused(X) and not torch.is_grad_enabled()
-        group = self.paths if whole else group
+        # Sums of sines see to tiles of their own; their gradients do not.
+        alone = self.has_waves and not modulated and not torch.is_grad_enabled()
+        entries = _PREPARED // augmented.shape[1] if alone else tile_entries(X.device) // max(1, X.shape[0])
+        group = max(1, entries // self.pairs)
         result = []
         for start in range(0, self.paths, group):
             paths = slice(start, min(start + group, self.paths))
@@ -97,7 +98,7 @@ class RandomMap:
                 for hashes, bags in zip(self.hashes, tokens, strict=True)
             ]
             rows = [augmented, columns, *signs]
-            result.append(tiled(contract, rows, 1 if whole else group * self.pairs, recompute=modulated))
+            result.append(contract(*rows) if alone else tiled(contract, rows, group * self.pairs, recompute=modulated))
         return torch.cat(result)
 
     def _contraction(self, X: Tensor, W: Tensor, amplitude: Tensor, paths: slice) -> Callable[..., Tensor]:
