@@ -12,9 +12,9 @@ Problems:
 
 Hyperparameters of the real sets come from exact fits of small neighbourhoods. Each solve goes through a ladder of
 tolerances, every rung from the solution of the one before; held-out scores are taken between the rungs, with the clock
-stopped. A rung begins and ends with a product that an unbroken solve would not need. SDD has batches of 128: with the
-automatic step an epoch gains in proportion to their number. ``--precision`` is that of the products that solvers
-iterate with. Rows add up in the file.
+stopped. A rung ends with a product that an unbroken solve would not need. SDD has batches of 128: with the automatic
+step small ones gain more in an epoch. ``--precision`` is that of the products that solvers iterate with. Rows add up
+in the file.
 """
 
 from __future__ import annotations

@@ -51,16 +51,3 @@ def test_paths_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waves, "runs_fused", lambda weight: True)
     for a, b in zip(values(), expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("entries", [1, 60, 700, 10**6])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_sums_in_tiles(entries: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Single rows of one path, some rows of one path, all rows of some paths, and all at once."""
-    monkeypatch.setattr(waves, "tile_entries", lambda device: entries)
-    monkeypatch.setattr(waves, "runs_fused", lambda weight: False)
-    X, turns, weight = normal(17, 3), 5.0 * normal(5 * 3, 20, seed=1).reshape(5, 3, 20), normal(5, 20, seed=2).to(dtype)
-    expected = torch.einsum("sp,snp->sn", weight.double(), (2.0 * torch.pi * torch.matmul(X, turns)).sin())
-    found = waves.sine_sum(X, turns, weight)
-    assert found.dtype == dtype
-    torch.testing.assert_close(found.double(), expected, rtol=0.0, atol=1e-5 if dtype == torch.float32 else 1e-12)

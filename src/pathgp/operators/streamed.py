@@ -89,11 +89,10 @@ class Streamed:
             return self.kernel(self.X[index], self.X[other])
 
     def matrix(self, into: Tensor | None = None) -> Tensor:
-        """All of K, written to ``into`` if it has the size."""
-        n = len(self.X)
+        """All of K, in the memory of ``into`` where there is one."""
 
         def compute(edge: int) -> Tensor:
-            K = into if into is not None and into.shape == (n, n) else self.X.new_empty(n, n)
+            K = self.X.new_empty(len(self.X), len(self.X)) if into is None else into
             for I, J in self.pairs(edge):
                 K[I, J] = self._tile(self.kernel, I, J)
                 if I != J:

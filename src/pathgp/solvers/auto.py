@@ -96,7 +96,6 @@ class Auto(Solver):
 def digits(run: Run) -> float:
     """How far the start is from tol, in units of a factor of 100: a warm start has less to do."""
     target = max(run.tol, torch.finfo(run.H.dtype).eps)
-    assert run.initial is not None
     return max(0.1, math.log(max(float(run.initial.max()) / target, 1.0)) / math.log(100.0))
 
 

@@ -120,7 +120,7 @@ class Run:
         start = torch.zeros_like(self.b) if x0 is None else (x0 / self.scale).masked_fill(self.zero, 0.0)
         self.start = start
         self.starts_at_zero = x0 is None
-        self.initial: Tensor | None = None
+        self.initial: Tensor
         self.iterations = 0
         self.epochs = 0.0
         self.history: list[Record] = []
@@ -159,8 +159,7 @@ class Run:
     def sample(self) -> Tensor:
         """The rows that `look` takes."""
         n = self.b.shape[0]
-        count = max(1, n // _ONE_IN, min(n // 8, _FEW))
-        return permutation(n, self.generator, self.b.device)[:count].sort().values
+        return permutation(n, self.generator, self.b.device)[: _looked_at(n)].sort().values
 
     def look(self, x: Tensor) -> Tensor:
         """The norms of b - H x, estimated from some rows."""
@@ -174,7 +173,7 @@ class Run:
         few rows, a small budget, or where rows are dear, ``first`` does.
         """
         n = self.b.shape[0]
-        cheap = n >= 8 * _FEW and self.H.cost(max(_FEW, n // _ONE_IN)) <= self.H.cost() / 8 and self.max_epochs >= 4.0
+        cheap = n >= 8 * _FEW and self.H.cost(_looked_at(n)) <= self.H.cost() / 8 and self.max_epochs >= 4.0
         looks = cheap and not self.starts_at_zero
         self.initial = self.look(self.start) if looks else self.record(column_norms(self.first), exact=True)
         return self.satisfied(self.initial) and self.satisfied(column_norms(self.first))
@@ -215,13 +214,12 @@ class Run:
         """Unscale, recompute the residual unless a fresh one is given, and judge convergence by it."""
         if residual is None:
             residual = column_norms(self.first if x is self.start else self.residual(x))
-        if self.initial is not None:
-            # Never worse than the start. A sound run from zero may be: descent lowers another norm first.
-            allowed = _FLUCTUATION if self.starts_at_zero and status is not Status.DIVERGED else 1.0
-            unsure = not bool((residual <= _FAR_BELOW * self.initial.to(residual)).all())
-            start = (column_norms(self.first) if unsure else self.initial).to(residual)
-            worse = ~(residual <= allowed * start)
-            x, residual = torch.where(worse.to(x.device), self.start, x), torch.where(worse, start, residual)
+        # Never worse than the start. A sound run from zero may be: descent lowers another norm first.
+        allowed = _FLUCTUATION if self.starts_at_zero and status is not Status.DIVERGED else 1.0
+        unsure = not bool((residual <= _FAR_BELOW * self.initial.to(residual)).all())
+        start = (column_norms(self.first) if unsure else self.initial).to(residual)
+        worse = ~(residual <= allowed * start)
+        x, residual = torch.where(worse.to(x.device), self.start, x), torch.where(worse, start, residual)
         last = self.history[-1]
         if not last.is_exact or last.epochs < self.epochs:
             self.record(residual, exact=True)
@@ -285,6 +283,11 @@ class Solver(ABC):
     @abstractmethod
     def _solve(self, run: Run) -> Solution:
         """Iterate from ``run.start``, where the residual is ``run.first``; end with ``run.finish``."""
+
+
+def _looked_at(n: int) -> int:
+    """How many of n rows make an estimate."""
+    return max(1, n // _ONE_IN, min(n // 8, _FEW))
 
 
 def column_norms(R: Tensor) -> Tensor:

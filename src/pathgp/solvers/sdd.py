@@ -88,7 +88,6 @@ class SDD(Solver):
         good = (run.start, run.start)
         # The truth at the end of an epoch relative to its estimate, learned from the checks.
         correction = 1.0
-        assert run.initial is not None
         best, halvings = run.initial, 0
         before, floor = best, max(run.tol, torch.finfo(u.dtype).eps)
         # The step in the direction of the gradient, and the squares of an epoch's residuals.
