@@ -4,7 +4,7 @@
 
 The fits of table 5.1 (Adam at 0.1 from 1.0, 64 probes, tolerance 0.01), every solve cut off at the budget, the last one
 too: test log-likelihood, residual of the probes at the end, steps that ended above the tolerance (thesis, section 5.4).
-Stochastic dual descent is there with batches of 512 and of 64 rows: small batches go further per epoch, and are slower.
+Stochastic dual descent is there with batches of 512 rows, those of the thesis, and of its own choice.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from uci_learning import Plan, full
 
 ROWS = (
     "AP-shuffled-pathwise-warm",
-    "SDD64-pathwise-warm",
+    "SDD-auto-pathwise-warm",
     "SDD-pathwise-warm",
     "AP-shuffled-standard-cold",
-    "SDD64-standard-cold",
+    "SDD-auto-standard-cold",
     "SDD-standard-cold",
 )
 

@@ -12,9 +12,8 @@ Problems:
 
 Hyperparameters of the real sets come from exact fits of small neighbourhoods. Each solve goes through a ladder of
 tolerances, every rung from the solution of the one before; held-out scores are taken between the rungs, with the clock
-stopped. A rung ends with a product that an unbroken solve would not need. SDD has batches of 128: with the automatic
-step small ones gain more in an epoch. ``--precision`` is that of the products that solvers iterate with. Rows add up
-in the file.
+stopped. A rung ends with a product that an unbroken solve would not need. ``--precision`` is that of the products that
+solvers iterate with. Rows add up in the file.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from pathgp.posterior import Posterior
 from pathgp.randomness import normal
 
 PROBLEMS = ("known-1000000", "known-1844352", "etopo5", "flights3m")
-SOLVERS: dict[str, solvers.Solver] = {"AP": solvers.AP(), "SDD": solvers.SDD(batch_size=128)}
+SOLVERS: dict[str, solvers.Solver] = {"AP": solvers.AP(), "SDD": solvers.SDD()}
 LADDER = (0.3, 0.1, 0.03, 0.01, 0.003)
 SAMPLES, FEATURES, HELD_OUT = 64, 512, 5000
 # A draw that stands for the truth has more features than the paths that are fitted to it.

@@ -53,7 +53,7 @@ LOW_NOISE = 0.001
 METHODS: dict[str, solvers.Solver] = {
     "AP": solvers.AP(),
     "CG": solvers.CG(),
-    "SDD": solvers.SDD(),
+    "SDD": solvers.SDD(batch_size=512),
     "SGD": solvers.SGD(),
 }
 

@@ -44,8 +44,8 @@ SMALL = UCI[:3]
 SOLVERS: dict[str, solvers.Solver] = {
     "CG": solvers.CG(),
     "AP": solvers.AP(selection="greedy", block_size=1000),
-    "SDD": solvers.SDD(),
-    "SDD64": solvers.SDD(batch_size=64),
+    "SDD": solvers.SDD(batch_size=512),
+    "SDD-auto": solvers.SDD(),
     "AP-shuffled": solvers.AP(),
 }
 # Log-likelihood and minutes on the sets in the order of UCI; its SGD is our SDD. None: it took over 24 hours.

@@ -107,3 +107,18 @@ def test_errors() -> None:
         AP(block_size=0)
     with pytest.raises(ValueError, match="'shuffled' or 'greedy'"):
         AP(selection="cyclic")
+
+
+def test_a_budget_ends_with_random_blocks(make: Make) -> None:
+    """Blocks of neighbours leave residuals along their borders, which the last sweep should not."""
+    H, B = make(n=400, noise=0.3)
+    kinds: list[bool] = []
+
+    class Spy(KernelOperator):
+        def partition(self, parts: int, generator: torch.Generator, near: bool = False) -> tuple[torch.Tensor, ...]:
+            kinds.append(near)
+            return super().partition(parts, generator, near)
+
+    AP(block_size=20).solve(Spy(H.kernel, H.X, 0.3), B, tol=0.0, max_epochs=6.0, generator=seeded())
+    # Five epochs are left beside the closing check, less the looks: four whole sweeps and most of a fifth.
+    assert kinds == [True, True, False, True, False]

@@ -69,7 +69,9 @@ class AP(Solver):
         # With little noise the rounding of float32 products can outweigh a sweep, and the last iterate is not the best.
         best, lowest = run.start, math.inf
         for sweep in itertools.count():
-            parts = run.H.partition(blocks, run.generator, near=sweep % _TURN < _TURN - 1)
+            # What is left of the budget ends with random blocks: between neighbours residuals pile up.
+            near = sweep % _TURN < _TURN - 1 and run.affords(1.5 * run.H.cost())
+            parts = run.H.partition(blocks, run.generator, near)
             for index, solve in zip(parts, run.H.block_inverses(parts, _inverse), strict=True):
                 if not run.affords(run.H.cost(len(index))):
                     return run.finish(x, Status.BUDGET_EXHAUSTED, repr(self), note)

@@ -14,7 +14,7 @@ from pathgp.solvers.cg import CG, automatic, full_rate_float64
 from pathgp.solvers.cholesky import Cholesky
 from pathgp.solvers.grid_blocks import GridBlocks
 from pathgp.solvers.grid_inverse import GridInverse
-from pathgp.solvers.preconditioners import Preconditioner, automatic_rank
+from pathgp.solvers.preconditioners import BLOCK, Preconditioner, automatic_rank
 from pathgp.solvers.sdd import SDD
 from pathgp.solvers.sgd import SGD
 
@@ -130,7 +130,7 @@ def predict_ap(H: Operator, s: int, epochs: float, r: Rates | None = None) -> fl
 def predict_cg(
     H: Operator, s: int, epochs: float, r: Rates | None = None, choice: Preconditioner | None = None
 ) -> float:
-    """A factor of rank k, once, 128 columns at a time; each epoch a product with H and two with the factor.
+    """A factor of rank k, once, a block of columns at a time; each epoch a product with H and two with the factor.
 
     ``choice``: the preconditioner; by default what `automatic` takes.
     """
@@ -145,7 +145,7 @@ def predict_cg(
         build = 2 * min(blocks, cells) * k**2 / r.multiply64 + k**3 / r.factorise
         return build + epochs * (product(H, s) + 6 * 8 * cells * s / r.read + r.latency / 4)
     evaluate = 0.0 if H.backend == "dense" else n * k / _evaluated(H, r)
-    build = evaluate + 4 * n * k**2 / r.multiply64 + k / 128 * 0.6 * r.latency
+    build = evaluate + 4 * n * k**2 / r.multiply64 + math.ceil(k / BLOCK.get(H.device.type, 128)) * r.latency
     return build + epochs * (product(H, s, r) + 4 * n * k * s / r.multiply64 + r.latency / 4)
 
 

@@ -100,7 +100,7 @@ class GridBlocks(Preconditioner):
         F = F[:, :few].clone()
         return F, (variances - F.square().sum(1)).clamp_min(0.0)
 
-    def _pivots(self, run: Run, left: Tensor, num: int) -> Tensor:
+    def _pivots(self, run: Run, left: Tensor, most: int) -> Tensor:
         raise NotImplementedError("GridBlocks has no pivots among the cells")
 
 

@@ -15,6 +15,8 @@ from pathgp.solvers.replay import replayed
 # Blocks looked at for the automatic step, and products with each: kernel matrices have a dominant
 # eigenvalue, which few products find.
 _BLOCKS, _POWER_STEPS = 4, 10
+# The automatic batch size lies between these: smaller batches leave a device idle, larger ones gain nothing.
+_SMALLEST, _LARGEST = 64, 2048
 # An epoch whose residuals exceed the best ones by this factor has diverged. Sound steps let them fluctuate
 # far less than this, an unsound one multiplies them by far more in one epoch.
 _GROWTH = 4.0
@@ -45,21 +47,23 @@ class SDD(Solver):
 
     Parameters
     ----------
-    batch_size: coordinates per step.
+    batch_size: coordinates per step; None is as many as can take the step that a single one allows, which is where an
+        epoch gains most: lambda_max(H[I, I]) = max_i H_ii / (1 - rho), between 64 and 2048.
     step_size: the product beta n of the thesis, applied to a sampled coordinate as beta n / batch_size; or
-        "auto": 1 / the largest eigenvalue of H[I, I] over a few random batches I.
+        "auto": the lesser of 1 / the largest eigenvalue of H[I, I] over a few random batches I and (1 - rho) / the
+        largest element on the diagonal of H.
     momentum: rho, in [0, 1).
 
     Residuals that grow restore the last good iterate with half the step. Time per epoch: one product with H.
     Memory O(n s).
     """
 
-    batch_size: int = 512
+    batch_size: int | None = None
     step_size: float | str = "auto"
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
+        if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
         if isinstance(self.step_size, str):
             if self.step_size != "auto":
@@ -70,16 +74,12 @@ class SDD(Solver):
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
 
     def _solve(self, run: Run) -> Solution:
-        n, s = run.b.shape
-        batches = math.ceil(n / self.batch_size)
-        batch = math.ceil(n / batches)
-        if self.step_size != "auto":
-            step = float(self.step_size) / batch
-        elif run.affords(_step_cost(n, s, batch)):
-            step = automatic_step(run, batch)
-        else:
-            excuse = "the budget does not cover the choice of a step size"
+        n = run.b.shape[0]
+        if (choice := self._choose(run)) is None:
+            excuse = "the budget does not cover the choice of batches and a step size"
             return run.finish(run.start, Status.BUDGET_EXHAUSTED, repr(self), excuse)
+        batch, step = choice
+        batches = math.ceil(n / batch)
 
         planned = max(1.0, (run.max_epochs - run.epochs - run.H.cost()) / run.H.cost(batch))
         averaging = min(1.0, 100.0 / planned) if run.tol == 0 else None
@@ -155,24 +155,68 @@ class SDD(Solver):
             if averaging is None and run.stalled(norms, _PATIENCE):
                 return run.finish(a, Status.STALLED, repr(self), note())
 
+    def _choose(self, run: Run) -> tuple[int, float] | None:
+        """Coordinates of a batch and the step of each; None where the budget does not cover the choice."""
+        n, size = run.b.shape[0], self.batch_size
+        if size is None:
+            if not run.affords(_cost(run, _trial(n))):
+                return None
+            size = automatic_batch(run, self.momentum)
+        # Batches of equal size: a small last one would waste its turn.
+        batch = math.ceil(n / math.ceil(n / size))
+        if self.step_size != "auto":
+            return batch, float(self.step_size) / batch
+        if not run.affords(_blocks(n, batch) * _cost(run, batch)):
+            return None
+        return batch, automatic_step(run, batch, self.momentum)
 
-def automatic_step(run: Run, batch: int) -> float:
-    """1 / lambda_max(H[I, I]), the largest over a few random batches I, by power iteration in float64.
 
-    The limit of stability is about 1.4 times this step, since a batch moves all its coordinates at once.
+def automatic_batch(run: Run, momentum: float) -> int:
+    """The size b of batches with lambda_max(H[I, I]) = max_i H_ii / (1 - rho).
+
+    Smaller ones could not take larger steps, and the steps of larger ones shrink as 1 / b. Of random batches the
+    eigenvalue grows by the same amount with every coordinate.
     """
+    single = float(run.H.diagonal().max())
+    trial = _trial(run.b.shape[0])
+    growth = (_largest_eigenvalue(run, trial) - single) / max(trial - 1, 1)
+    wanted = single * momentum / (1.0 - momentum) / max(growth, 1e-9 * single)
+    return round(min(max(wanted, _SMALLEST), _LARGEST))
+
+
+def automatic_step(run: Run, batch: int, momentum: float) -> float:
+    """1 / lambda_max(H[I, I]), the largest over a few random batches I, at most (1 - rho) / max_i H_ii.
+
+    Directions in which all batches move are stable up to about 1.4 times the first. A coordinate with few neighbours is
+    left alone from one visit to the next, m batches later, and momentum carries it 1 + rho + ... + rho^(m - 1) =
+    (1 - rho^m) / (1 - rho) times as far as its step: stable up to twice the second.
+    """
+    n = run.b.shape[0]
+    carried = (1.0 - momentum ** (n / batch)) / (1.0 - momentum)
+    eigenvalues = [_largest_eigenvalue(run, batch) for _ in range(_blocks(n, batch))]
+    return 1.0 / max(*eigenvalues, carried * float(run.H.diagonal().max()))
+
+
+def _largest_eigenvalue(run: Run, batch: int) -> float:
+    """Of H[I, I] for a random batch I, by power iteration in float64."""
+    block = run.H.block(permutation(run.b.shape[0], run.generator, run.H.device)[:batch]).to(torch.float64)
+    u = normal((batch, 1), run.generator, torch.float64, run.H.device)
+    for _ in range(_POWER_STEPS):
+        u = block @ (u / torch.linalg.vector_norm(u))
+    run.epochs += _cost(run, batch)
+    return float(torch.linalg.vector_norm(u))
+
+
+def _trial(n: int) -> int:
+    """Coordinates that tell how eigenvalues grow, a small part of H."""
+    return min(n, max(_SMALLEST, min(512, n // 4)))
+
+
+def _blocks(n: int, batch: int) -> int:
+    return _BLOCKS if batch < n else 1
+
+
+def _cost(run: Run, batch: int) -> float:
+    """Epochs of `_largest_eigenvalue`: a (batch / n)^2 part of H, met once and multiplied with a column a few times."""
     n, s = run.b.shape
-    largest = torch.zeros((), dtype=torch.float64, device=run.H.device)
-    for _ in range(_BLOCKS if batch < n else 1):
-        block = run.H.block(permutation(n, run.generator, run.H.device)[:batch]).to(torch.float64)
-        u = normal((batch, 1), run.generator, torch.float64, run.H.device)
-        for _ in range(_POWER_STEPS):
-            u = block @ (u / torch.linalg.vector_norm(u))
-        largest = torch.maximum(largest, torch.linalg.vector_norm(u))
-    run.epochs += _step_cost(n, s, batch)
-    return 1.0 / float(largest)
-
-
-def _step_cost(n: int, s: int, batch: int) -> float:
-    """Epochs: a block is a (batch / n)^2 part of H, met once and multiplied with one column a few times."""
-    return (_BLOCKS if batch < n else 1) * (batch / n) ** 2 * (1 + _POWER_STEPS / s)
+    return (batch / n) ** 2 * (1 + _POWER_STEPS / s)
