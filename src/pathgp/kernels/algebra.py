@@ -33,6 +33,9 @@ class Scale(Kernel):
     def _diagonal(self, X: Tensor) -> Tensor:
         return _multiplied(self.kernel.diag(X), self.signal.square().to(X))
 
+    def _contract(self, W: Tensor, X: Tensor, Z: Tensor | None) -> Tensor:
+        return self.signal.square().to(W.device) * self.kernel.contract(W, X, Z)
+
     def _coordinates(self, X: Tensor) -> Tensor:
         return self.kernel.coordinates(X)
 
@@ -79,6 +82,9 @@ class Sum(_Combination):
     def _diagonal(self, X: Tensor) -> Tensor:
         return reduce(_added, (kernel.diag(X) for kernel in self.parts))
 
+    def _contract(self, W: Tensor, X: Tensor, Z: Tensor | None) -> Tensor:
+        return reduce(_added, (kernel.contract(W, X, Z) for kernel in self.parts))
+
     def __repr__(self) -> str:
         return _with_dims(" + ".join(repr(kernel) for kernel in self.parts), self)
 
@@ -94,6 +100,17 @@ class Product(_Combination):
 
     def _diagonal(self, X: Tensor) -> Tensor:
         return reduce(_multiplied, (kernel.diag(X) for kernel in self.parts))
+
+    def _contract(self, W: Tensor, X: Tensor, Z: Tensor | None) -> Tensor:
+        """Each factor by itself with the others in its weights: all have the same value and a gradient of their own."""
+        with torch.no_grad():
+            factors = [kernel(X) if Z is None else kernel(X, Z) for kernel in self.parts]
+        results: list[Tensor] = []
+        for number, kernel in enumerate(self.parts):
+            if not results or any(p.requires_grad for p in kernel.parameters()):
+                others = factors[:number] + factors[number + 1 :]
+                results.append(kernel.contract(reduce(torch.mul, others, W), X, Z))
+        return results[0] + sum(result - result.detach() for result in results[1:])
 
     def __repr__(self) -> str:
         return _with_dims(" * ".join(_factor(kernel) for kernel in self.parts), self)

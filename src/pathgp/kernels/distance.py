@@ -8,7 +8,7 @@ augmented matrices, and only the n x m result is rounded to the dtype of the cal
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -43,9 +43,22 @@ class _SquaredDistance(torch.autograd.Function):
 
 
 def _evaluate(X: Tensor, Z: Tensor, dtype: torch.dtype, finish: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """finish(squared distances, first row) for strips of rows: (n, m) in ``dtype``. X and Z are centred.
+    """finish(squared distances, first row) for strips of rows: (n, m) in ``dtype``. X and Z are centred."""
+    if X.device.type != "cpu":
+        return finish(next(strips(X, Z, dtype))[1], 0)
+    result = torch.empty(len(X), len(Z), dtype=dtype)
+    for rows, sq in strips(X, Z, dtype, result):
+        finished = finish(sq, rows.start)
+        if finished is not sq:
+            sq.copy_(finished)
+    return result
 
-    On a CPU the strips are narrow: the float64 product and all that ``finish`` does to it stay in the cache.
+
+def strips(X: Tensor, Z: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
+    """Rows, and their squared distances (rows, m) in ``dtype``. X and Z are centred.
+
+    On a CPU the strips are narrow: the float64 product and all that is done to it stay in the cache. They are the
+    rows of ``out``, or come in one buffer, the next in place of the last. Elsewhere there is one strip.
     """
     norms_X = X.square().sum(1, keepdim=True)
     norms_Z = Z.square().sum(1, keepdim=True)
@@ -54,18 +67,17 @@ def _evaluate(X: Tensor, Z: Tensor, dtype: torch.dtype, finish: Callable[[Tensor
     # What lies below the rounding error of the expansion is zero: duplicates then have distance exactly
     # zero, where Matern-1/2 would turn an error of 1e-16 in the square into one of 1e-8 in the kernel.
     floor = 8.0 * _EPS * float(norms_X.max() + norms_Z.max()) if X.numel() and Z.numel() else 0.0
+    n, m = len(X), len(Z)
     if X.device.type != "cpu":
-        return finish(torch.threshold_((left @ right).to(dtype), floor, 0.0), 0)
-    result = torch.empty(left.shape[0], right.shape[1], dtype=dtype)
-    product = torch.empty(min(_STRIP, left.shape[0]), right.shape[1], dtype=left.dtype)
-    for start in range(0, left.shape[0], _STRIP):
-        rows = left[start : start + _STRIP]
-        strip = result[start : start + _STRIP]
-        strip.copy_(torch.mm(rows, right, out=product[: len(rows)]))
-        finished = finish(torch.threshold_(strip, floor, 0.0), start)
-        if finished is not strip:
-            strip.copy_(finished)
-    return result
+        yield slice(0, n), torch.threshold_((left @ right).to(dtype), floor, 0.0)
+        return
+    product = torch.empty(min(_STRIP, n), m, dtype=left.dtype)
+    buffer = torch.empty(min(_STRIP, n), m, dtype=dtype) if out is None else out
+    for start in range(0, n, _STRIP):
+        rows = slice(start, min(start + _STRIP, n))
+        strip = buffer[: rows.stop - start] if out is None else buffer[rows]
+        strip.copy_(torch.mm(left[rows], right, out=product[: rows.stop - start]))
+        yield rows, torch.threshold_(strip, floor, 0.0)
 
 
 def squared_distance(X: Tensor, Z: Tensor, dtype: torch.dtype) -> Tensor:

@@ -70,6 +70,18 @@ class Matern(Stationary):
             return -1.5 * (-a).exp()
         return -(5.0 / 6.0) * (1.0 + a) * (-a).exp()
 
+    def contracted(self, sq: Tensor, W: Tensor, *shape: Tensor) -> tuple[Tensor, Tensor]:
+        """Profile and slope share their exponential."""
+        if self.nu not in (1.5, 2.5):
+            return super().contracted(sq, W, *shape)
+        minus_a = bounded_(sq.sqrt_().mul_(-math.sqrt(2.0 * self.nu)))
+        decayed = minus_a.exp().mul_(W)
+        value = decayed.sum() - torch.dot(decayed.flatten(), minus_a.flatten())
+        if self.nu == 1.5:
+            return value, decayed.mul_(-1.5)
+        value += torch.dot(decayed.flatten(), minus_a.square().flatten()) / 3.0
+        return value, decayed.mul_(minus_a.sub_(1.0)).mul_(5.0 / 6.0)
+
     @property
     def tail(self) -> float:
         """Five: close to the least spread of the paths' variances for nu = 3/2 and 5/2, d = 1 to 4.

@@ -25,6 +25,11 @@ class SquaredExponential(Stationary):
     def slope(self, sq: Tensor, *shape: Tensor) -> Tensor:
         return -0.5 * bounded(-0.5 * sq).exp()
 
+    def contracted(self, sq: Tensor, W: Tensor, *shape: Tensor) -> tuple[Tensor, Tensor]:
+        """Profile and slope are the same but for a factor."""
+        weighted = self.profile(sq).mul_(W)
+        return weighted.sum(), weighted.mul_(-0.5)
+
     def mixing(self, uniform: Tensor) -> Tensor:
         """One: the frequencies are normal."""
         return torch.ones_like(uniform)

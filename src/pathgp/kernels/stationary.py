@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pathgp.kernels.base import Kernel
-from pathgp.kernels.distance import of_squared_distance, squared_distance
+from pathgp.kernels.distance import of_squared_distance, squared_distance, strips
 from pathgp.kernels.parameters import Positive, PositiveValue, short
 
 
@@ -36,6 +36,40 @@ class _Radial(torch.autograd.Function):
             return (None, grad_sq, *(None for _ in shape))
         slopes = ctx.kernel.shape_slopes(sq, *shape)
         return (None, grad_sq, *((grads[0] * slope).sum() for slope in slopes))
+
+
+class _Contraction(torch.autograd.Function):
+    """sum_ij W_ij p(|x_i - z_j|^2; shape parameters), with all gradients from the same pass over the distances.
+
+    With A_ij = W_ij p'(|x_i - z_j|^2): dX = 2 (diag(A 1) X - A Z) and dZ = 2 (diag(A^T 1) Z - A^T X), accumulated in
+    float64 because both terms are large and nearly cancel when the length scale is small.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, kernel: Stationary, W: Tensor, same: bool, X: Tensor, Z: Tensor, *shape: Tensor) -> Tensor:
+        left, right = (torch.cat([points, torch.ones_like(points[:, :1])], 1) for points in (X, Z))
+        pulled_X, pulled_Z = torch.empty_like(left), torch.zeros_like(right)
+        value, *slopes = torch.zeros(1 + len(shape), dtype=torch.float64, device=X.device)
+        for rows, sq in strips(X, Z, W.dtype):
+            if same:
+                sq.diagonal(rows.start).fill_(0.0)
+            weights = W[rows]
+            for total, slope in zip(slopes, kernel.shape_slopes(sq, *shape), strict=True):
+                total += torch.dot(slope.flatten(), weights.flatten())
+            part, A = kernel.contracted(sq, weights, *shape)
+            value += part
+            A = A.to(X.dtype)
+            torch.mm(A, right, out=pulled_X[rows])
+            pulled_Z.addmm_(A.T, left[rows])
+        grads = [2.0 * (p[:, -1:] * q - p[:, :-1]) for p, q in ((pulled_X, X), (pulled_Z, Z))]
+        ctx.save_for_backward(*grads, *slopes)
+        ctx.dtypes = [p.dtype for p in (X, Z, *shape)]
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        found = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        return (None, None, None, *((grads[0] * part).to(dtype) for part, dtype in found))
 
 
 class Stationary(Kernel):
@@ -66,6 +100,11 @@ class Stationary(Kernel):
     def shape_slopes(self, sq: Tensor, *shape: Tensor) -> tuple[Tensor, ...]:
         """dk/d(shape parameter), one (n, m) tensor each."""
         return ()
+
+    def contracted(self, sq: Tensor, W: Tensor, *shape: Tensor) -> tuple[Tensor, Tensor]:
+        """sum_ij W_ij k_ij, and the matrix of W_ij dk_ij/d(sq_ij); may overwrite ``sq``."""
+        slope = self.slope(sq, *shape)
+        return torch.dot(self.profile(sq, *shape).flatten(), W.flatten()), slope.mul_(W)
 
     @property
     def tail(self) -> float:
@@ -102,6 +141,14 @@ class Stationary(Kernel):
             return self.profile(sq, *shape)
 
         return of_squared_distance(X, Z, dtype, finish)
+
+    def _contract(self, W: Tensor, X: Tensor, Z: Tensor | None) -> Tensor:
+        shape = tuple(p.to(X.device, W.dtype) for p in self.shape_parameters())
+        first = self._scaled(X)
+        second = first if Z is None else self._scaled(Z)
+        centre = second.detach().mean(0)
+        result: Tensor = _Contraction.apply(self, W, Z is None, first - centre, second - centre, *shape)
+        return result
 
     def _diagonal(self, X: Tensor) -> Tensor:
         return torch.ones_like(X[:, 0])

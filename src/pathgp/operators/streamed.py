@@ -132,28 +132,24 @@ class Streamed:
         """sum_ij W_ij K_ij and its gradient in the learned parameters, from one pass over half of K.
 
         ``weights(I, J)`` is what meets the tile K_IJ, J up to I: W_IJ, and below the diagonal W_JI as well. The kernels
-        bring closed-form gradients, so the tile's backward pass costs one more tile and two products with the inputs,
-        for all length scales together.
+        bring closed-form gradients, for all length scales together.
         """
 
         def accumulate(edge: int) -> tuple[Tensor, list[Tensor]]:
             value = torch.zeros((), dtype=torch.float64, device=self.X.device)
             grads = [torch.zeros_like(q) for q in learned]
             for I, J in self.pairs(edge):
-                W = weights(I, J)
                 with torch.enable_grad():
-                    tile = self._tile(self.kernel, I, J)
-                if learned and tile.requires_grad:
-                    found = torch.autograd.grad(tile, learned, W, allow_unused=True)
+                    part = self.kernel.contract(weights(I, J), self.X[I], None if I == J else self.X[J])
+                if learned and part.requires_grad:
+                    found = torch.autograd.grad(part, learned, allow_unused=True)
                     for grad, new in zip(grads, found, strict=True):
                         if new is not None:
                             grad += new
-                value += torch.dot(tile.detach().flatten(), W.flatten())
+                value += part.detach()
             return value, grads
 
-        # On a CPU the tile, its weights and its gradient share the cache.
-        edge = self.edge if self.X.device.type == "cuda" else max(1, self.edge // 2)
-        result, _ = halve_on_failure(accumulate, edge)
+        result, _ = halve_on_failure(accumulate, self.edge)
         return result
 
     def tiled(self, compute: Callable[[int], Tensor]) -> Tensor:
