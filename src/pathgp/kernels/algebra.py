@@ -104,7 +104,7 @@ class Product(_Combination):
     def _contract(self, W: Tensor, X: Tensor, Z: Tensor | None) -> Tensor:
         """Each factor by itself with the others in its weights: all have the same value and a gradient of their own."""
         with torch.no_grad():
-            factors = [kernel(X) if Z is None else kernel(X, Z) for kernel in self.parts]
+            factors = [kernel(X, Z) for kernel in self.parts]
         results: list[Tensor] = []
         for number, kernel in enumerate(self.parts):
             if not results or any(p.requires_grad for p in kernel.parameters()):

@@ -14,7 +14,7 @@ from pathgp.solvers.cg import CG, automatic, full_rate_float64
 from pathgp.solvers.cholesky import Cholesky
 from pathgp.solvers.grid_blocks import GridBlocks
 from pathgp.solvers.grid_inverse import GridInverse
-from pathgp.solvers.preconditioners import BLOCK, Preconditioner, automatic_rank
+from pathgp.solvers.preconditioners import Preconditioner, automatic_rank, pivots_at_once
 from pathgp.solvers.sdd import SDD
 from pathgp.solvers.sgd import SGD
 
@@ -145,7 +145,7 @@ def predict_cg(
         build = 2 * min(blocks, cells) * k**2 / r.multiply64 + k**3 / r.factorise
         return build + epochs * (product(H, s) + 6 * 8 * cells * s / r.read + r.latency / 4)
     evaluate = 0.0 if H.backend == "dense" else n * k / _evaluated(H, r)
-    build = evaluate + 4 * n * k**2 / r.multiply64 + math.ceil(k / BLOCK.get(H.device.type, 128)) * r.latency
+    build = evaluate + 4 * n * k**2 / r.multiply64 + math.ceil(k / pivots_at_once(H.device)) * r.latency
     return build + epochs * (product(H, s, r) + 4 * n * k * s / r.multiply64 + r.latency / 4)
 
 
