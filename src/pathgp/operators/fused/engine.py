@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor
 
 from pathgp.operators.fused.points import BLOCK, Frame, Points
-from pathgp.operators.fused.source import HELD_LEVELS, LEVELS, Structure, evaluate_kernel, product_kernel, pull_kernel
+from pathgp.operators.fused.source import evaluate_kernel, product_kernel, pull_kernel
+from pathgp.operators.fused.tiles import TRIAL, Tile, fastest, fitting, known
 from pathgp.operators.memory import spans
 
 # Columns of V, or of L and R, in one launch.
@@ -22,29 +24,10 @@ _SHORTEST = 1024
 _PARTS = 16
 # How kernels that only pass over columns are compiled.
 _PASSING: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": True}
+# Entries of K from which a product is worth compiling several tiles for it.
+_WORTHWHILE = 2**34
 # Half-precision factors are scaled to at most 2^15.
 _TOP = 15
-
-
-@dataclass(frozen=True)
-class Tile:
-    """Rows and columns of a tile, warps and pipeline stages of a program."""
-
-    rows: int = 128
-    columns: int = 64
-    warps: int = 8
-    stages: int = 2
-
-    def options(self) -> dict[str, Any]:
-        """What the compiler wants to know."""
-        return {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": True}
-
-
-_TILES = (Tile(), Tile(columns=32), Tile(64, 32, 4), Tile(64, 16, 4), Tile(64, 16, 4, 1))
-# Bits are read a chunk at a time; in a pipeline all of them would have to be there at once.
-_LEVEL_TILES = (Tile(stages=1), Tile(64, 64, 4, 1), Tile(64, 32, 4, 1))
-# Bytes of shared memory that a program may take; Hopper has 227 KB.
-_SHARED_MEMORY = 200_000
 
 
 @dataclass(frozen=True)
@@ -83,25 +66,30 @@ class Engine:
         width = head + tail
         largest = torch.linalg.vector_norm(V, float("inf"), dim=0)
         high, low = halves(V, Z.padded, width, largest)
-        tile = self.tile or _fitting(self.frame.structure, held=0, streamed=width)
-        parts, span = split(X.padded // tile.rows, Z.padded, tile.columns)
-        sums = torch.empty(parts, X.padded, width, dtype=torch.float32, device=V.device)
         kernel = product_kernel(self.frame.structure)
-        kernel[(X.padded // tile.rows, parts)](
-            *X.arguments(),
-            *Z.arguments(),
-            high,
-            low,
-            self.theta,
-            sums,
-            span,
-            M=tile.rows,
-            N=tile.columns,
-            S=head,
-            TAIL=tail,
-            HIGH=self.precision == "high",
-            **tile.options(),
-        )
+
+        def launch(tile: Tile, X: Points) -> Tensor:
+            parts, span = split(X.padded // tile.rows, Z.padded, tile.columns)
+            sums = torch.empty(parts, X.padded, width, dtype=torch.float32, device=V.device)
+            kernel[(X.padded // tile.rows, parts)](
+                *X.arguments(),
+                *Z.arguments(),
+                high,
+                low,
+                self.theta,
+                sums,
+                span,
+                M=tile.rows,
+                N=tile.columns,
+                S=head,
+                TAIL=tail,
+                HIGH=self.precision == "high",
+                **tile.options(),
+            )
+            return sums
+
+        sums = launch(self._tile(X, Z, 0, width, launch), X)
+        parts = len(sums)
         factor = self.frame.extent.coefficient * self.frame.bound * 2.0**-_TOP
         # Few rows have many parts: small programs then, so that there are enough of them, with many parts at a time.
         shape = {"R": BLOCK, "P": 1} if parts < _PARTS else {"R": 16, "P": _PARTS}
@@ -113,7 +101,7 @@ class Engine:
         """K(X, Z): (m, n), float32, as in a product of high precision. Time O(m n d)."""
         K = torch.empty(X.n, Z.n, dtype=torch.float32, device=self.theta.device)
         if K.numel():
-            tile = _fitting(self.frame.structure, held=0, streamed=0)
+            tile = fitting(self.frame.structure, held=0, streamed=0, device=K.device)[0]
             kernel = evaluate_kernel(self.frame.structure)
             grid = (X.padded // tile.rows, Z.padded // tile.columns)
             kernel[grid](
@@ -141,43 +129,46 @@ class Engine:
         chunks = chunk_widths(L.shape[1])
         depth = sum(chunks)
         left, right = (torch.linalg.vector_norm(A, float("inf")) for A in (L, R))
-        tile = self.tile or _fitting(structure, held=depth, streamed=depth)
-        blocks = X.padded // tile.rows
-        parts, span = split(blocks, Z.padded, tile.columns)
-        pulls = torch.empty(parts, X.padded, structure.pulled()[-1], **options)
-        sums = torch.empty(parts * blocks, 1 + structure.numbers, **options)
+        weights = *halves(L, X.padded, depth, left), *halves(R, Z.padded, depth, right), left, right
         kernel = pull_kernel(structure, chunks)
-        kernel[(blocks, parts)](
-            *X.arguments(),
-            *Z.arguments(),
-            *halves(L, X.padded, depth, left),
-            *halves(R, Z.padded, depth, right),
-            left,
-            right,
-            self.theta,
-            pulls,
-            sums,
-            span,
-            M=tile.rows,
-            N=tile.columns,
-            **tile.options(),
-        )
-        return sums.sum(0), pulls.sum(0) if parts > 1 else pulls[0]
 
+        def launch(tile: Tile, X: Points) -> tuple[Tensor, Tensor]:
+            blocks = X.padded // tile.rows
+            parts, span = split(blocks, Z.padded, tile.columns)
+            pulls = torch.empty(parts, X.padded, structure.pulled()[-1], **options)
+            sums = torch.empty(parts * blocks, 1 + structure.numbers, **options)
+            kernel[(blocks, parts)](
+                *X.arguments(),
+                *Z.arguments(),
+                *weights,
+                self.theta,
+                pulls,
+                sums,
+                span,
+                M=tile.rows,
+                N=tile.columns,
+                **tile.options(),
+            )
+            return sums, pulls
 
-def _fitting(structure: Structure, held: int, streamed: int) -> Tile:
-    """The largest tile whose half-precision pairs fit into shared memory.
+        sums, pulls = launch(self._tile(X, Z, depth, depth, launch), X)
+        return sums.sum(0), pulls.sum(0) if len(pulls) > 1 else pulls[0]
 
-    ``held``: columns kept for every row beside the points, and ``streamed`` those read with every column of K.
-    """
-    busy = len(structure.leaves) > 1 or streamed >= 128
-    bits = structure.levels if structure.levels <= HELD_LEVELS else LEVELS
-    for tile in _LEVEL_TILES if bits else _TILES[1:] if busy else _TILES:
-        points = 2 * structure.parts * structure.width
-        rows = tile.rows * (points + 4 * held + bits)
-        if rows + tile.stages * tile.columns * (points + 4 * streamed) <= _SHARED_MEMORY:
-            return tile
-    raise ValueError(f"{structure.width} prepared columns are too many for fused products: use backend='streamed'")
+    def _tile(self, X: Points, Z: Points, held: int, streamed: int, launch: Callable[[Tile, Points], Any]) -> Tile:
+        """The largest that fits; for large products, on chips of which no more is known, the fastest."""
+        if self.tile:
+            return self.tile
+        structure, device = self.frame.structure, self.theta.device
+        tiles = fitting(structure, held, streamed, device)
+        if X.n * Z.n < _WORTHWHILE or known(device):
+            return tiles[0]
+
+        def prepare() -> Callable[[Tile], Any]:
+            # The first rows, so that the columns held for them are theirs.
+            some = X.take(torch.arange(min(X.n, TRIAL), device=device))
+            return lambda tile: launch(tile, some)
+
+        return fastest(f"{held} and {streamed} columns, {self.precision}, {structure}", tiles, prepare, device)
 
 
 def column_widths(columns: int) -> tuple[int, int]:

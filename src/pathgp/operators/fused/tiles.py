@@ -1,0 +1,137 @@
+"""Tiles of the fused kernels: which fit into a chip, and which of them is the fastest there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import astuple, dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pathgp import _version
+from pathgp.files import replacing
+from pathgp.operators.fused.source import HELD_LEVELS, LEVELS, Structure
+
+# Chips on which the first tile that fits is the fastest or close to it, by benchmarks/fused.py --tune.
+_KNOWN = ((9, 0),)
+# Rows of a trial, and what another tile than the first has to undercut.
+TRIAL = 32_768
+_FASTER = 0.97
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows and columns of a tile, warps and pipeline stages of a program."""
+
+    rows: int = 128
+    columns: int = 64
+    warps: int = 8
+    stages: int = 2
+
+    def options(self) -> dict[str, Any]:
+        """What the compiler wants to know."""
+        return {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": True}
+
+
+_TILES = (Tile(), Tile(columns=32), Tile(64, 32, 4), Tile(64, 16, 4), Tile(64, 16, 4, 1))
+# Bits are read a chunk at a time; in a pipeline all of them would have to be there at once.
+_LEVEL_TILES = (Tile(stages=1), Tile(64, 64, 4, 1), Tile(64, 32, 4, 1))
+
+
+def fitting(structure: Structure, held: int, streamed: int, device: torch.device) -> list[Tile]:
+    """The tiles whose half-precision pairs fit into shared memory, the largest first.
+
+    ``held``: columns kept for every row beside the points, and ``streamed`` those read with every column of K.
+    """
+    busy = len(structure.leaves) > 1 or streamed >= 128
+    bits = structure.levels if structure.levels <= HELD_LEVELS else LEVELS
+    points = 2 * structure.parts * structure.width
+    found = []
+    for tile in _LEVEL_TILES if bits else _TILES[1:] if busy else _TILES:
+        rows = tile.rows * (points + 4 * held + bits)
+        if rows + tile.stages * tile.columns * (points + 4 * streamed) <= shared_memory(device):
+            found.append(tile)
+    if not found:
+        raise ValueError(f"{structure.width} prepared columns are too many for fused products: use backend='streamed'")
+    return found
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes that a program's tiles may take: seven eighths of what the chip gives it, 227 KB on Hopper."""
+    if device.type != "cuda":
+        return 200_000
+    found = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 48 * 1024)
+    return int(found) * 7 // 8
+
+
+def known(device: torch.device) -> bool:
+    """Whether the order of the tiles is that of their speed on this chip."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) in _KNOWN
+
+
+def fastest(
+    name: str, tiles: Sequence[Tile], prepare: Callable[[], Callable[[Tile], Any]], device: torch.device
+) -> Tile:
+    """The tile with which what ``prepare`` returns takes the least time; measured when a chip first meets this name.
+
+    Compiling the candidates takes some seconds. What was found is kept on the disk, in ``$XDG_CACHE_HOME/pathgp``, so
+    that later runs have the same tiles, and the same bits.
+    """
+    key = f"{torch.cuda.get_device_name(device)}, {name}"
+    for tile in tiles:
+        if _found().get(key) == list(astuple(tile)):
+            return tile
+    launch = prepare()
+    times = {tile: _seconds(partial(launch, tile), device) for tile in tiles}
+    times[tiles[0]] *= _FASTER
+    chosen = min(tiles, key=lambda tile: times[tile])
+    _keep(key, chosen)
+    return chosen
+
+
+def _seconds(action: Callable[[], Any], device: torch.device) -> float:
+    """The lesser time of two runs after one that compiles; infinite where the chip has too little of something."""
+    from triton.runtime.errors import OutOfResources
+
+    try:
+        action()
+    except OutOfResources:
+        return float("inf")
+    times = []
+    for _ in range(2):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record(torch.cuda.current_stream(device))
+        action()
+        end.record(torch.cuda.current_stream(device))
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return min(times)
+
+
+def _file() -> Path:
+    """Of this version: other versions have other kernels."""
+    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(folder) / "pathgp" / f"tiles-{_version.__version__}.json"
+
+
+@cache
+def _found() -> dict[str, Any]:
+    """What was measured, by name; what cannot be read is measured again."""
+    try:
+        content = json.loads(_file().read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _keep(key: str, tile: Tile) -> None:
+    """Remember a tile, on the disk as well where that can be written to."""
+    _found()[key] = list(astuple(tile))
+    with suppress(OSError), replacing(_file()) as file:
+        file.write(json.dumps(_found(), indent=1).encode())
