@@ -13,7 +13,7 @@ from pathgp import compiled, kernels
 from pathgp.operators import KernelOperator, ShardedOperator, cross_product
 from pathgp.operators import kernel as kernel_module
 from pathgp.operators.dense import Dense
-from pathgp.operators.fused import backend, engine, points, source
+from pathgp.operators.fused import backend, engine, obstacle, points, source
 
 pytest.importorskip("triton")
 
@@ -400,6 +400,34 @@ def test_the_automatic_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "dense: fused Tanimoto kernels are for counts" in repr(KernelOperator(tanimoto, X))
     assert "streamed: fused Tanimoto" in repr(KernelOperator(tanimoto, X, memory=50_000))
     assert "float64" in KernelOperator(matern, X.double()).obstacle
+
+
+def test_what_does_not_fit_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many columns: in two parts they may fit, in three not; differences and bits need no room for points."""
+    monkeypatch.setattr(kernel_module, "_on_gpu", lambda device: True)
+    monkeypatch.setattr(kernel_module, "SMALL", 0)
+    matern, crowd = kernels.Matern(1.5, 20.0), kernels.Sum(*(kernels.Matern(1.5, 20.0) for _ in range(5)))
+    for kernel, d in ((matern, 600), (crowd, 100)):
+        X = normal(20, d, 0)
+        H = KernelOperator(kernel, X, memory=1000)
+        assert "streamed: " in repr(H)
+        assert "too many" in H.obstacle
+        V = normal(20, 3, 1)
+        expected = kernel(X.double()).detach() @ V.double()
+        assert error(cross_product(kernel, X, X, V), expected) < 2e-6
+        with pytest.raises(ValueError, match="too many for the tiles of fused products: use backend='auto'"):
+            cross_product(kernel, X, X, V, backend="fused")
+    X = normal(20, 300, 0)
+    assert KernelOperator(matern, X).backend == "fused"
+    assert not obstacle(matern, X, X)
+    far = torch.cat([X[:19], 20.0 * X[19:]])
+    assert "512 prepared columns" in KernelOperator(matern, far).obstacle
+    assert "512 prepared columns" in obstacle(matern, far, X)
+    assert not obstacle(kernels.Matern(0.5, 20.0), normal(20, 600, 0))
+    mixed, X = kernels.Tanimoto(range(80)) * kernels.Matern(1.5, 100.0, range(80, 220)), counts(20, 220, 0.3, 0)
+    assert not obstacle(mixed, X)
+    assert "256 prepared columns" in obstacle(mixed, 12.0 * X)
+    assert not obstacle(mixed, 30.0 * X)
 
 
 def test_widths() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 
 import torch
@@ -9,9 +10,10 @@ from torch import Tensor
 
 from pathgp.compiled import missing
 from pathgp.kernels import Kernel
-from pathgp.operators.fused.engine import Engine
+from pathgp.operators.fused.engine import Engine, check_room
 from pathgp.operators.fused.expression import Expression
-from pathgp.operators.fused.points import Extent, Frame, Points
+from pathgp.operators.fused.points import Extent, Frame, Points, half_width
+from pathgp.operators.fused.source import HELD_LEVELS, Leaf, Structure
 from pathgp.operators.groups import share
 from pathgp.operators.streamed import Streamed
 
@@ -121,6 +123,26 @@ def obstacle(kernel: Kernel, X: Tensor, *others: Tensor) -> str:
     if reason := missing(X.device):
         return reason
     try:
-        return Expression.read(kernel, X.shape[1]).obstacle(X, *others)
+        expression = Expression.read(kernel, X.shape[1])
+        if reason := expression.obstacle(X, *others):
+            return reason
+        with torch.no_grad():
+            _check_room(expression, X, *others)
     except ValueError as error:
         return str(error)
+    return ""
+
+
+def _check_room(expression: Expression, *sets: Tensor) -> None:
+    """ValueError where tiles do not fit. Only many columns are prepared for that, O(n d): their form decides."""
+    last = sets[-1]
+    columns = [part.shape[1] for part in expression.points(last[:0], last.new_zeros(last.shape[1]))]
+    widths = [half_width(c) for kind, c in zip(expression.kinds, columns, strict=True) if kind != "tanimoto"]
+    # The most room that as many columns can take.
+    leaf = Leaf("", "triple", 0, 0, 0, 0, -1, HELD_LEVELS if len(widths) < len(columns) else 0)
+    with suppress(ValueError):
+        return check_room(Structure((), (leaf,), sum(widths), 0), last.device)
+    centre = last.to(torch.float64).mean(0)
+    extent = Extent.of(expression, *(expression.points(X, centre) for X in sets))
+    for exact in (False, True):
+        check_room(Frame.around(extent, exact=exact).structure, last.device)

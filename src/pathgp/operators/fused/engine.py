@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pathgp.operators.fused.points import BLOCK, Frame, Points
-from pathgp.operators.fused.source import evaluate_kernel, product_kernel, pull_kernel
+from pathgp.operators.fused.source import Structure, evaluate_kernel, product_kernel, pull_kernel
 from pathgp.operators.fused.tiles import TRIAL, Tile, fastest, fitting, known
 from pathgp.operators.memory import spans
 
@@ -169,6 +169,12 @@ class Engine:
             return lambda tile: launch(tile, some)
 
         return fastest(f"{held} and {streamed} columns, {self.precision}, {structure}", tiles, prepare, device)
+
+
+def check_room(structure: Structure, device: torch.device) -> None:
+    """ValueError where the widest product, or the widest gradient, has no tile that fits into shared memory."""
+    fitting(structure, 0, _COLUMNS, device)
+    fitting(structure, _WEIGHTS, _WEIGHTS, device)
 
 
 def column_widths(columns: int) -> tuple[int, int]:

@@ -140,7 +140,7 @@ class Frame:
             columns = len(centre)
             far = radius > _TRIPLE_RADIUS or (exact and spread > _GRADIENT_SPREAD)
             form = _form(kind, columns, radius, precision, far, few)
-            padded = max(16, 1 << (columns - 1).bit_length())
+            padded = half_width(columns)
             leaf = Leaf(kind, form, columns, padded, fine if form == "differences" else width, norm, shape, 0)
             leaves.append(leaf)
             if form == "differences":
@@ -204,6 +204,11 @@ class Frame:
             bits,
             _padded_rows([norm.unsqueeze(0) for norm in norms], n, padded, device),
         )
+
+
+def half_width(columns: int) -> int:
+    """Columns of half-precision points with zeros behind, as tensor cores want them."""
+    return max(16, 1 << (columns - 1).bit_length())
 
 
 def _form(kind: str, columns: int, radius: float, precision: str, far: bool, few: int) -> str:

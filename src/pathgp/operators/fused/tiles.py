@@ -57,7 +57,7 @@ def fitting(structure: Structure, held: int, streamed: int, device: torch.device
         if rows + tile.stages * tile.columns * (points + 4 * streamed) <= shared_memory(device):
             found.append(tile)
     if not found:
-        raise ValueError(f"{structure.width} prepared columns are too many for fused products: use backend='streamed'")
+        raise ValueError(f"{structure.width} prepared columns are too many for the tiles of fused products")
     return found
 
 
