@@ -13,7 +13,7 @@ from pathgp.kernels import Kernel
 from pathgp.operators.fused.engine import Engine, check_room
 from pathgp.operators.fused.expression import Expression
 from pathgp.operators.fused.points import Extent, Frame, Points, half_width
-from pathgp.operators.fused.source import HELD_LEVELS, Leaf, Structure
+from pathgp.operators.fused.structure import HELD_LEVELS, Leaf, Structure
 from pathgp.operators.groups import share
 from pathgp.operators.streamed import Streamed
 

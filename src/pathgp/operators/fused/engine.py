@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from pathgp.operators.fused.points import BLOCK, Frame, Points
-from pathgp.operators.fused.source import Structure, evaluate_kernel, product_kernel, pull_kernel
+from pathgp.operators.fused.source import evaluate_kernel, product_kernel, pull_kernel
+from pathgp.operators.fused.structure import Structure
 from pathgp.operators.fused.tiles import TRIAL, Tile, fastest, fitting, known
 from pathgp.operators.memory import spans
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from pathgp.operators.fused.expression import Expression, bounds
-from pathgp.operators.fused.source import LEVELS, Leaf, Structure, steepest
+from pathgp.operators.fused.leaves import steepest
+from pathgp.operators.fused.structure import LEVELS, Leaf, Structure
 
 # Rows are padded to a multiple of the largest tile, so that no tile needs a mask.
 BLOCK = 128

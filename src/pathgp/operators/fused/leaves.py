@@ -1,0 +1,221 @@
+"""The lines of a leaf in the source of a fused kernel: its points, its value, its gradient.
+
+A leaf's points come in one of five forms:
+
+- differences: float32, one dimension after the other; exact for close points, 2 operations per entry and dimension.
+- split: x = high + low, both half precision. ``high`` is a multiple of a power of two h, at most 2048 of them long, so
+  that |high_i|^2 + |high_j|^2 - 2 high_i.high_j is free of rounding errors: all its terms are integers below 2^24 in
+  units of h^2. What ``low`` adds is h / |x| times smaller, and so are its errors. Four tensor-core products.
+- triple: x = high + low + last, for points that lie far out. ``low`` is a multiple of h / 512, so that its products
+  with ``high`` are free of rounding errors too. Eight tensor-core products.
+- coarse: ``high`` alone, the squared distance of the rounded points. One tensor-core product.
+- levels: counts as bits, one for every level from 1 to the largest count of a column. Two counts have the lesser of
+  them in common, sum_k min(x_k, z_k), which is the inner product of their bits: whole numbers, free of errors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+from pathgp.operators.fused.structure import HELD_LEVELS, LEVELS, Leaf, Structure
+
+_LN2 = math.log(2.0)
+# Powers of two below this exponent come near the subnormal numbers: kernels decay to 2^-110 and stay there.
+_LOWEST = 110.0
+# Rows of x that stay in registers; more are read again for every tile.
+_HELD = 8
+
+
+def held(structure: Structure, l: int) -> Iterator[str]:
+    """Before the loop: what a program holds of its rows."""
+    leaf = structure.leaves[l]
+    if leaf.shape >= 0:
+        yield f"shape_{l} = theta_{leaf.shape + 1}"
+    if leaf.form == "differences":
+        if leaf.columns <= _HELD:
+            for d in range(leaf.columns):
+                yield f"x{l}_{d} = {_fine('X', leaf, d)}"
+    elif leaf.form == "levels":
+        yield f"x{l}n = tl.load(Xn + {leaf.norm} * m + i + row)"
+    else:
+        yield f"floor_{l} = tl.load(theta + {structure.floor(l)})"
+        yield f"gain_{l} = tl.load(theta + {structure.gain(l)})"
+        yield from _half_points(structure, l, "x", "X", "i", "row", "m")
+
+
+def value(structure: Structure, l: int) -> Iterator[str]:
+    """Inside the loop: q, the squared distance or inner product, and the value k."""
+    leaf = structure.leaves[l]
+    if leaf.form == "differences":
+        yield from _differences(l, leaf)
+    elif leaf.form == "levels":
+        yield from _common(structure, l)
+    else:
+        yield from _half_points(structure, l, "z", "Z", "j", "column", "n")
+        for p, pairs in enumerate(_PRODUCTS[leaf.form]):
+            yield "dot = tl.zeros((M, N), tl.float32)"
+            for pair in pairs:
+                yield f"dot = tl.dot(x{l}{pair[0]}, tl.trans(z{l}{pair[1]}), dot)"
+            term = "dot" if leaf.kind == "linear" else f"(x{l}n{p}[:, None] + z{l}n{p}[None, :]) - 2.0 * dot"
+            yield f"q{l} = {term}" if p == 0 else f"q{l} += {term}"
+        if leaf.kind != "linear":
+            yield f"q{l} = tl.where(q{l} > floor_{l}, q{l}, 0.0)"
+    yield from _PROFILES[leaf.kind](l)
+
+
+def pulled(structure: Structure, l: int, weight: str) -> Iterator[str]:
+    """G = weight * slope and what it pulls: sum_j G_ij (x_i - z_j), or sum_j G_ij z_j and sum_j G_ij apart."""
+    leaf = structure.leaves[l]
+    if leaf.form == "levels":
+        return
+    slope = _SLOPES[leaf.kind][0].format(l=l)
+    if leaf.shape >= 0:
+        yield f"number_{leaf.shape} += tl.sum({weight} * k{l} * (u{l} / (1.0 + u{l}) - log_{l}), 1)"
+    yield f"G = {weight} * ({slope})" if slope else f"G = {weight}"
+    if leaf.form == "differences":
+        for d in range(leaf.columns):
+            x, z = f"{_fine('X', leaf, d)}[:, None]", f"{_fine('Z', leaf, d)}[None, :]"
+            yield f"pulled = tl.sum(G * ({z if leaf.kind == 'linear' else f'{x} - {z}'}), 1)"
+            yield f"pull_{l} += tl.where(tl.arange(0, {leaf.width})[None, :] == {d}, pulled[:, None], 0.0)"
+        return
+    yield f"G = gain_{l} * G"
+    yield "high = G.to(tl.float16)"
+    yield f"small = tl.dot(high, z{l}l)"
+    if leaf.form == "triple":
+        yield f"small = tl.dot(high, z{l}t, small)"
+    yield f"small = tl.dot((G - high.to(tl.float32)).to(tl.float16), z{l}h, small)"
+    yield f"pull_{l} += tl.dot(high, z{l}h, small)"
+    yield f"weight_{l} += tl.sum(G, 1)"
+
+
+def gradient(l: int, leaf: Leaf) -> Iterator[str]:
+    """After the loop: the gradient in the rows' points from what was pulled, in float64 as it is a difference."""
+    yield f"factor = {1.0 if leaf.kind == 'linear' else 2.0} * scale" + (
+        f" / gain_{l}.to(tl.float64)" if leaf.parts else ""
+    )
+    yield f"gradient = pull_{l}.to(tl.float64)"
+    if leaf.parts and leaf.kind != "linear":
+        point = " + ".join(f"x{l}{part}.to(tl.float64)" for part in "hlt"[: leaf.parts])
+        yield f"gradient = weight_{l}.to(tl.float64)[:, None] * ({point}) - gradient"
+    yield "gradient = gradient * factor"
+
+
+def steepest(kind: str) -> float:
+    """The largest slope of a profile, in prepared points."""
+    return _SLOPES[kind][1]
+
+
+def _half_points(structure: Structure, l: int, x: str, X: str, start: str, place: str, count: str) -> Iterator[str]:
+    leaf, width = structure.leaves[l], structure.width
+    at = f"{start} * {width} + {place}[:, None] * {width} + ({leaf.offset} + tl.arange(0, {leaf.width}))[None, :]"
+    for part in "hlt"[: leaf.parts]:
+        yield f"{x}{l}{part} = tl.load({X}{part} + {at})"
+    if leaf.kind != "linear":
+        for p in range(leaf.parts):
+            yield f"{x}{l}n{p} = tl.load({X}n + {leaf.norm + p} * {count} + {start} + {place})"
+
+
+# Which parts of x and z are multiplied, in sums of their own: the first of each form is free of rounding errors, and so
+# is the second of "triple".
+_PRODUCTS = {
+    "coarse": (("hh",),),
+    "split": (("hh",), ("ll", "lh", "hl")),
+    "triple": (("hh",), ("lh", "hl"), ("ll", "tl", "lt", "th", "ht")),
+}
+
+
+def _differences(l: int, leaf: Leaf) -> Iterator[str]:
+    # One line per dimension: with a loop inside the pipelined one Triton 3.6 met an illegal access on large inputs.
+    yield f"q{l} = tl.zeros((M, N), tl.float32)"
+    for d in range(leaf.columns):
+        x = f"x{l}_{d}" if leaf.columns <= _HELD else _fine("X", leaf, d)
+        if leaf.kind == "linear":
+            yield f"q{l} += {x}[:, None] * {_fine('Z', leaf, d)}[None, :]"
+        else:
+            yield f"delta = {x}[:, None] - {_fine('Z', leaf, d)}[None, :]"
+            yield f"q{l} += delta * delta"
+
+
+def _common(structure: Structure, l: int) -> Iterator[str]:
+    """What counts have in common, in whole numbers, and what they have together."""
+    leaf, width, chunk = structure.leaves[l], structure.levels, LEVELS
+    yield "common = tl.zeros((M, N), tl.int32)"
+    # The compiler moves what does not depend on j out of the loop. A condition that is always true keeps it there.
+    mask = "" if width <= HELD_LEVELS else ", mask=(j + row < n + M)[:, None], other=0"
+    for start in range(leaf.offset, leaf.offset + leaf.levels, chunk):
+        place = f"({start} + tl.arange(0, {chunk}))[None, :]"
+        yield f"xb = tl.load(Xb + i * {width} + row[:, None] * {width} + {place}{mask})"
+        yield f"zb = tl.load(Zb + j * {width} + column[:, None] * {width} + {place})"
+        yield "common = tl.dot(xb, tl.trans(zb), common, out_dtype=tl.int32)"
+    yield f"q{l} = common.to(tl.float32)"
+    yield f"z{l}n = tl.load(Zn + {leaf.norm} * n + j + column)"
+    yield f"union_{l} = (x{l}n[:, None] + z{l}n[None, :]) - q{l}"
+
+
+def _fine(points: str, leaf: Leaf, d: int) -> str:
+    """One dimension of the rows' points X, or of the columns' points Z."""
+    count, place = ("m", "i + row") if points == "X" else ("n", "j + column")
+    return f"tl.load({points}f + {leaf.offset + d} * {count} + {place})"
+
+
+def _squared_exponential(l: int) -> list[str]:
+    return [f"k{l} = tl.exp2(-tl.minimum(q{l}, {_LOWEST}))"]
+
+
+def _matern12(l: int) -> list[str]:
+    return [f"r{l} = tl.minimum(tl.sqrt(q{l}), {_LOWEST})", f"k{l} = tl.exp2(-r{l})"]
+
+
+def _matern32(l: int) -> list[str]:
+    return [
+        f"r{l} = tl.minimum(tl.sqrt(q{l}), {_LOWEST})",
+        f"e{l} = tl.exp2(-r{l})",
+        f"k{l} = ({_LN2} * r{l} + 1.0) * e{l}",
+    ]
+
+
+def _matern52(l: int) -> list[str]:
+    return [
+        f"r{l} = tl.minimum(tl.sqrt(q{l}), {_LOWEST})",
+        f"e{l} = tl.exp2(-r{l})",
+        f"a{l} = {_LN2} * r{l}",
+        f"k{l} = (({1 / 3} * a{l} + 1.0) * a{l} + 1.0) * e{l}",
+    ]
+
+
+def _rational_quadratic(l: int) -> list[str]:
+    # log(1 + u) = 2 artanh(s): as a series for u < 1, where the logarithm of a rounded 1 + u would lose digits.
+    series = f"{1 / 13}"
+    for k in (11, 9, 7, 5, 3, 1):
+        series = f"({series} * w{l} + {1 / k})"
+    return [
+        f"u{l} = q{l} * (0.5 / shape_{l})",
+        f"s{l} = u{l} / (2.0 + u{l})",
+        f"w{l} = s{l} * s{l}",
+        f"log_{l} = tl.where(u{l} < 1.0, 2.0 * s{l} * {series}, {_LN2} * tl.log2(1.0 + u{l}))",
+        f"k{l} = tl.exp2(-tl.minimum({1 / _LN2} * shape_{l} * log_{l}, {_LOWEST}))",
+    ]
+
+
+_PROFILES: dict[str, Callable[[int], list[str]]] = {
+    "squared_exponential": _squared_exponential,
+    "matern12": _matern12,
+    "matern32": _matern32,
+    "matern52": _matern52,
+    "rational_quadratic": _rational_quadratic,
+    "linear": lambda l: [f"k{l} = q{l}"],
+    # Two empty fingerprints are equal as well.
+    "tanimoto": lambda l: [f"k{l} = tl.where(q{l} == union_{l}, 1.0, q{l} / tl.maximum(union_{l}, 1.0))"],
+}
+
+# dk/dq, and the largest size it has: what half precision must hold.
+_SLOPES = {
+    "squared_exponential": (f"{-_LN2} * k{{l}}", _LN2),
+    "matern12": (f"{-0.5 * _LN2} * k{{l}} / tl.where(r{{l}} > 0.0, r{{l}}, float('inf'))", math.inf),
+    "matern32": (f"{-0.5 * _LN2**2} * e{{l}}", 0.5 * _LN2**2),
+    "matern52": (f"{-(_LN2**2) / 6} * ((1.0 + a{{l}}) * e{{l}})", _LN2**2 / 6),
+    "rational_quadratic": ("-0.5 * k{l} / (1.0 + u{l})", 0.5),
+    "linear": ("", 1.0),
+    "tanimoto": ("", 0.0),
+}
