@@ -13,7 +13,7 @@ from pathgp import compiled, kernels
 from pathgp.operators import KernelOperator, ShardedOperator, cross_product
 from pathgp.operators import kernel as kernel_module
 from pathgp.operators.dense import Dense
-from pathgp.operators.fused import backend, engine, obstacle, points, source
+from pathgp.operators.fused import backend, engine, leaves, obstacle, points
 
 pytest.importorskip("triton")
 
@@ -320,7 +320,7 @@ def test_fingerprints(name: str) -> None:
 @pytest.mark.parametrize(("d", "rate"), [(300, 0.02), (200, 0.6), (40, 25.0)], ids=["binary", "counts", "many levels"])
 def test_fingerprints_of_any_length(d: int, rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bits of the rows held in shared memory, or read again for every tile; equal ones have their exact variance."""
-    monkeypatch.setattr(source, "HELD_LEVELS", 1000)
+    monkeypatch.setattr(leaves, "HELD_LEVELS", 1000)
     kernel, X = kernels.Tanimoto(), counts(60, d, rate, 0).repeat(2, 1)
     H = KernelOperator(kernel, X, 0.0, "fused")
     assert torch.equal((H @ torch.eye(120, device=DEVICE)).diagonal(60), torch.ones(60, device=DEVICE))
