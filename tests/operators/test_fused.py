@@ -201,10 +201,42 @@ def test_the_posterior_does_not_depend_on_the_precision(precision: str) -> None:
     torch.testing.assert_close(cheap.paths(Xs), high.paths(Xs), rtol=0, atol=1e-3)
 
 
+ROUGH: dict[str, Callable[[float], kernels.Kernel]] = {
+    "SE": kernels.SquaredExponential,
+    "Matern-1/2": lambda l: kernels.Matern(0.5, l),
+    "Matern-3/2": lambda l: kernels.Scale(kernels.Matern(1.5, l), 1.3),
+    "Matern-5/2": lambda l: kernels.Matern(2.5, l),
+    "RQ": lambda l: kernels.RationalQuadratic(50.0, l),
+    "sum": lambda l: kernels.Scale(kernels.SquaredExponential(l), 0.8) + kernels.Matern(1.5, 2.0 * l),
+    "product": lambda l: kernels.SquaredExponential(1.5 * l) * kernels.Matern(2.5, 1.5 * l),
+}
+
+
 @pytest.mark.parametrize(("precision", "bound"), [("medium", 1e-3), ("low", 4e-3)])
-@pytest.mark.parametrize("d", [3, 16])
-def test_cheaper_products(d: int, precision: str, bound: float) -> None:
-    check_products(kernels.Scale(kernels.Matern(1.5, d**0.5), 1.3), normal(N, d, 0), 3, bound, precision)
+@pytest.mark.parametrize(("d", "farthest"), [(3, 3.0), (16, 3.0), (16, 36.0)])
+@pytest.mark.parametrize("name", ROUGH)
+def test_cheaper_products(name: str, d: int, farthest: float, precision: str, bound: float) -> None:
+    """Within the error that is stated, also where three inputs lie so many length scales from the others."""
+    l = 0.5 * d**0.5
+    X = normal(N, d, 0)
+    X[:3] *= farthest * l / X[:3].norm(dim=1, keepdim=True)
+    check_products(ROUGH[name](l), X, 3, bound, precision)
+
+
+def test_inputs_are_rounded_where_the_error_allows_it() -> None:
+    """Low precision: a Matern kernel falls less steeply than a squared exponential, a product more than its factors."""
+    X = normal(N, 16, 0)
+    farthest = X.norm(dim=1).max()
+
+    def forms(kernel: kernels.Kernel) -> list[str]:
+        frame = backend.Fused(kernel, X, 10**9, "low").engine.frame
+        return [leaf.form for leaf in frame.structure.leaves]
+
+    gauss, matern = (lambda l: kernels.SquaredExponential(float(l))), (lambda l: kernels.Matern(1.5, float(l)))
+    assert forms(gauss(farthest / 4.0)) == forms(matern(farthest / 12.0)) == ["coarse"]
+    assert forms(gauss(farthest / 6.0)) == ["split"]
+    assert forms(matern(farthest / 12.0) * matern(farthest / 4.0)) == ["split", "coarse"]
+    assert forms(matern(farthest / 16.0)) == ["triple"]
 
 
 def test_columns_of_any_size() -> None:

@@ -53,7 +53,7 @@ class KernelOperator(Operator):
         memory: budget in bytes for K or its tiles; by default half of what is free.
         precision: of the fused products that solvers make between their checks, those of ``inner``. "high" is that of
             float32, a relative error about 1e-6; "medium" rounds K and V to 11 bits, some 3e-4; "low" the scaled inputs
-            as well, 4e-3 at most. Everything else is always "high", and other backends know nothing else.
+            as well where that keeps to 4e-3. Everything else is always "high", and other backends know nothing else.
         instead: an operator of the same size that is not used any more. Its budget is taken over, and so is the memory
             of its K: pages fresh from the system can cost more time than the numbers in them.
     """

@@ -18,11 +18,13 @@ BLOCK = 128
 FEW = 4
 # Half-precision integers are exact up to here.
 _INTEGERS = 2048.0
-# In prepared units: up to which radius points in two and in three parts are as good as float32, and coarse ones good to
-# three digits.
+# In prepared units: up to which radius points in two and in three parts are as good as float32.
 _SPLIT_RADIUS = 32.0
 _TRIPLE_RADIUS = 2048.0
-_COARSE_RADIUS = 32.0
+# The relative error of products that coarse points may cause, and |k'| / k at most where k > 1e-3, in prepared units:
+# below, k weighs little beside the diagonal, which is free of errors.
+_COARSE_ERROR = 4e-3
+_DECAYS = {"squared_exponential": 4.38, "matern32": 0.625, "matern52": 0.582, "rational_quadratic": 3.72}
 # A gradient is a difference of sums, whose errors grow with the square of the radius, of most points: a few that lie
 # far out have no neighbours to sum over.
 _GRADIENT_SPREAD = 40.0
@@ -140,7 +142,9 @@ class Frame:
                 continue
             columns = len(centre)
             far = radius > _TRIPLE_RADIUS or (exact and spread > _GRADIENT_SPREAD)
-            form = _form(kind, columns, radius, precision, far, few)
+            unit = 2.0 ** max(-12, math.ceil(math.log2(max(radius, 1e-30) / _INTEGERS)))
+            coarse = precision == "low" and _coarse_error(expression, kind, unit) <= _COARSE_ERROR
+            form = _form(kind, columns, radius, coarse, far, few)
             padded = half_width(columns)
             leaf = Leaf(kind, form, columns, padded, fine if form == "differences" else width, norm, shape, 0)
             leaves.append(leaf)
@@ -148,7 +152,6 @@ class Frame:
                 fine += columns
             else:
                 width, norm = width + padded, norm + leaf.parts
-            unit = 2.0 ** max(-12, math.ceil(math.log2(max(radius, 1e-30) / _INTEGERS)))
             units.append(unit)
             floors.append(_FLOOR * _largest_error(form, radius, unit))
             largest.append(radius**2 if kind == "linear" else 1.0)
@@ -212,17 +215,26 @@ def half_width(columns: int) -> int:
     return max(16, 1 << (columns - 1).bit_length())
 
 
-def _form(kind: str, columns: int, radius: float, precision: str, far: bool, few: int) -> str:
+def _form(kind: str, columns: int, radius: float, coarse: bool, far: bool, few: int) -> str:
     # The square root of Matern-1/2 magnifies the errors of small distances without a bound.
     if columns <= few or kind == "matern12":
         return "differences"
     if kind == "linear":
         return "split" if radius < 2.0**14 else "differences"
-    if precision == "low" and radius <= _COARSE_RADIUS:
+    if coarse:
         return "coarse"
     if radius <= _SPLIT_RADIUS:
         return "split"
     return "differences" if far else "triple"
+
+
+def _coarse_error(expression: Expression, kind: str, unit: float) -> float:
+    """The relative error of products if the points of all leaves are rounded to this unit.
+
+    Two rounded points change their distance by unit / sqrt(6) in the root mean square, in any number of dimensions: a
+    coordinate is off by unit / sqrt(12), and only the part along their difference counts. The errors of factors add up.
+    """
+    return math.sqrt(len(expression.kinds) / 6.0) * _DECAYS.get(kind, math.inf) * unit
 
 
 def _largest_error(form: str, radius: float, unit: float) -> float:
