@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,8 @@ from pathgp.randomness import as_generator
 from pathgp.report import ConditionReport, ConvergenceWarning
 from pathgp.solvers import Solution, Solver, as_solver
 from pathgp.solvers.base import Callback, NumericalFailure
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,10 @@ class Settings:
     def budget(self, device: torch.device) -> int:
         """The memory budget in bytes, the same for all that share the work."""
         return memory_budget(self.memory, device) if self.group is None else self.group.budget(self.memory, device)
+
+    def first(self, compute: Callable[[], T]) -> T:
+        """What the first rank finds, given to all."""
+        return compute() if self.group is None else self.group.first(compute)
 
     def each_row(self, function: Callable[[Tensor], Tensor], Xs: Tensor) -> Tensor:
         """function(Xs) (count, m), a column for each row of Xs; the rows are shared out."""

@@ -16,6 +16,7 @@ import json
 import os
 import struct
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,11 +38,12 @@ _TENSOR = "$tensor"
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file to write that takes the place of ``path`` when all is well: the old one or the new one, never a part.
 
-    Written beside ``path``, flushed to the disk and renamed. Folders that are missing are made.
+    Written beside ``path`` under a name of its own, for processes on several machines may write at the same time;
+    flushed to the disk and renamed. Folders that are missing are made.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    neighbour = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    neighbour = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with neighbour.open("wb") as file:
             yield file

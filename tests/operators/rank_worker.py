@@ -2,7 +2,8 @@
 
     python rank_worker.py SCENARIO RANKS FOLDER
 
-Rank r leaves its result in FOLDER/r.pt; standard output has the exit codes.
+A scenario is a name, and numbers where it asks for some. Rank r leaves its result in FOLDER/r.pt; standard output has
+the exit codes.
 """
 
 from __future__ import annotations
@@ -155,12 +156,13 @@ def refused(group: Group) -> dict[str, Any]:
     return found
 
 
-def killed(group: Group, folder: Path) -> dict[str, Any]:
-    """The last rank ends without a word after the third step."""
+def killed(group: Group, folder: Path, victim: int, steps: int) -> dict[str, Any]:
+    """A rank ends without a word after so many steps, when the others have gone on to the next meeting."""
     assert isinstance(group, operators.Ranks)
 
     def after(step: pathgp.learning.report.Step) -> None:
-        if step.step == 2 and group.rank == group.size - 1:
+        if step.step + 1 == steps and group.rank == victim:
+            time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGKILL)
 
     began = time.perf_counter()
@@ -185,7 +187,7 @@ def saved(group: Group, folder: Path) -> dict[str, Any]:
     return {"mean": post.mean(X[:9]), "paths": post.paths(X[:9]), "covariance": post.covariance(X[:9])}
 
 
-SCENARIOS: dict[str, Callable[[operators.Ranks, Path], dict[str, Any]]] = {
+SCENARIOS: dict[str, Callable[..., dict[str, Any]]] = {
     "same": lambda group, folder: same(group),
     "refused": lambda group, folder: refused(group),
     "killed": killed,
@@ -202,7 +204,8 @@ def child(scenario: str, rank: int, size: int, folder: Path) -> None:
         world_size=size,
         timeout=dt.timedelta(seconds=SECONDS),
     )
-    torch.save(SCENARIOS[scenario](operators.Ranks(), folder), folder / f"{rank}.pt")
+    name, *numbers = scenario.split()
+    torch.save(SCENARIOS[name](operators.Ranks(), folder, *map(int, numbers)), folder / f"{rank}.pt")
 
 
 def main() -> None:

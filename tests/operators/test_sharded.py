@@ -74,17 +74,21 @@ def test_ranks_with_different_data_are_refused(tmp_path: Path) -> None:
         assert "not a checkpoint" in errors["checkpoint"]
 
 
-def test_a_lost_rank_ends_the_others_and_the_checkpoint_serves_fewer(tmp_path: Path) -> None:
-    found, codes = _run("killed", 3, tmp_path)
-    assert codes == [0, 0, -9]
+@pytest.mark.parametrize(("victim", "steps", "left"), [(2, 3, 2), (0, 3, 1), (0, worker.STEPS, 1)])
+def test_a_lost_rank_ends_the_others_and_the_checkpoint_serves_fewer(
+    victim: int, steps: int, left: int, tmp_path: Path
+) -> None:
+    found, codes = _run(f"killed {victim} {steps}", 3, tmp_path)
+    assert codes == [-9 if rank == victim else 0 for rank in range(3)]
     for result in found:
         assert "checkpoint" in result["error"]
         assert result["seconds"] < worker.SECONDS
     # Written when the rank was lost: the interval of the checkpoint had not passed.
-    assert files.read(tmp_path / "fit.pt")["step"] == 3
-    resumed, _ = _run("resumed", 2, tmp_path)
+    assert files.read(tmp_path / "fit.pt")["step"] == steps
+    assert not list(tmp_path.glob("*.tmp"))
+    resumed = worker.resumed(None, tmp_path) if left == 1 else _run("resumed", left, tmp_path)[0][0]
     for name, value in _alone()["fit"].items():
-        torch.testing.assert_close(resumed[0][name], value, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(resumed[name], value, rtol=1e-5, atol=1e-5)
 
 
 def test_the_first_rank_saves_and_one_process_loads(tmp_path: Path) -> None:

@@ -129,28 +129,28 @@ class Fit:
                     saved = self._pack()
                     if len(self.history) == taken:
                         break
-                    if checkpoint is not None and checkpoint.due(len(self.history)):
+                    if checkpoint is not None and self.plan.settings.leads and checkpoint.due(len(self.history)):
                         self._save(checkpoint, saved)
                     last = self.history[-1]
                     bar.set_postfix_str(_postfix(last))
                     bar.update()
                     if callback is not None:
                         callback(last)
+                if checkpoint is not None:
+                    # All wait for it, so that it is there whoever is lost in what follows.
+                    self.plan.settings.first(lambda: self._save(checkpoint, self._pack()))
             except (KeyboardInterrupt, RankLost):
-                # Back to the end of the last whole step.
+                # Back to the end of the last whole step. Every rank writes: the first may be the one that is lost.
                 self._unpack(saved)
                 if checkpoint is not None:
                     self._save(checkpoint, saved)
                 raise
-        if checkpoint is not None:
-            self._save(checkpoint, self._pack())
         self._conclude()
 
     def resume(self, checkpoint: Checkpoint) -> bool:
         """Go on from the file, where there is one."""
-        group = self.plan.settings.group
         # The file may be out of reach of the other ranks.
-        content = checkpoint.read(self.facts) if group is None else group.first(lambda: checkpoint.read(self.facts))
+        content = self.plan.settings.first(lambda: checkpoint.read(self.facts))
         if content is None:
             return False
         self._unpack(content)
@@ -300,8 +300,7 @@ class Fit:
             positive.project()
 
     def _save(self, checkpoint: Checkpoint, content: dict[str, Any]) -> None:
-        if self.plan.settings.leads:
-            checkpoint.write({"facts": self.facts, **content}, content["step"])
+        checkpoint.write({"facts": self.facts, **content}, content["step"])
 
     def _pack(self) -> dict[str, Any]:
         """Everything that the next step depends on, in tensors and plain types."""

@@ -194,7 +194,8 @@ class GP(Model):
             backend: as in `condition`.
             memory: as in `condition`.
             callback: called with a `Step` after every step.
-            group: as in `condition`. The first rank writes the checkpoint and shows the progress.
+            group: as in `condition`. The first rank shows the progress and writes the checkpoint; when a rank is
+                lost, all that are left write it.
             precision: as in `condition`.
         """
         return fit(
