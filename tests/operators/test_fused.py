@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from pathgp import compiled, kernels
 from pathgp.operators import KernelOperator, ShardedOperator, cross_product
 from pathgp.operators import kernel as kernel_module
 from pathgp.operators.dense import Dense
-from pathgp.operators.fused import backend, engine, leaves, obstacle, points
+from pathgp.operators.fused import backend, cross, engine, leaves, obstacle, points
 
 pytest.importorskip("triton")
 
@@ -66,19 +67,10 @@ def check_products(kernel: kernels.Kernel, X: Tensor, s: int, bound: float = 2e-
 @pytest.fixture(params=["differences", "split", "triple"])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """All that can be done with few dimensions, done by differences or by tensor cores."""
-    monkeypatch.setattr(backend, "Frame", _few(16 if request.param == "differences" else 0))
+    monkeypatch.setattr(points, "_FEW", 16 if request.param == "differences" else 0)
     if request.param == "triple":
         monkeypatch.setattr(points, "_SPLIT_RADIUS", 0.0)
     return str(request.param)
-
-
-def _few(few: int) -> type:
-    class Frame(backend.Frame):
-        @classmethod
-        def around(cls, *arguments: object, **options: object) -> Frame:
-            return super().around(*arguments, few=few, **options)  # type: ignore[arg-type, return-value]
-
-    return Frame
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -292,11 +284,8 @@ def test_gradients_in_many_dimensions(d: int, s: int, symmetric: bool) -> None:
         assert error(a, b) < 1e-4
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_cross_products_and_their_gradient(name: str) -> None:
-    kernel = KERNELS[name]()
-    X, Z, V = normal(37, 2, 0), normal(N, 2, 1) + 0.5, normal(N, 3, 2)
-    outer = normal(37, 3, 3)
+def check_cross(kernel: kernels.Kernel, X: Tensor, Z: Tensor, bound: float) -> None:
+    V, outer = normal(len(Z), 3, 2), normal(len(X), 3, 3)
     results = []
     for dtype, way in ((torch.float32, "fused"), (torch.float64, "streamed")):
         A = X.to(dtype, copy=True).requires_grad_()
@@ -304,7 +293,29 @@ def test_cross_products_and_their_gradient(name: str) -> None:
         (gradient,) = torch.autograd.grad(found, A, outer.to(dtype))
         results.append((found, gradient))
     assert error(results[0][0], results[1][0]) < 2e-6
-    assert error(results[0][1], results[1][1]) < 2e-5
+    assert error(results[0][1], results[1][1]) < bound
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_cross_products_and_their_gradient(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = set()
+
+    def recorded(frame: points.Frame) -> engine.Engine:
+        used.update(leaf.form for leaf in frame.structure.leaves if leaf.kind not in ("linear", "matern12"))
+        return engine.Engine.of(frame)
+
+    monkeypatch.setattr(cross, "Engine", SimpleNamespace(of=recorded))
+    check_cross(KERNELS[name](), normal(37, 2, 0), normal(N, 2, 1) + 0.5, 2e-5)
+    assert used <= {form}
+
+
+@pytest.mark.parametrize("farthest", [5.0, 60.0, 500.0])
+def test_cross_products_in_many_dimensions(farthest: float) -> None:
+    """Rows of X far from all of Z among them, and close to one that lies there too."""
+    X, Z = normal(37, 16, 0), normal(N, 16, 1)
+    X[:3] *= farthest / X[:3].norm(dim=1, keepdim=True)
+    Z[0] = X[0] + 0.1 * X[5]
+    check_cross(kernels.Matern(1.5, torch.linspace(0.8, 3.0, 16)), X, Z, 2e-4)
 
 
 def test_second_derivatives_of_cross_products() -> None:

@@ -15,7 +15,7 @@ from pathgp.operators.fused.structure import LEVELS, Leaf, Structure
 # Rows are padded to a multiple of the largest tile, so that no tile needs a mask.
 BLOCK = 128
 # Up to so many dimensions differences cost no more than tensor-core products.
-FEW = 4
+_FEW = 4
 # Half-precision integers are exact up to here.
 _INTEGERS = 2048.0
 # In prepared units: up to which radius points in two and in three parts are as good as float32.
@@ -121,11 +121,8 @@ class Frame:
     gains: list[float]
 
     @classmethod
-    def around(cls, extent: Extent, precision: str = "high", exact: bool = False, few: int = FEW) -> Frame:
-        """The frame that holds sets of prepared points.
-
-        ``exact``: for entries and gradients.  ``few``: dimensions up to which differences are taken.
-        """
+    def around(cls, extent: Extent, precision: str = "high", exact: bool = False) -> Frame:
+        """The frame that holds sets of prepared points. ``exact``: for entries and gradients."""
         expression = extent.expression
         leaves: list[Leaf] = []
         units, floors, largest = [], [], []
@@ -144,7 +141,7 @@ class Frame:
             far = radius > _TRIPLE_RADIUS or (exact and spread > _GRADIENT_SPREAD)
             unit = 2.0 ** max(-12, math.ceil(math.log2(max(radius, 1e-30) / _INTEGERS)))
             coarse = precision == "low" and _coarse_error(expression, kind, unit) <= _COARSE_ERROR
-            form = _form(kind, columns, radius, coarse, far, few)
+            form = _form(kind, columns, radius, coarse, far)
             padded = half_width(columns)
             leaf = Leaf(kind, form, columns, padded, fine if form == "differences" else width, norm, shape, 0)
             leaves.append(leaf)
@@ -215,9 +212,9 @@ def half_width(columns: int) -> int:
     return max(16, 1 << (columns - 1).bit_length())
 
 
-def _form(kind: str, columns: int, radius: float, coarse: bool, far: bool, few: int) -> str:
+def _form(kind: str, columns: int, radius: float, coarse: bool, far: bool) -> str:
     # The square root of Matern-1/2 magnifies the errors of small distances without a bound.
-    if columns <= few or kind == "matern12":
+    if columns <= _FEW or kind == "matern12":
         return "differences"
     if kind == "linear":
         return "split" if radius < 2.0**14 else "differences"
