@@ -163,7 +163,10 @@ class Settings:
         )
         if not bool(torch.isfinite(solution.x).all()):
             raise NumericalFailure("the solve left the range of numbers: rescale X and y, or check the kernel")
-        return solution
+        if H.precision == self.precision:
+            return solution
+        excuse = f"{self.precision} was asked for, which only fused products have"
+        return replace(solution, products=f"{solution.products}: {excuse}")
 
 
 @dataclass(frozen=True)

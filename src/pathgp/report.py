@@ -48,6 +48,11 @@ class ConditionReport:
         return self.solution.epochs
 
     @property
+    def products(self) -> str:
+        """The precision of the products that the solver iterated with; of rough ones also the error, as measured."""
+        return self.solution.products or "not recorded"
+
+    @property
     def mean_residual(self) -> float:
         """Relative residual of the mean system."""
         return float(self.solution.residual[0])
@@ -78,6 +83,7 @@ class ConditionReport:
         return [
             ("data", f"{self.rows} rows, {self.columns} columns, {self.precision}, {self.device}"),
             ("kernel matrix", self.backend),
+            ("products", self.products),
             ("solver", solution.solver),
             ("why", solution.note or "as asked"),
             ("status", solution.status.name),

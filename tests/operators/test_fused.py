@@ -188,6 +188,9 @@ def test_the_posterior_does_not_depend_on_the_precision(precision: str) -> None:
     )
     assert "refinement" in cheap.report.solution.note
     assert "refinement" not in high.report.solution.note
+    assert high.report.products == "high precision"
+    off = float(cheap.report.products.removeprefix(f"{precision} precision, off by "))
+    assert 1e-5 < off < 1e-2  # beside H d, which is smaller than |H| |d|
     assert cheap.report.worst_residual <= 1e-4
     torch.testing.assert_close(cheap.mean(Xs), high.mean(Xs), rtol=0, atol=1e-3)
     torch.testing.assert_close(cheap.paths(Xs), high.paths(Xs), rtol=0, atol=1e-3)

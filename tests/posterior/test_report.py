@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -52,6 +53,8 @@ def test_fields() -> None:
     assert report.epochs == report.solution.epochs > 0
     assert report.std_error == pytest.approx(0.125)
     assert report.seconds > 0
+    earlier = replace(report, solution=replace(report.solution, products=""))  # as in older files
+    assert (report.products, earlier.products) == ("high precision", "not recorded")
     assert len(report.solution.x) == 0  # the weights are not held twice
     assert pathgp.GP(Matern(), NOISE).condition(X, y, samples=0).report.std_error == math.inf
 
@@ -63,6 +66,7 @@ def test_it_prints_as_a_small_table() -> None:
     names = [
         "data",
         "kernel matrix",
+        "products",
         "solver",
         "why",
         "status",
@@ -74,9 +78,10 @@ def test_it_prints_as_a_small_table() -> None:
     ]
     assert [line[:15].strip() for line in lines] == [*names, "seed"]
     assert lines[0].endswith("100 rows, 2 columns, float32, cpu")
-    assert "CG(" in lines[2]
-    assert "CONVERGED" in lines[4]
-    assert lines[8].endswith("32 paths, 100 features each; std to 12 % or better, controlled by neighbours")
+    assert lines[2].endswith("  high precision")
+    assert "CG(" in lines[3]
+    assert "CONVERGED" in lines[5]
+    assert lines[9].endswith("32 paths, 100 features each; std to 12 % or better, controlled by neighbours")
     assert repr(post) == "Posterior\n" + repr(post.report)
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import re
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from pathgp import kernels
+import pathgp
+from pathgp import conditioning, kernels
 from pathgp.operators import KernelOperator
 from pathgp.operators.dense import Dense
 from pathgp.solvers import AP, CG, SDD, Auto, Cholesky, Solver, Status, refinement
@@ -24,6 +27,10 @@ class Rough(KernelOperator):
 
     error = 0.0
     exact: KernelOperator
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.precision = "low"
 
     @cached_property
     def inner(self) -> KernelOperator:
@@ -60,7 +67,8 @@ def test_the_solution_does_not_depend_on_the_products(solver: Solver, rule: str)
     solution = solver.solve(H, B, tol=1e-6, generator=seeded(), rule=rule, max_epochs=3000)
     assert solution.converged
     assert "refinement" in solution.note
-    assert "full precision" not in solution.note
+    assert solution.products.startswith("low precision, off by ")
+    assert "high" not in solution.products
     torch.testing.assert_close(solution.x, exact, rtol=0, atol=2e-5 * float(exact.abs().max()))
     residual = ((B - H @ solution.x).norm(dim=0) / B.norm(dim=0)).double()
     torch.testing.assert_close(solution.residual, residual, rtol=1e-6, atol=1e-12)
@@ -72,7 +80,7 @@ def test_the_error_of_the_products_is_measured() -> None:
         H, B, _ = system(error)
         d = torch.linalg.solve(H.inner.block(torch.arange(300)), B[:, :1])
         expected = float((H.inner @ d - H @ d).norm() / (H @ d).norm())
-        found = re.search(r"off by (\S+);", Cholesky().solve(H, B, tol=1e-4, generator=seeded()).note)
+        found = re.search(r"off by (\S+)$", Cholesky().solve(H, B, tol=1e-4, generator=seeded()).products)
         assert found is not None
         assert float(found[1]) == pytest.approx(expected, rel=0.05)
 
@@ -86,7 +94,11 @@ def test_too_rough_products_are_given_up(solver: Solver, noticed: str, monkeypat
     H, B, exact = system(error=0.3, noise=0.03)
     solution = solver.solve(H, B, tol=1e-6, generator=seeded(), max_epochs=3000)
     assert solution.converged
-    assert "full precision" in solution.note
+    said = {
+        "at once": r"high precision: low would be off by \S+ times the noise$",
+        "after a round": r"low precision, off by \S+, then high: the rounds did not contract$",
+    }
+    assert re.match(said[noticed], solution.products)
     assert ("rounds" in solution.note) == (noticed == "after a round")
     torch.testing.assert_close(solution.x, exact, rtol=0, atol=1e-3 * float(exact.abs().max()))
 
@@ -117,3 +129,38 @@ def test_the_roughness_is_the_error_beside_the_noise() -> None:
     expected = float(E.square().sum(1).mean().sqrt()) / 0.01
     run = Run(H, B, None, None, 1e-2, None, seeded(), None, "every")
     assert refinement._roughness(run) == pytest.approx(expected, rel=0.15)
+
+
+def test_reports_name_the_products(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of a posterior, also from its file, and of a fit: rough while the noise is large, then in high precision."""
+    monkeypatch.setattr(conditioning, "KernelOperator", Rough)
+    monkeypatch.setattr(Rough, "error", 1e-2)
+    X = torch.rand(200, 2, generator=seeded(), dtype=torch.float64)
+    y = (4.0 * X).sin().sum(1)
+    options: dict[str, Any] = {"samples": 2, "features": 16, "precision": "low", "generator": seeded()}
+    gp = pathgp.GP(kernels.Matern(1.5, 0.5), noise=0.5)
+    post = gp.condition(X, y, **options)
+    assert re.search(r"\nproducts +low precision, off by \d\.\de-0[23]\n", repr(post.report))
+    post.save(tmp_path / "post")
+    assert pathgp.load(tmp_path / "post").report.products == post.report.products
+    fit = gp.fit(X, y, steps=30, **options)
+    told = [*(step.products for step in fit.history), fit.condition.products]
+    low = [words for words in told if words.startswith("low precision, off by ")]
+    assert 0 < len(low) < len(told)
+    assert all(re.match(r"low|high precision(: low would be off by \S+ times the noise)?$", words) for words in told)
+    assert f"products        {low[-1]} ({len(low)} of 31 solves); high precision" in repr(fit)
+
+
+@pytest.mark.parametrize("backend", ["dense", "streamed"])
+def test_a_precision_that_there_is_not(backend: str) -> None:
+    """Other backends have only one: the report says so, and every step of a fit."""
+    X = torch.rand(50, 2, generator=seeded(), dtype=torch.float64)
+    options: dict[str, Any] = {"samples": 2, "features": 16, "backend": backend, "generator": seeded()}
+    gp = pathgp.GP(kernels.Matern(1.5, 0.5), noise=0.3)
+    assert gp.condition(X, X[:, 0], **options).report.products == "high precision"
+    words = "high precision: low was asked for, which only fused products have"
+    assert KernelOperator(gp.kernel, X, 0.3, backend, precision="low").precision == "high"
+    assert f"products       {words}\n" in repr(gp.condition(X, X[:, 0], precision="low", **options).report)
+    fit = gp.fit(X, X[:, 0], steps=2, precision="low", **options)
+    assert {step.products for step in fit.history} == {words}
+    assert f"products        {words}\n" in repr(fit)

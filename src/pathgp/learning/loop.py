@@ -244,6 +244,7 @@ class Fit:
                 "epochs": solution.epochs,
                 "solver": solution.solver,
                 "status": solution.status.name,
+                "products": solution.products,
             }
         return Step(
             step=len(self.history),

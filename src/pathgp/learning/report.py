@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ class Step:
     values: every hyperparameter, flattened, by name.
     residual, probe_residual: relative residual of the mean system, and the average over the others.
     seconds: of the whole step; solver_seconds of the solve alone.
+    products: as in `Solution`.
     """
 
     step: int
@@ -34,6 +36,7 @@ class Step:
     status: str
     solver_seconds: float
     seconds: float
+    products: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,16 @@ class FitReport:
         """Time in the solver, the last solve included."""
         return sum(step.solver_seconds for step in self.history) + self.condition.seconds
 
+    @property
+    def products(self) -> str:
+        """The precision of the products in its solves, the last one included; of each the latest that was said."""
+        told = [*(step.products for step in self.history if step.products), self.condition.products]
+        latest = {products.split()[0]: products for products in told}
+        if len(latest) == 1:
+            return told[-1]
+        counts = Counter(products.split()[0] for products in told)
+        return "; ".join(f"{latest[level]} ({count} of {len(told)} solves)" for level, count in counts.items())
+
     def to_frame(self) -> Any:
         """A pandas data frame with a row per step and a column per number; length scales are numbered."""
         import pandas as pd
@@ -91,6 +104,7 @@ class FitReport:
             told = f", {short} of {len(steps)} steps ended above tol" if short else ""
             lines.append(("solves", f"{', '.join(solvers)}; {per_step:.1f} epochs a step{told}"))
             lines.append(("residual", f"mean {steps[-1].residual:.1e}, probes {steps[-1].probe_residual:.1e} at last"))
+        lines.append(("products", self.products))
         lines += [(name, _numbers(numbers)) for name, numbers in self.values.items()]
         share = 100 * self.solver_seconds / max(self.seconds, 1e-9)
         lines.append(("seconds", f"{self.seconds:.3g}, {share:.0f} % in the solver"))

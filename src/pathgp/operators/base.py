@@ -18,6 +18,7 @@ class Operator(ABC):
     ``noise`` is the diagonal of Sigma: a 0-d tensor, or one variance per row. ``memory`` is a budget in bytes
     for whatever is derived from H. ``entries`` counts the multiplications of a product with one column. ``members``
     is the number of processes or devices that share them out. ``obstacle`` says why not the fastest backend was taken.
+    ``precision`` is that of the products with ``inner``: "high", "medium" or "low".
     ``steady``: that a product with the same shapes is the same launches every time, without a wait for the device.
     Costs are counted in epochs: one epoch is the cost of one full product.
     """
@@ -31,6 +32,7 @@ class Operator(ABC):
     entries: int
     members: int = 1
     obstacle: str = ""
+    precision: str = "high"
     steady: bool = False
 
     @abstractmethod

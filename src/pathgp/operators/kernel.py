@@ -53,7 +53,8 @@ class KernelOperator(Operator):
         memory: budget in bytes for K or its tiles; by default half of what is free.
         precision: of the fused products that solvers make between their checks, those of ``inner``. "high" is that of
             float32, a relative error about 1e-6; "medium" rounds K and V to 11 bits, some 3e-4; "low" the scaled inputs
-            as well where that keeps to 4e-3. Everything else is always "high", and other backends know nothing else.
+            as well where that keeps to 4e-3. Everything else is always "high", and other backends know nothing else:
+            their ``precision`` is "high" whatever is asked for.
         instead: an operator of the same size that is not used any more. Its budget is taken over, and so is the memory
             of its K: pages fresh from the system can cost more time than the numbers in them.
     """
@@ -88,12 +89,12 @@ class KernelOperator(Operator):
         self._snapshot = copy.deepcopy(kernel).to(X.device)
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(map(repr, PRECISIONS))}, got {precision!r}")
-        self.precision = precision
         choice = Choice.of(backend, self._snapshot, self.X, self.memory)
         self.obstacle = choice.obstacle
         tiles = choice.tiles(self._snapshot, self.X, self.memory)
         self._tiles: Dense | Streamed = Dense(tiles, before._matrix if before else None) if choice.kept else tiles
         self.backend = self._tiles.name
+        self.precision = precision if isinstance(self._tiles, Fused) else "high"
         self.steady = isinstance(self._tiles, (Dense, Fused))
 
     @property
@@ -103,7 +104,7 @@ class KernelOperator(Operator):
 
     @cached_property
     def inner(self) -> KernelOperator:
-        if self.precision == "high" or not isinstance(self._tiles, Fused):
+        if self.precision == "high":
             return self
         twin = copy.copy(self)
         twin._tiles = Fused(self._snapshot, self.X, self.memory, self.precision)

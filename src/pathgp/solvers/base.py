@@ -60,6 +60,8 @@ class Solution:
     residual_is_exact: recomputed from x by a product, not carried along by a recurrence.
     epochs: cost in products with H, checks included.  history: a list of `Record`.
     solver: its settings as used.  note: what the solver chose by itself, in words.
+    products: the precision of those between the checks, in words, and of rough ones H~ d the measured relative error
+    |H~ d - H d| / |H d|; nothing in files from before it was recorded.
     """
 
     x: Tensor
@@ -72,6 +74,7 @@ class Solution:
     solver: str
     note: str
     seconds: float
+    products: str = ""
 
     @property
     def converged(self) -> bool:
@@ -124,6 +127,7 @@ class Run:
         self.iterations = 0
         self.epochs = 0.0
         self.history: list[Record] = []
+        self.products = "high precision"
         self._began = time.perf_counter()
         self._mark, self._waited = math.inf, 0
 
@@ -238,6 +242,7 @@ class Run:
             solver=solver,
             note=note,
             seconds=self.seconds,
+            products=self.products,
         )
 
 

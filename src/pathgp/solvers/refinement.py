@@ -28,12 +28,11 @@ def refined(solve: Callable[[Run], Solution], solver: str, run: Run) -> Solution
     a look at some rows finds it larger, or a round does not contract, the solver goes on with H itself from the best
     iterate, so that the solution does not depend on H~. Wilkinson (1963); Higham (2002), chapter 12.
     """
-    x, residual, rounds = run.start, run.first, 0
+    x, residual, rounds, level = run.start, run.first, 0, run.H.precision
     norms = column_norms(residual)
     if run.affords(4.0 * run.H.cost()) and (ratio := _roughness(run)) > 1.0:
-        solution = solve(run)
-        excuse = f"the error of cheaper products is {ratio:.1g} times the noise: in full precision"
-        return replace(solution, note=f"{excuse}: {solution.note}")
+        run.products = f"high precision: {level} would be off by {ratio:.2g} times the noise"
+        return solve(run)
     note = "no round of refinement fitted the budget"
     while run.affords(4.0 * run.H.cost()):
         depth = min(0.5, max(_DEEPEST, 0.5 * run.tol / run.measure(norms)))
@@ -50,7 +49,8 @@ def refined(solve: Callable[[Run], Solution], solver: str, run: Run) -> Solution
         rounds += 1
         if rounds == 1:
             error = _error(run, correction.x[:, :1], (residual - after)[:, :1])
-        note = f"rounds of refinement: {rounds}, inner products off by {error:.1e}; {correction.note}"
+            run.products = f"{level} precision, off by {error:.1e}"
+        note = f"rounds of refinement: {rounds}; {correction.note}"
         contracts = run.measure(reached) <= _WORTHWHILE * run.measure(norms)
         if run.measure(reached) < run.measure(norms):
             x, residual, norms = moved, after, reached
@@ -58,8 +58,9 @@ def refined(solve: Callable[[Run], Solution], solver: str, run: Run) -> Solution
             return run.finish(x, Status.CONVERGED, solver, note, norms)
         if not contracts:
             run.start, run.starts_at_zero, run.first, run.initial = x, False, residual, norms
+            run.products += ", then high: the rounds did not contract"
             solution = solve(run)
-            return replace(solution, note=f"{note}; then in full precision: {solution.note}")
+            return replace(solution, note=f"{note}; then {solution.note}")
     return run.finish(x, Status.BUDGET_EXHAUSTED, solver, note, norms)
 
 
