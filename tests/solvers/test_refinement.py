@@ -67,6 +67,7 @@ def test_the_solution_does_not_depend_on_the_products(solver: Solver, rule: str)
     solution = solver.solve(H, B, tol=1e-6, generator=seeded(), rule=rule, max_epochs=3000)
     assert solution.converged
     assert "refinement" in solution.note
+    assert (solution.solver == repr(solver)) == (solver != Auto())
     assert solution.products.startswith("low precision, off by ")
     assert "high" not in solution.products
     torch.testing.assert_close(solution.x, exact, rtol=0, atol=2e-5 * float(exact.abs().max()))

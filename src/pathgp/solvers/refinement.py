@@ -41,6 +41,8 @@ def refined(solve: Callable[[Run], Solution], solver: str, run: Run) -> Solution
         cheap = Run(run.H.inner, residual, None, None, depth, left, run.generator, None, run.rule)
         cheap.begin()
         correction = solve(cheap)
+        # That of the choice, where there was one.
+        solver = correction.solver
         run.epochs += correction.epochs
         run.iterations += correction.iterations
         moved = x + correction.x
