@@ -55,13 +55,13 @@ def test_a_choice_that_stalls_is_followed_by_cholesky(make: Make, monkeypatch: p
     X = torch.linspace(0.0, 1.0, 400, dtype=torch.float32).unsqueeze(1)
     B = torch.cat([torch.sin(7 * X), torch.randn(400, 2, generator=torch.Generator().manual_seed(0))], 1)
     for memory, name in ((None, "Cholesky()"), (10**6, "CG(preconditioner=RandomlyPivotedCholesky(rank=None))")):
-        H = KernelOperator(kernels.Matern(2.5, 0.5), X, 2e-3, memory=memory)
+        H = KernelOperator(kernels.Matern(2.5, 0.2), X, 3e-3, memory=memory)
         alone, found = (solver.solve(H, B, tol=1e-4, generator=torch.Generator()) for solver in (CG(), Auto()))
         assert alone.status is solvers.Status.STALLED
         assert found.solver == name
         assert ("ended STALLED" in found.note) == (memory is None)
         if memory is None:
-            assert float(found.residual.max()) < 0.7 * float(alone.residual.max())
+            assert float(found.residual.max()) < 0.7 * float(alone.residual.max()), (found.residual, alone.residual)
 
 
 def test_cholesky_asked_for_by_name_obeys_the_memory_as_well(make: Make) -> None:
