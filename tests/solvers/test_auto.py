@@ -64,6 +64,19 @@ def test_a_choice_that_stalls_is_followed_by_cholesky(make: Make, monkeypatch: p
             assert float(found.residual.max()) < 0.7 * float(alone.residual.max()), (found.residual, alone.residual)
 
 
+def test_a_factorisation_that_does_not_suffice_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("predict_ap", "predict_cg"):
+        monkeypatch.setattr(auto, name, lambda *_, **__: 1.0)
+    monkeypatch.setattr(auto, "predict_cholesky", lambda *_: 0.0)
+    X = torch.linspace(0.0, 1.0, 400, dtype=torch.float32).unsqueeze(1)
+    H = KernelOperator(kernels.Matern(2.5, 0.2), X, 3e-3)
+    B = torch.randn(400, 2, generator=torch.Generator().manual_seed(0))
+    alone, found = (solver.solve(H, B, tol=1e-4, generator=torch.Generator()) for solver in (Cholesky(), Auto()))
+    assert found.status is solvers.Status.STALLED
+    assert found.residual.tolist() == alone.residual.tolist()
+    assert "instead" not in found.note
+
+
 def test_cholesky_asked_for_by_name_obeys_the_memory_as_well(make: Make) -> None:
     X = make(n=300)[0].X
     tight = KernelOperator(kernels.Matern(1.5, 0.4), X, 0.3, memory=10_000)

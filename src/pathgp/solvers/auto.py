@@ -86,7 +86,8 @@ class Auto(Solver):
         reasons += [f"{_name(other)} {seconds[other]:.2g} s" for other in others]
         reasons += [f"Cholesky {excluded}"] if excluded else []
         solution = choice._solve(run)
-        if solution.status in (Status.STALLED, Status.DIVERGED) and not (excluded or cholesky_excluded(run)):
+        failed = solution.status in (Status.STALLED, Status.DIVERGED) and choice != Cholesky()
+        if failed and not (excluded or cholesky_excluded(run)):
             reasons.append(f"it ended {solution.status.name} at {run.measure(solution.residual):.1e}: Cholesky instead")
             direct = Cholesky()._solve(run)
             solution = min(solution, direct, key=lambda found: run.measure(found.residual))
