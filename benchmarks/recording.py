@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import importlib
+import importlib.util
 import json
 import platform
 import statistics
@@ -45,7 +47,7 @@ def write(name: str, rows: list[dict[str, Any]], **facts: Any) -> Path:
         "date": dt.date.today().isoformat(),
         "device": torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
-        "versions": {"pathgp": pathgp.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "versions": versions(),
         **facts,
         "rows": rows,
     }
@@ -53,6 +55,14 @@ def write(name: str, rows: list[dict[str, Any]], **facts: Any) -> Path:
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
     return path
+
+
+def versions() -> dict[str, str]:
+    """Of what the numbers depend on; Triton's where it is installed."""
+    found = {"pathgp": pathgp.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    if importlib.util.find_spec("triton"):
+        found["triton"] = importlib.import_module("triton").__version__
+    return found
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

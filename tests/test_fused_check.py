@@ -1,0 +1,61 @@
+"""The accuracy check of the fused benchmark writes what it found and fails where an error is above its bound."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton")
+
+
+@pytest.fixture
+def fused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The benchmark with two cases of few rows, in this process."""
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
+    module = importlib.import_module("fused")
+    every = module.cases
+
+    def serial(action: Callable[[Any], Any], items: Iterable[Any], processes: int) -> list[Any]:
+        return [action(item) for item in items]
+
+    monkeypatch.setattr(module, "DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
+    monkeypatch.setattr(module, "CHECKED", 60)
+    monkeypatch.setattr(module, "cases", lambda: itertools.islice(every(), 2))
+    monkeypatch.setattr(module, "in_parallel", serial)
+    monkeypatch.setattr(importlib.import_module("recording"), "RESULTS", tmp_path)
+    monkeypatch.setattr("sys.argv", ["fused.py", "--check", "--rows", "200"])
+    return module
+
+
+@pytest.mark.parametrize("fails", ["nothing", "a bound", "a case"])
+def test_check(
+    fails: str,
+    fused: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if fails == "a bound":
+        monkeypatch.setitem(fused.BOUNDS, "medium", 1e-9)
+    elif fails == "a case":
+        monkeypatch.setattr(fused, "errors", None)
+    with pytest.raises(SystemExit) as ended:
+        fused.main()
+    wrong = {"nothing": 0, "a bound": 2, "a case": 2}[fails]
+    assert int(ended.value.code or 0) == (wrong > 0)
+    assert capsys.readouterr().out.splitlines()[-1] == f"8 cases, {wrong} above their bound"
+    record = json.loads((tmp_path / "fused_check.json").read_text())
+    assert record["versions"]["triton"] == triton.__version__
+    assert record["repeats"]
+    assert record["above"] == wrong
+    assert {row["bound"] for row in record["rows"]} == {fused.BOUNDS[p] for p in fused.PRECISIONS}
+    above = {row["above"] for row in record["rows"]}
+    assert above == {"nothing": {""}, "a bound": {"", "product"}, "a case": {"", "everything"}}[fails]
