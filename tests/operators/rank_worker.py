@@ -25,7 +25,7 @@ from torch import Tensor
 import pathgp
 from pathgp import kernels, operators, solvers
 
-N = 240
+N = 256
 # Small enough for some hundred tiles.
 MEMORY = 300_000
 SECONDS = 20.0
@@ -43,6 +43,10 @@ class Counted(kernels.Scale):
         Counted.entries += len(X) * len(X if Z is None else Z)
         return super().forward(X, Z)
 
+    def contract(self, W: Tensor, X: Tensor, Z: Tensor | None = None) -> Tensor:
+        Counted.entries += W.numel()
+        return super().contract(W, X, Z)
+
 
 def kernel() -> kernels.Kernel:
     return Counted(kernels.Matern(1.5, torch.tensor([0.5, 0.8])), 0.9)
@@ -54,19 +58,18 @@ def data() -> tuple[Tensor, Tensor]:
     return X, torch.sin(5.0 * X[:, 0]) + 0.1 * torch.randn(N, generator=generator, dtype=torch.float64)
 
 
-def operator(group: Group, backend: str, noise: float | Tensor = 0.4) -> operators.Operator:
-    memory = MEMORY if backend == "streamed" else 8 * N**2
+def operator(group: Group, backend: str, memory: int = 8 * N**2) -> operators.Operator:
     if group is None:
-        return operators.KernelOperator(kernel(), data()[0], noise, backend, memory)
-    return operators.ShardedOperator(kernel(), data()[0], noise, group=group, backend=backend, memory=memory)
+        return operators.KernelOperator(kernel(), data()[0], 0.4, backend, memory)
+    return operators.ShardedOperator(kernel(), data()[0], 0.4, group=group, backend=backend, memory=memory)
 
 
 def solutions(group: Group) -> dict[str, Any]:
     """What every solver makes of the same systems."""
     B = torch.randn(N, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     found: dict[str, Any] = {}
-    for backend in ("dense", "streamed"):
-        H = operator(group, backend)
+    for backend, memory in (("dense", 8 * N**2), ("streamed", MEMORY)):
+        H = operator(group, backend, memory)
         for name, solver in SOLVERS.items():
             generator = torch.Generator().manual_seed(2)
             found[f"{backend}, {name}"] = solver.solve(H, B, tol=1e-6, max_epochs=30, generator=generator).x
@@ -103,19 +106,25 @@ def fit(group: Group, **options: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {"steps": STEPS, "samples": 4, "features": 32, "solver": "ap", "tol": 1e-3}
     settings |= {"min_gain": 0.0, "generator": torch.Generator().manual_seed(5), "group": group}
     gp.fit(X, y, **(settings | options))
-    return {**gp.hyperparameters(), "mean": gp.posterior.mean(X[:7])}
+    return {**gp.hyperparameters(), "mean": gp.posterior.mean(X[:8])}
 
 
 def counts(group: Group) -> dict[str, Any]:
-    """Entries of the kernel matrix that this rank evaluates."""
-    H, V = operator(group, "streamed"), torch.ones(N, 2, dtype=torch.float64)
+    """Entries of the kernel matrix that this rank evaluates: numbers of rows that four can share, and 16 x 16 tiles."""
+    options: dict[str, Any] = {"backend": "streamed", "memory": MEMORY // 6}
+    H, V = operator(group, **options), torch.ones(N, 2, dtype=torch.float64)
     post = pathgp.GP(kernel(), 0.3).condition(*data(), solver="cg", samples=2, features=8, group=group)
+    ap, sdd = solvers.AP(block_size=32), solvers.SDD(batch_size=64)
+    cg = solvers.CG(solvers.RandomlyPivotedCholesky(32))
     works: dict[str, Callable[[], Any]] = {
         "product": lambda: H @ V,
-        "rows": lambda: [H.rows(part, V) for part in torch.arange(N).split(60)],
-        "columns": lambda: [H.columns(part, V[:60]) for part in torch.arange(N).split(60)],
+        "rows": lambda: [H.rows(part, V) for part in torch.arange(N).split(64)],
+        "columns": lambda: [H.columns(part, V[:64]) for part in torch.arange(N).split(64)],
         "gradient": lambda: H.bilinear(V, V),
-        "a sweep of AP": lambda: solvers.AP(block_size=30).solve(H, V, tol=0.0, max_epochs=2.0),
+        "ap": lambda: ap.solve(H, V, tol=1e-2, generator=torch.Generator().manual_seed(2)),
+        "cg": lambda: cg.solve(H, V, tol=1e-3, generator=torch.Generator().manual_seed(2)),
+        "sdd": lambda: sdd.solve(H, V, tol=0.0, max_epochs=5.0, generator=torch.Generator().manual_seed(2)),
+        "fit": lambda: fit(group, solver=ap, steps=2, tol=0.05, **options),
         "prediction": lambda: post.mean(torch.rand(80, 2, dtype=torch.float64)),
         "dense": lambda: operator(group, "dense"),
     }
