@@ -1,0 +1,206 @@
+"""From a file to a model: what is learned, what is said about it, and what an interruption leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pathgp
+from cli_cases import ROWS, SMALL, Capture, fails, matrix, table, write
+from pathgp import GP, datasets, metrics, solvers
+from pathgp.cli import fitting, main
+from pathgp.columns import Columns
+
+
+def test_fit_tells_and_saves(folder: Path, capsys: Capture) -> None:
+    path = folder / "again.pgp"
+    given = ["fit", str(folder / "plants.csv"), "--target", "growth", "--out", str(path), "--json", *SMALL]
+    assert main(given) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    result = json.loads(out)
+    assert (result["rows"], result["held_out_rows"], result["skipped_rows"]) == (135, 15, 0)
+    assert result["inputs"] == ["temperature", "light", "water", "soil=clay", "soil=loam", "soil=sand"]
+    assert result["categories"] == {"soil": ["clay", "loam", "sand"]}
+    assert result["converged"]
+    assert result["steps"] <= 15
+
+    post = pathgp.load(path)
+    assert post.about["target"] == "growth"
+    assert post.about["columns"] == ["temperature", "light", "water", "soil"]
+    # The rows that were held out, and the errors on them.
+    test = np.random.default_rng(0).permutation(ROWS)[:15]
+    X, y = matrix(table())[test], np.array(table()["growth"])[test]
+    mean, variance = post.mean(X), post.variance(X, noise=True)
+    assert result["held_out"]["rmse"] == pytest.approx(metrics.rmse(y, mean))
+    assert result["held_out"]["nll"] == pytest.approx(metrics.nll(y, mean, variance))
+    assert result["held_out"]["coverage_95"] == pytest.approx(metrics.coverage(y, mean, variance))
+    # Length scales and noise in the units of the table.
+    std = np.delete(matrix(table()), test, 0).std(0)
+    scales = post.model.kernel.kernel.lengthscale.detach().numpy() * std
+    assert list(result["lengthscales"].values()) == pytest.approx(scales.tolist())
+    assert result["noise"] == pytest.approx(float(post.model.noise) * np.delete(table()["growth"], test).std())
+    assert 0.1 < result["noise"] < 0.6
+
+    # The same seed gives the same model, another seed another.
+    again = pathgp.load(folder / "plants.pgp")
+    np.testing.assert_array_equal(again.paths(X), post.paths(X))
+    assert main([*given, "--seed", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["noise"] != result["noise"]
+
+
+def test_fit_prints_a_table(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["fit", str(folder / "plants.csv"), "--target", "growth", *SMALL]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert all(len(line) <= 80 for line in out.splitlines())
+    for told in ("135 learned from, 15 held out", "soil: clay, loam, sand (3, each", "held-out RMSE", "held-out NLL"):
+        assert told in out
+    for told in ("95 % coverage", "\nnoise ", "\nsolver ", "\nepochs ", "residual", "\nseconds ", "\ntemperature "):
+        assert told in out
+
+
+def test_fit_without_a_file_takes_the_example(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {name: np.array(column) for name, column in table(60).items()}
+    monkeypatch.setattr(datasets, "example_table", lambda: small)
+    assert main(["fit", *SMALL]) == 0
+    out, err = capsys.readouterr()
+    assert "no file given: fitting the example data" in err
+    assert "growth, from the example" in out
+    assert "needs a file" in fails(capsys, "fit", "--target", "growth", code=2)
+
+
+def test_the_page_is_about_the_held_out_rows(folder: Path, tmp_path: Path, capsys: Capture) -> None:
+    """The page itself is another matter: here is what it is told."""
+    seen: dict[str, Any] = {}
+
+    def to_html(post: Any, path: Any, **facts: Any) -> None:
+        seen.update(facts, post=post, path=path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pathgp.Posterior, "to_html", to_html, raising=False)
+        fit = ["fit", str(folder / "plants.csv"), "--target", "growth", "--report", str(tmp_path / "a.html"), *SMALL]
+        assert main(fit) == 0
+        told = capsys.readouterr().out
+        test = np.random.default_rng(0).permutation(ROWS)[:15]
+        np.testing.assert_array_equal(seen["X_test"], matrix(table())[np.sort(test)])
+        np.testing.assert_array_equal(seen["y_test"], np.array(table()["growth"])[np.sort(test)])
+        assert (seen["path"], seen["target"]) == (tmp_path / "a.html", "growth")
+        assert seen["names"] == ["temperature", "light", "water", "soil=clay", "soil=loam", "soil=sand"]
+        assert len(seen["fit"].history) <= 15
+        assert f"report in {tmp_path / 'a.html'}" in told
+        assert main([*fit, "--holdout", "0"]) == 0
+        assert seen["X_test"] is seen["y_test"] is None
+
+
+def test_what_goes_in_can_be_chosen(folder: Path, capsys: Capture) -> None:
+    fit = ["fit", str(folder / "plants.csv"), "--target", "growth", "--json", *SMALL]
+    assert main([*fit, "--inputs", "light,temperature", "--noise", "0.3", "--holdout", "0"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["inputs"] == ["light", "temperature"]
+    assert result["noise"] == pytest.approx(0.3)
+    assert (result["rows"], result["held_out"]) == (ROWS, None)
+    assert main([*fit, "--ignore", "soil,water", "--kernel", "matern-1/2", "--precision", "float32"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["inputs"] == ["temperature", "light"]
+    assert (result["kernel"], result["precision"]) == ("matern-1/2", "float32")
+
+
+def test_numbers_as_categories(tmp_path: Path, capsys: Capture) -> None:
+    path = write(tmp_path / "a.csv", {"month": [1, 2, 10] * 5, "y": list(range(15))})
+    assert main(["fit", str(path), "--target", "y", "--categorical", "month", "--json", *SMALL]) == 0
+    assert json.loads(capsys.readouterr().out)["inputs"] == ["month=1", "month=10", "month=2"]
+
+
+def test_missing_values_are_named_or_skipped(tmp_path: Path, capsys: Capture) -> None:
+    columns = table(40)
+    columns["light"][2], columns["soil"][5], columns["growth"][7] = "", "NA", "nan"
+    path = write(tmp_path / "a.csv", columns)
+    fit = ["fit", str(path), "--target", "growth", "--holdout", "0", "--json", *SMALL]
+    told = fails(capsys, *fit)
+    assert "column 'light' has no value in line 4, and 3 rows in all lack a value" in told
+    assert "--skip-missing" in told
+    assert main([*fit, "--skip-missing", "--out", str(tmp_path / "m")]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["rows"], result["skipped_rows"]) == (37, 3)
+    # The rows that are left are those that are complete.
+    kept = [row for row in range(40) if row not in (2, 5, 7)]
+    X = matrix({name: [column[row] for row in kept] for name, column in columns.items()})
+    post = pathgp.load(tmp_path / "m")
+    np.testing.assert_allclose(post._scaling.shift, X.mean(0))
+
+
+def test_an_interrupted_fit_leaves_what_it_has(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder / "partial.pgp"
+    fit = ["fit", str(folder / "plants.csv"), "--target", "growth", "--quiet", "--out", str(path)]
+
+    def interrupted(gp: GP, X: Any, y: Any, options: Any) -> Any:
+        def stop(step: Any) -> None:
+            if step.step == 2:
+                raise KeyboardInterrupt
+
+        return gp.fit(X, y, samples=4, features=16, callback=stop)
+
+    monkeypatch.setattr(fitting, "_learned", interrupted)
+    assert f"interrupted: the model of the last whole step is in {path}" in fails(capsys, *fit, code=130)
+    post = pathgp.load(path)
+    assert post.about["stopped"] == "interrupted"
+    assert main(["info", str(path)]) == 0
+    told = capsys.readouterr().out
+    assert "135 learned from, 15 held out" in told
+    assert "learning       interrupted" in told
+
+    def at_once(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fitting, "_learned", at_once)
+    assert "interrupted: no file was written" in fails(capsys, *fit, code=130)
+
+
+def test_an_unconverged_solve_is_said(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hurried(gp: GP, X: Any, y: Any, options: Any) -> Any:
+        return gp.fit(X, y, steps=2, samples=4, features=16, solver=solvers.CG(None), max_epochs=3.0)
+
+    monkeypatch.setattr(fitting, "_learned", hurried)
+    assert main(["fit", str(folder / "plants.csv"), "--target", "growth", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err.startswith("pathgp: warning: ")
+    result = json.loads(out)
+    assert not result["converged"]
+    assert result["status"] == "BUDGET_EXHAUSTED"
+
+
+def test_precision_follows_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    def data(offset: float) -> Any:
+        X = np.random.default_rng(0).uniform(size=(20, 2)) + np.array([0.0, offset])
+        return fitting._Data("a", Columns(["a", "time"]), "y", X, X[:, 0], 0)
+
+    monkeypatch.setattr(fitting, "_DOUBLE_ROWS", 10)
+    assert fitting._precision(None, data(0.0)) == (torch.float32, "")
+    assert fitting._precision(None, data(1e5)) == (torch.float64, "float32 would blur 'time'")
+    assert fitting._precision("float32", data(1e5))[0] is torch.float32
+    monkeypatch.setattr(fitting, "_DOUBLE_ROWS", 20)
+    assert fitting._precision(None, data(0.0))[0] is torch.float64
+
+
+def test_constant_inputs_come_last(tmp_path: Path, capsys: Capture) -> None:
+    path = write(tmp_path / "still.csv", table(60) | {"wind": [1.0] * 60})
+    assert main(["fit", str(path), "--target", "growth", "--steps", "2", "--samples", "4"]) == 0
+    lines = capsys.readouterr().out.rstrip().splitlines()
+    assert lines[-1].split() == ["wind", "is", "constant"]
+    assert any("more --steps may find a better model" in line or line.strip() == "a better model" for line in lines)
+
+
+def test_cycles_are_found_beyond_the_exact_rows(tmp_path: Path, capsys: Capture) -> None:
+    draw = np.random.default_rng(0)
+    x = draw.uniform(0, 10, 1100)
+    y = 12 * np.cos(2 * np.pi * x) + 0.5 * draw.standard_normal(1100)
+    path = write(tmp_path / "cycle.csv", {"x": x.tolist(), "y": y.tolist()})
+    assert main(["fit", str(path), "--target", "y", "--samples", "16", "--holdout", "0", "--json"]) == 0
+    assert 0.4 < json.loads(capsys.readouterr().out)["noise"] < 0.6

@@ -1,0 +1,98 @@
+"""Files of every kind are read, and one helpful line is said about those that cannot be."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pathgp
+from cli_cases import ROWS, Capture, fails, matrix, numbers, read, table, write
+from pathgp.cli import main, tables
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_kinds_of_csv(delimiter: str, encoding: str, tmp_path: Path) -> None:
+    columns = {"a b": ["1.5", " -2e3 ", ""], "text, \nlong": ['x "1"', "y\nz", "w; , |"]}
+    found = tables.open_table(write(tmp_path / "a.csv", columns, delimiter, encoding))
+    assert found.names == ["a b", "text, \nlong"]
+    (block,) = found.blocks(found.names)
+    np.testing.assert_array_equal(tables.numbers(block, "a b"), [1.5, -2000.0, np.nan])
+    assert tables.texts(block, "text, \nlong").tolist() == columns["text, \nlong"]
+    # Two lines of names, a cell of two lines.
+    assert [block.place(row) for row in range(3)] == ["line 3", "line 4", "line 6"]
+    assert found.done == 1.0
+
+
+def test_blank_lines_and_unnamed_columns(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("\n,x,y\n0,1,2\n\n1,3,4\n\n")
+    found = tables.open_table(path)
+    assert found.names == ["#1", "x", "y"]
+    (block,) = found.blocks(["y", "x"])
+    assert list(block.cells) == ["y", "x"]
+    np.testing.assert_array_equal(tables.numbers(block, "x"), [1.0, 3.0])
+    assert [block.place(row) for row in range(2)] == ["line 3", "line 5"]
+    assert "column 1 of a.csv has no name" in fails(capsys, "fit", path, "--target", "y")
+
+
+def test_parquet(folder: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    pa = pytest.importorskip("pyarrow", reason="Parquet files need pyarrow")
+    from pyarrow import parquet
+
+    columns = {**table(), "flag": [None, True] * (ROWS // 2)}
+    path = tmp_path / "plants.parquet"
+    parquet.write_table(pa.table(columns), path)
+    model = folder / "plants.pgp"
+    monkeypatch.setattr(tables, "ROWS", 64)
+    assert main(["predict", str(model), str(path), "--quiet"]) == 0
+    expected = pathgp.load(model).mean(matrix(table()))
+    np.testing.assert_allclose(numbers(read(capsys.readouterr().out), "mean"), expected, rtol=1e-8)
+    told = fails(capsys, "fit", path, "--target", "growth")
+    assert "column 'flag' has no value in row 1, and 75 rows in all" in told
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert "pip install 'pathgp[parquet]'" in fails(capsys, "predict", model, path)
+
+
+BAD: dict[str, tuple[Callable[[], str], str]] = {
+    "empty": (lambda: "", "is empty"),
+    "no rows": (lambda: "x,y\n", "has no rows"),
+    "ragged": (lambda: "x,y\n1,2\n3\n", "line 3 of"),
+    "twice": (lambda: "x,x,y\n1,2,3\n", "has 2 columns called 'x'"),
+    "no header": (lambda: "1,2\n3,4\n", "--no-header"),
+    "a typo": (lambda: "x,y\n1,2\n1.x,3\n2,4\n", "column 'x' holds numbers, but '1.x' in line 3"),
+    "a target typo": (lambda: "x,y\n1,2\n1,3\n2,a\n", "column 'y' holds numbers, but 'a' in line 4"),
+    "decimal commas": (lambda: "x;y\n1,5;2\n2,5;3\n", "column 'x' has '1,5' in line 2: write decimals with a point"),
+    "infinite": (lambda: "x,y\n1,2\n-inf,3\n", "column 'x' is infinite in line 3"),
+    "text target": (lambda: "x,y\n1,a\n2,b\n", "the target 'y' holds text"),
+    "constant target": (lambda: "x,y\n1,2\n2,2\n3,2\n", "'y' is 2 in every row"),
+    "one row": (lambda: "x,y\n1,2\n", "at least two are needed"),
+    "names": (lambda: "x,y\n" + "".join(f"n{i},{i}\n" for i in range(150)), "--ignore x"),
+    "no such column": (lambda: "x,z\n1,2\n", "--target: a.csv has no column 'y'. Its columns are x, z"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_files(case: str, tmp_path: Path, capsys: Capture) -> None:
+    content, told = BAD[case]
+    path = tmp_path / "a.csv"
+    path.write_text(content())
+    assert told in fails(capsys, "fit", path, "--target", "y", "--out", tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_files_that_are_no_tables(folder: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "latin.csv").write_bytes("höhe,y\n1,2\n".encode("latin-1"))
+    assert "not text in UTF-8" in fails(capsys, "fit", tmp_path / "latin.csv", "--target", "y")
+    assert "No such file" in fails(capsys, "fit", tmp_path / "absent.csv", "--target", "y")
+    assert "is a folder or a pipe" in fails(capsys, "fit", tmp_path, "--target", "y")
+    assert "is not a file that pathgp has saved" in fails(capsys, "info", folder / "plants.csv")
+    assert "No such file" in fails(capsys, "predict", tmp_path / "absent.pgp", folder / "plants.csv")
+    damaged = bytearray((folder / "plants.pgp").read_bytes())
+    damaged[-9] ^= 1
+    (tmp_path / "damaged.pgp").write_bytes(damaged)
+    assert "is damaged" in fails(capsys, "predict", tmp_path / "damaged.pgp", folder / "plants.csv")

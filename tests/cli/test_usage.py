@@ -1,0 +1,158 @@
+"""What is asked for: wrong options and places are told first; the small commands; the program from outside."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pathgp
+from cli_cases import Capture, fails, numbers, read
+from pathgp import datasets
+from pathgp.cli import fitting, main, output
+from pathgp.cli.arguments import _parser
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["fit", "plants.csv"], "say which column to predict with --target: there are temperature, light"),
+        (["fit", "plants.csv", "--target", "growth", "--inputs", "growth"], "cannot be an input and the target"),
+        (["fit", "plants.csv", "--target", "growth", "--inputs", "light,light"], "names a column twice"),
+        (["predict", "plants.pgp", "plants.csv", "--json"], "--json needs --out"),
+        (["predict", "plants.pgp", "plants.csv", "--inputs", "light"], "leave out --inputs"),
+        (["predict", "plants.pgp", "plants.csv", "--out", "p.parquet"], "written as CSV"),
+        (["predict", "plants.pgp", "plants.csv", "--interval", "0.9", "--variance", "none"], "needs a variance"),
+    ],
+)
+def test_usage(arguments: list[str], told: str, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    assert told in fails(capsys, *arguments, code=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["fit", "--kernel", "matern"], "invalid choice: 'matern'"),
+        (["fit", "--holdout", "1.5"], "expected a share between 0 and 1, got '1.5'"),
+        (["fit", "--steps", "-1"], "expected a whole number, 0 or more"),
+        (["fit", "--nosie", "1"], "fit does not know --nosie"),
+        (["fitt"], "invalid choice: 'fitt'"),
+        (["predict", "m"], "required: FILE"),
+    ],
+)
+def test_usage_of_argparse(arguments: list[str], told: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as exit_code:
+        main(arguments)
+    assert exit_code.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_results_never_replace_what_is_read(folder: Path, capsys: Capture) -> None:
+    model, path = folder / "plants.pgp", folder / "plants.csv"
+    before = path.read_bytes(), model.read_bytes()
+    assert "is read by this command" in fails(capsys, "predict", model, path, "--out", path, code=2)
+    assert "is read by this command" in fails(capsys, "predict", model, path, "--out", model, code=2)
+    assert "is read by this command" in fails(
+        capsys, "fit", path, "--target", "growth", "--out", folder / "." / "plants.csv", code=2
+    )
+    assert (path.read_bytes(), model.read_bytes()) == before
+
+
+def test_a_place_where_nothing_can_be_written_is_told_first(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitting, "_learned", None)  # what comes after the check
+    fit = ["fit", folder / "plants.csv", "--target", "growth"]
+    assert "is a folder" in fails(capsys, *fit, "--out", folder, code=2)
+    assert "cannot be written: File exists" in fails(capsys, *fit, "--report", folder / "plants.csv" / "a", code=2)
+    monkeypatch.setattr(output.os, "access", lambda *_: False)
+    assert "no permission" in fails(capsys, *fit, "--out", folder / "m", code=2)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/cli.md"])
+def test_documented_commands_exist(page: str) -> None:
+    text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
+    shell = "\n".join(re.findall(r"```shell\n(.*?)```", text, flags=re.DOTALL))
+    commands = re.findall(r"^(?:\$ )?pathgp (\w.*)$", shell + "\n" + text, flags=re.MULTILINE)
+    assert len(commands) >= 3
+    for command in commands:
+        _, rest = _parser().parse_known_args(shlex.split(command, comments=True))
+        assert rest == []
+
+
+def test_devices_that_are_not_here(folder: Path, capsys: Capture) -> None:
+    fit = ["fit", folder / "plants.csv", "--target", "growth"]
+    assert "--device abc is not available here" in fails(capsys, *fit, "--device", "abc")
+    if not torch.cuda.is_available():
+        assert "--device cuda is not available here" in fails(capsys, *fit, "--device", "cuda")
+        assert "--device h200" in fails(capsys, "plan", 1000, 3, "--device", "cuda")
+
+
+def test_numbers_that_json_does_not_know(capsys: Capture) -> None:
+    output.print_json({"a": [math.nan, 1.5], "b": {"c": (math.inf, None, "d", True)}})
+    assert json.loads(capsys.readouterr().out) == {"a": [None, 1.5], "b": {"c": [None, None, "d", True]}}
+
+
+def test_plan_and_example(capsys: Capture, tmp_path: Path) -> None:
+    assert main(["plan", "20000", "8"]) == 0
+    assert "20,000 rows" in capsys.readouterr().out
+    assert main(["plan", "20000", "8", "--device", "h200", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 20000
+    assert main(["example", "--out", str(tmp_path / "a.csv")]) == 0
+    assert capsys.readouterr().out == ""
+    found = read(tmp_path / "a.csv")
+    np.testing.assert_array_equal(numbers(found, "growth"), datasets.load("example").y)
+    assert main(["example"]) == 0
+    assert capsys.readouterr().out == (tmp_path / "a.csv").read_text()
+
+
+def test_bench(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    benchmarks = tmp_path / "benchmarks"
+    benchmarks.mkdir()
+    (benchmarks / "recording.py").write_text('"""No program."""\n')
+    program = '"""Adds up.\n\nMore."""\nimport sys\nif __name__ == "__main__":\n    sys.exit(len(sys.argv))\n'
+    (benchmarks / "adding.py").write_text(program)
+    monkeypatch.setattr(pathgp, "__file__", str(tmp_path / "src" / "pathgp" / "__init__.py"))
+    assert main(["bench"]) == 0
+    assert capsys.readouterr().out == "adding  Adds up.\n"
+    assert main(["bench", "adding", "--quick", "1"]) == 3
+    assert "no benchmark is called 'x': there are adding" in fails(capsys, "bench", "x")
+    monkeypatch.setattr(pathgp, "__file__", str(tmp_path / "lib" / "python" / "pathgp" / "__init__.py"))
+    assert "run this from a checkout" in fails(capsys, "bench")
+
+
+def test_demo_has_its_own_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pathgp import demo
+
+    seen: list[Any] = []
+    monkeypatch.setattr(demo, "main", lambda arguments: seen.append(arguments) or 0)
+    assert main(["demo", "--points", "100", "--help"]) == 0
+    assert seen == [["--points", "100", "--help"]]
+
+
+def test_from_outside(folder: Path, tmp_path: Path) -> None:
+    """As a process: the package imports no command, and a reader that leaves early is no error to tell of."""
+    model, path = folder / "plants.pgp", folder / "plants.csv"
+    code = "import sys, pathgp; sys.exit('pathgp.cli' in sys.modules or 'pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path).returncode == 0
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [sys.executable, "-m", "pathgp.cli", "sample", str(model), str(path), "--quiet", "--num", "8"],
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (1, "")
