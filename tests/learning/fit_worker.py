@@ -56,6 +56,20 @@ def result(gp: pathgp.GP) -> dict[str, Any]:
     return content
 
 
+def unbroken(name: str, **options: Any) -> tuple[dict[str, Any], pathgp.FitReport]:
+    """One of the fits in this process."""
+    gp, X, y = problem()
+    report = fit(gp, X, y, name, **options)
+    return result(gp), report
+
+
+def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Bit for bit."""
+    if a.keys() != b.keys():
+        return False
+    return all(same(a[k], b[k]) if isinstance(a[k], dict) else torch.equal(a[k], b[k]) for k in a if k != "interrupted")
+
+
 def child(request: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
