@@ -41,7 +41,8 @@ import numpy as np
 import torch
 from break_even import Peak
 from data import folder
-from lcbench import DEFAULT, PRECONDITIONERS, RATE, SAMPLES, TOL, scores
+from lcbench import PRECONDITIONERS, RATE, SAMPLES, TOL, scores
+from lcbench_curves import DEFAULT
 from recording import RESULTS, device_name, seconds, table, write
 from sparse import named, variational
 from torch import Tensor

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import climate
-import lcbench
+import lcbench_curves
 import torch
 from recording import device_name, seconds, table, write
 from torch import Tensor
@@ -51,7 +51,7 @@ def problems(names: list[str], cut: int, device: str) -> Iterator[tuple[str, Lat
     """Names, operators and observed values."""
     for name in names:
         if name == "MiniBooNE":
-            data = lcbench.curves(name, 0, rows=cut or None, device=device)
+            data = lcbench_curves.curves(name, 0, rows=cut or None, device=device)
             for scales, time, signal, noise in CURVES:
                 parts = [kernels.Scale(kernels.SquaredExponential(_each(scales)), signal)]
                 parts.append(kernels.SquaredExponential(time))
