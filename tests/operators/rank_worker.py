@@ -1,4 +1,4 @@
-"""Scenarios on several ranks: imports everything once, then forks a process for every rank.
+"""Scenarios on several ranks: imports everything once, then forks a process for every rank; under torchrun it is one.
 
     python rank_worker.py SCENARIO RANKS FOLDER
 
@@ -9,12 +9,13 @@ the exit codes.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from pathgp import kernels, operators, solvers
 N = 256
 # Small enough for some hundred tiles.
 MEMORY = 300_000
-SECONDS = 20.0
+SECONDS, PATIENCE = 20.0, 3.0
 STEPS = 6
 SOLVERS = {"cg": solvers.CG(), "ap": solvers.AP(block_size=30), "sdd": solvers.SDD(batch_size=80)}
 Group = operators.Group | None
@@ -64,15 +65,15 @@ def operator(group: Group, backend: str, memory: int = 8 * N**2) -> operators.Op
     return operators.ShardedOperator(kernel(), data()[0], 0.4, group=group, backend=backend, memory=memory)
 
 
-def solutions(group: Group) -> dict[str, Any]:
-    """What every solver makes of the same systems."""
+def solutions(group: Group, names: Sequence[str] = tuple(SOLVERS)) -> dict[str, Any]:
+    """What the solvers make of the same systems."""
     B = torch.randn(N, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     found: dict[str, Any] = {}
     for backend, memory in (("dense", 8 * N**2), ("streamed", MEMORY)):
         H = operator(group, backend, memory)
-        for name, solver in SOLVERS.items():
-            generator = torch.Generator().manual_seed(2)
-            found[f"{backend}, {name}"] = solver.solve(H, B, tol=1e-6, max_epochs=30, generator=generator).x
+        for name in names:
+            options: dict[str, Any] = {"max_epochs": 30, "generator": torch.Generator().manual_seed(2)}
+            found[f"{backend}, {name}"] = SOLVERS[name].solve(H, B, tol=1e-6, **options).x
     return found
 
 
@@ -165,14 +166,14 @@ def refused(group: Group) -> dict[str, Any]:
     return found
 
 
-def killed(group: Group, folder: Path, victim: int, steps: int) -> dict[str, Any]:
-    """A rank ends without a word after so many steps, when the others have gone on to the next meeting."""
+def lost(by: signal.Signals, group: Group, folder: Path, victim: int, steps: int) -> dict[str, Any]:
+    """A rank ends or hangs without a word after so many steps, when the others have gone on to the next meeting."""
     assert isinstance(group, operators.Ranks)
 
     def after(step: pathgp.learning.report.Step) -> None:
         if step.step + 1 == steps and group.rank == victim:
             time.sleep(0.2)
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), by)
 
     began = time.perf_counter()
     try:
@@ -199,27 +200,28 @@ def saved(group: Group, folder: Path) -> dict[str, Any]:
 SCENARIOS: dict[str, Callable[..., dict[str, Any]]] = {
     "same": lambda group, folder: same(group),
     "refused": lambda group, folder: refused(group),
-    "killed": killed,
+    "solved": lambda group, folder: solutions(group, ["cg"]),
+    "killed": functools.partial(lost, signal.SIGKILL),
+    "stopped": functools.partial(lost, signal.SIGSTOP),
     "resumed": resumed,
     "saved": saved,
 }
 
 
 def child(scenario: str, rank: int, size: int, folder: Path) -> None:
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/meeting of {size}",
-        rank=rank,
-        world_size=size,
-        timeout=dt.timedelta(seconds=SECONDS),
-    )
+    meeting = "env://" if "RANK" in os.environ else f"file://{folder}/meeting of {size}"
     name, *numbers = scenario.split()
+    timeout = dt.timedelta(seconds=PATIENCE if name == "stopped" else SECONDS)
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size, timeout=timeout)
     torch.save(SCENARIOS[name](operators.Ranks(), folder, *map(int, numbers)), folder / f"{rank}.pt")
 
 
 def main() -> None:
     scenario, size, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     torch.set_num_threads(1)
+    if "RANK" in os.environ:
+        child(scenario, int(os.environ["RANK"]), size, folder)
+        return dist.destroy_process_group()
     # The first step of a torch optimiser imports half of torch: once here instead of in every rank.
     torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))]).step()
     children = []
@@ -235,7 +237,16 @@ def main() -> None:
             finally:
                 os._exit(code)
         children.append(pid)
-    print(*(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children))
+    print(*map(ended, children))
+
+
+def ended(pid: int) -> int:
+    """The exit code of a process that has ended, or that hangs after all before it have ended."""
+    _, status = os.waitpid(pid, os.WUNTRACED)
+    if os.WIFSTOPPED(status):
+        os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)
 
 
 if __name__ == "__main__":

@@ -20,18 +20,25 @@ from pathgp import files, kernels, operators
 WORKER = Path(__file__).with_name("rank_worker.py")
 
 
+def _python(*command: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    options: dict[str, Any] = {"cwd": cwd, "capture_output": True, "text": True, "timeout": 120}
+    result = subprocess.run([sys.executable, *map(str, command)], env={**os.environ, "OMP_NUM_THREADS": "1"}, **options)
+    assert result.returncode == 0, result.stderr
+    return result
+
+
+def _torchrun(size: int) -> list[str]:
+    return ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={size}"]
+
+
+def _results(folder: Path) -> list[dict[str, Any]]:
+    return [torch.load(file, weights_only=False) for file in sorted(folder.glob("[0-9].pt"))]
+
+
 def _run(scenario: str, size: int, folder: Path) -> tuple[list[dict[str, Any]], list[int]]:
     """The results of the ranks that lived, and all exit codes."""
-    result = subprocess.run(
-        [sys.executable, str(WORKER), scenario, str(size), str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert result.returncode == 0, result.stderr
-    found = [torch.load(file, weights_only=False) for file in sorted(folder.glob("[0-9].pt"))]
-    codes = [int(code) for code in result.stdout.split()]
+    result = _python(WORKER, scenario, size, folder)
+    found, codes = _results(folder), [int(code) for code in result.stdout.split()]
     assert len(found) == codes.count(0), result.stderr
     return found, codes
 
@@ -95,6 +102,16 @@ def test_a_lost_rank_ends_the_others_and_the_checkpoint_serves_fewer(
         torch.testing.assert_close(resumed[name], value, rtol=1e-5, atol=1e-5)
 
 
+def test_a_rank_that_hangs_ends_the_others_within_the_time_out(tmp_path: Path) -> None:
+    found, codes = _run("stopped 2 3", 3, tmp_path)
+    assert codes == [0, 0, -9]
+    for result in found:
+        assert "did not make the same call within the time-out" in result["error"]
+        # Steps and the pause before the last take a second.
+        assert worker.PATIENCE < result["seconds"] < 2 * worker.PATIENCE + 5.0
+    assert files.read(tmp_path / "fit.pt")["step"] == 3
+
+
 def test_the_first_rank_saves_and_one_process_loads(tmp_path: Path) -> None:
     found, codes = _run("saved", 2, tmp_path)
     assert codes == [0, 0]
@@ -105,18 +122,22 @@ def test_the_first_rank_saves_and_one_process_loads(tmp_path: Path) -> None:
 
 
 def test_the_example_under_torchrun_prints_what_it_prints_alone(tmp_path: Path) -> None:
-    example = str(Path(__file__).parents[2] / "examples" / "several_processes.py")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    example = Path(__file__).parents[2] / "examples" / "several_processes.py"
     printed = []
-    for name, start in (("alone", []), ("two", torchrun)):
+    for name, start in (("alone", []), ("two", _torchrun(2))):
         (tmp_path / name).mkdir()
-        command = [sys.executable, *start, example]
-        options: dict[str, Any] = {"cwd": tmp_path / name, "capture_output": True, "text": True, "timeout": 120}
-        result = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **options)
-        assert result.returncode == 0, result.stderr
-        printed.append(result.stdout.splitlines())
+        printed.append(_python(*start, example, cwd=tmp_path / name).stdout.splitlines())
     assert printed[1][0] == f"{printed[0][0]}, shared out among 2"
     assert printed[1][1:] == printed[0][1:]
+
+
+def test_four_ranks_of_torchrun_solve_what_one_process_solves(tmp_path: Path) -> None:
+    _python(*_torchrun(4), WORKER, "solved", 4, tmp_path)
+    found = _results(tmp_path)
+    assert len(found) == 4
+    for solved in found:
+        for name, value in solved.items():
+            torch.testing.assert_close(value, _alone()["solutions"][name], rtol=1e-5, atol=1e-5)
 
 
 def test_without_a_process_group_the_way_is_told() -> None:
