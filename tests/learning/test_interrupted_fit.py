@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+import pathgp
 from learning import fit_worker as worker
 from learning.fit_worker import same, unbroken
 from pathgp import files
@@ -130,6 +131,42 @@ def stop_at(step: int) -> Callable[[Any], None]:
             raise KeyboardInterrupt
 
     return callback
+
+
+def test_sigterm_leaves_the_checkpoint(tmp_path: Path) -> None:
+    """How batch systems and torchrun end a program; the interval of the checkpoint has not passed."""
+    checkpoint = pathgp.Checkpoint(tmp_path / "fit.pt", steps=100)
+
+    def callback(record: Any) -> None:
+        if record.step == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit, match="143"):
+        unbroken("adam, ap", checkpoint=checkpoint, callback=callback)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert files.read(checkpoint.path)["step"] == 4
+    assert same(unbroken("adam, ap", checkpoint=checkpoint)[0], unbroken("adam, ap")[0])
+
+
+def test_sigterm_does_not_end_the_writing_after_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = pathgp.Checkpoint(tmp_path / "fit.pt", steps=100)
+    monkeypatch.setattr(os, "fsync", lambda number: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(KeyboardInterrupt):
+        unbroken("adam, ap", checkpoint=checkpoint, callback=stop_at(3))
+    assert files.read(checkpoint.path)["step"] == 4
+
+
+def test_a_handler_of_the_program_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    try:
+        monkeypatch.setattr(os, "fsync", lambda number: signal.raise_signal(signal.SIGTERM))
+        unbroken("adam, ap", checkpoint=tmp_path / "fit.pt", steps=2)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [signal.SIGTERM]
 
 
 @pytest.mark.parametrize("warm_start", [True, False], ids=["warm", "cold"])

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,6 +67,28 @@ class Checkpoint:
                 raise ValueError(f"{path} belongs to another fit: its {name} is {found}, here it is {value}; {advice}")
         self._last_step = content["step"]
         return content
+
+
+def leave(number: int, frame: object) -> None:
+    """A signal as an exception, so that there is time to save."""
+    sys.exit(128 + number)
+
+
+@contextmanager
+def at_sigterm(handler: Callable[[int, Any], object] | signal.Handlers) -> Iterator[None]:
+    """SIGTERM handled so, unless the program has a handler of its own or this is not its main thread.
+
+    Batch systems end programs by it, and torchrun all ranks once one has ended, often before the others have noticed.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    ours = before in (signal.SIG_DFL, leave) and threading.current_thread() is threading.main_thread()
+    if ours:
+        signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, before)
 
 
 def as_checkpoint(checkpoint: str | os.PathLike[str] | Checkpoint | None) -> Checkpoint | None:

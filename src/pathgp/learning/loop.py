@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from tqdm.auto import tqdm
 
 from pathgp.conditioning import Settings
 from pathgp.kernels.parameters import short
-from pathgp.learning.checkpoint import Checkpoint
+from pathgp.learning.checkpoint import Checkpoint, at_sigterm, leave
 from pathgp.learning.estimators import Estimate, Exact, Iterative, State
 from pathgp.learning.hyperparameters import Coordinates, description, log_prior, values
 from pathgp.learning.optimisers import LBFGS, Optimiser, make
@@ -118,7 +119,8 @@ class Fit:
         steps = sum(stage.steps for stage in self.plan.stages)
         saved = self._pack()
         hidden = not (progress and self.plan.settings.leads)
-        with tqdm(total=steps, initial=len(self.history), disable=hidden, desc="fit", unit="step") as bar:
+        shown = tqdm(total=steps, initial=len(self.history), disable=hidden, desc="fit", unit="step")
+        with shown as bar, at_sigterm(signal.SIG_DFL if checkpoint is None else leave):
             try:
                 while not self.stopped:
                     if len(self.history) >= steps:
@@ -139,11 +141,13 @@ class Fit:
                 if checkpoint is not None:
                     # All wait for it, so that it is there whoever is lost in what follows.
                     self.plan.settings.first(lambda: self._save(checkpoint, self._pack()))
-            except (KeyboardInterrupt, RankLost):
+            except (KeyboardInterrupt, RankLost, SystemExit):
                 # Back to the end of the last whole step. Every rank writes: the first may be the one that is lost.
-                self._unpack(saved)
-                if checkpoint is not None:
-                    self._save(checkpoint, saved)
+                # A SIGTERM that comes now would end the writing.
+                with at_sigterm(signal.SIG_IGN):
+                    self._unpack(saved)
+                    if checkpoint is not None:
+                        self._save(checkpoint, saved)
                 raise
         self._conclude()
 
