@@ -105,8 +105,6 @@ class Settings:
         memory = None if memory is None else int(real_number(memory, "memory"))
         if not (group is None or isinstance(group, Group)):
             raise TypeError(f"group must be None, Ranks() or Devices([...]), got {type(group).__name__}")
-        if group is not None and precision != "high":
-            raise ValueError(f"precision={precision!r} is for one process and one device: leave it 'high' with a group")
         return cls(as_solver(solver), real_number(tol, "tol"), max_epochs, backend, memory, group, precision)
 
     @property
@@ -118,7 +116,8 @@ class Settings:
         """H for a kernel, inputs and the standard deviation of the noise; ``instead`` of one that is done with."""
         if self.group is None:
             return KernelOperator(kernel, X, deviation, self.backend, self.memory, self.precision, instead)
-        return ShardedOperator(kernel, X, deviation, group=self.group, backend=self.backend, memory=self.memory)
+        how = (self.backend, self.memory, self.precision)
+        return ShardedOperator(kernel, X, deviation, *how, group=self.group)
 
     def generator(self, generator: torch.Generator | None) -> torch.Generator:
         """The given generator or a fresh one, in the same state for all that share the work."""

@@ -206,6 +206,32 @@ def test_a_dense_matrix_may_exceed_one_member() -> None:
         operators.ShardedOperator(worker.kernel(), X, group=pathgp.Devices(["cpu"] * 2), backend="dense", memory=memory)
 
 
+@pytest.mark.parametrize("backend", ["fused", "dense"])
+def test_precision_is_a_matter_of_all_members(backend: str) -> None:
+    """Rough products between the checks, the same solution, and the report tells; a dense K knows no other."""
+    pytest.importorskip("triton")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    X = torch.randn(70, 9, generator=torch.Generator().manual_seed(0)).to(device)
+    gp = pathgp.GP(kernels.Matern(1.5, 3.0), noise=0.7)
+    options: dict[str, Any] = {"samples": 2, "features": 16, "solver": "cg", "tol": 1e-5, "backend": backend}
+
+    def condition(group: pathgp.Devices | None, precision: str) -> pathgp.Posterior:
+        generator = torch.Generator().manual_seed(1)
+        return gp.condition(X, X[:, 0].sin(), group=group, precision=precision, generator=generator, **options)
+
+    group = InTurn([device] * 3)
+    shared, alone = condition(group, "low"), condition(None, "high")
+    torch.testing.assert_close(shared.mean(X), alone.mean(X), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(shared.paths(X), alone.paths(X), rtol=1e-3, atol=1e-3)
+    fused = "low precision, off by "
+    assert shared.report.products.startswith(fused if backend == "fused" else "high precision: low was asked for")
+    assert shared.report.solution.converged
+    assert condition(group, "high").report.products == "high precision"
+    H = operators.ShardedOperator(gp.kernel, X, backend=backend, precision="low", group=group)
+    off = (H.inner @ X - H @ X).norm() / (H @ X).norm()
+    assert 1e-5 < off < 4e-3 if backend == "fused" else off == 0
+
+
 def test_bad_groups_are_refused() -> None:
     X, y = worker.data()
     with pytest.raises(ValueError, match="at least one"):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pathgp.kernels import Kernel
 from pathgp.operators.base import Operator
+from pathgp.operators.fused import Fused
 from pathgp.operators.groups import Group, share
 from pathgp.operators.kernel import Choice, KernelOperator, checked_noise
 from pathgp.operators.memory import spans
@@ -34,9 +35,10 @@ class ShardedOperator(Operator):
         kernel: covariance function.
         X: inputs (n, d), the same on every rank.
         noise: standard deviation of the noise, a number or one per row.
-        group: `Ranks` or `Devices`.
         backend: one of the above.
         memory: budget in bytes of each member; by default half of what is free.
+        precision: of fused products between the checks of a solver, as for `KernelOperator`.
+        group: `Ranks` or `Devices`.
     """
 
     def __init__(
@@ -44,17 +46,18 @@ class ShardedOperator(Operator):
         kernel: Kernel,
         X: Tensor,
         noise: float | Tensor = 0.1,
-        *,
-        group: Group,
         backend: str = "auto",
         memory: int | None = None,
+        precision: str = "high",
+        *,
+        group: Group,
     ) -> None:
         if not isinstance(group, Group):
             raise TypeError(f"group must be Ranks() or Devices([...]), got {type(group).__name__}")
         self.group, self.members = group, group.size
         self.memory = group.budget(memory, X.device)
         choice = Choice.of(backend, kernel, X, self.memory, self.members)
-        self._whole = KernelOperator(kernel, X, noise, choice.tiles.name, self.memory)
+        self._whole = KernelOperator(kernel, X, noise, choice.tiles.name, self.memory, precision)
         self.obstacle = choice.obstacle
         self.kernel, self.X = kernel, self._whole.X
         self.shape, self.dtype, self.device = self._whole.shape, self._whole.dtype, self._whole.device
@@ -64,9 +67,17 @@ class ShardedOperator(Operator):
         advice = "give every rank the same data and the same model"
         group.check([self.X, self._deviation.detach(), *values], f"X, noise or kernel differ between ranks: {advice}")
         self.backend = "dense" if choice.kept else choice.tiles.name
-        part = _Rows if choice.kept else _Tiles
-        members = group.members(self.device).items()
-        self._parts = {member: part(self, choice.tiles, member, device) for member, device in members}
+        self.precision = "high" if choice.kept else self._whole.precision
+        self._parts = self._share(_Rows if choice.kept else _Tiles, choice.tiles)
+
+    @functools.cached_property
+    def inner(self) -> ShardedOperator:
+        if self.precision == "high":
+            return self
+        twin = copy.copy(self)
+        twin._parts = self._share(_Tiles, functools.partial(Fused, precision=self.precision))
+        twin.inner = twin
+        return twin
 
     def __matmul__(self, V: Tensor) -> Tensor:
         self._check(V, self.shape[0], "V")
@@ -128,6 +139,10 @@ class ShardedOperator(Operator):
     def __repr__(self) -> str:
         return f"ShardedOperator(n={self.shape[0]}, {self.backend}, {self.dtype}, {self.group!r})"
 
+    def _share(self, part: type[_Part], tiles: Callable[..., Streamed]) -> dict[int, _Part]:
+        """The parts of the members of this process."""
+        return {m: part(self, tiles, m, device) for m, device in self.group.members(self.device).items()}
+
     def _sum(self, compute: Callable[[_Part], Tensor]) -> Tensor:
         with torch.no_grad():
             return self.group.reduce(lambda member: compute(self._parts[member]), self.device)
@@ -155,7 +170,7 @@ class ShardedOperator(Operator):
 class _Part(ABC):
     """What one member does: parts of products with K, without the noise, that add up over the members."""
 
-    def __init__(self, H: ShardedOperator, tiles: type[Streamed], member: int, device: torch.device) -> None:
+    def __init__(self, H: ShardedOperator, tiles: Callable[..., Streamed], member: int, device: torch.device) -> None:
         self.member, self.size, self.device = member, H.members, device
         self.kernel = copy.deepcopy(H.kernel).to(device)
         self.tiles = tiles(self.kernel, H.X.to(device), H.memory, member=(member, H.members))
@@ -206,7 +221,7 @@ class _Tiles(_Part):
 class _Rows(_Part):
     """Consecutive rows of K are kept: n^2 / size numbers."""
 
-    def __init__(self, H: ShardedOperator, tiles: type[Streamed], member: int, device: torch.device) -> None:
+    def __init__(self, H: ShardedOperator, tiles: Callable[..., Streamed], member: int, device: torch.device) -> None:
         super().__init__(H, tiles, member, device)
         self.own = share(H.shape[0], member, self.size)
         self.K = self.tiles.strip(torch.arange(self.own.start, self.own.stop, device=device))
