@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -7,9 +8,22 @@ import torch
 from torch import Tensor
 
 from pathgp import kernels, solvers
-from pathgp.operators import KernelOperator
-from pathgp.solvers import AP, CG, SDD, SGD, Auto, Cholesky, Solver, as_solver, auto
+from pathgp.operators import KernelOperator, LatentKroneckerOperator
+from pathgp.solvers import (
+    AP,
+    CG,
+    SDD,
+    SGD,
+    Auto,
+    Cholesky,
+    GridInverse,
+    RandomlyPivotedCholesky,
+    Solver,
+    as_solver,
+    auto,
+)
 from pathgp.solvers.auto import predict_ap, predict_cg, predict_cholesky, rates
+from pathgp.solvers.base import Run
 
 Make = Callable[..., tuple[KernelOperator, Tensor]]
 
@@ -140,3 +154,49 @@ def test_every_solver_is_a_frozen_record() -> None:
         with pytest.raises((AttributeError, TypeError)):
             solver.batch_size = 3  # type: ignore[attr-defined]
     assert {"AP", "CG", "SDD", "SGD", "Auto", "Cholesky", "as_solver"} <= set(vars(solvers))
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["scattered", "wide"])
+def test_holes_are_tried_on_one_column_first(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scattered ones are soon filled. Wide ones take long, and a low-rank factor is taken instead."""
+    generator = torch.Generator().manual_seed(0)
+    places, times = (torch.linspace(0.0, 1.0, p, dtype=torch.float64).unsqueeze(1) for p in (200, 24))
+    observed = torch.rand(200, 24, generator=generator) > 0.3
+    observed[60:140, 6:18] &= not wide
+    H = LatentKroneckerOperator([kernels.Matern(1.5, 0.3), kernels.Matern(1.5, 0.3)], [places, times], observed, 0.02)
+    B = torch.randn(H.shape[0], 20, generator=generator, dtype=torch.float64)
+    tried: list[Solver] = []
+    of_one = auto._of_one_column
+
+    def of_one_column(run: Run, solver: Solver, most: float) -> float:
+        tried.append(solver)
+        return of_one(run, solver, most)
+
+    monkeypatch.setattr(auto, "_of_one_column", of_one_column)
+    assert Auto().solve(H, B, generator=generator).converged
+    assert not tried, "too little is at stake"
+    monkeypatch.setattr(auto, "_LONG", 0.0)
+    assert Auto().solve(H, B[:, :15], generator=generator).converged
+    assert not tried, "too few columns"
+    found = Auto().solve(H, B, generator=generator)
+    assert found.converged
+    assert tried == [CG(GridInverse()), CG(None)]
+    assert found.solver == repr(CG(RandomlyPivotedCholesky() if wide else GridInverse()))
+    assert "CG on the whole grid" in found.note
+    assert float((H @ found.x - B).norm(dim=0).div(B.norm(dim=0)).max()) < 0.011
+
+
+def test_what_one_column_takes() -> None:
+    """As many epochs as all of them, or infinitely many where that is more than asked for; they are counted."""
+    generator = torch.Generator().manual_seed(0)
+    factors = [torch.rand(p, 1, generator=generator, dtype=torch.float64) for p in (40, 20)]
+    observed = torch.rand(40, 20, generator=generator) > 0.3
+    H = LatentKroneckerOperator([kernels.Matern(1.5, 0.4), kernels.Matern(1.5, 0.4)], factors, observed, 0.1)
+    B = torch.randn(H.shape[0], 20, generator=generator, dtype=torch.float64)
+    for solver in (CG(GridInverse()), CG(None)):
+        run = Run(H, B, None, None, 0.01, None, generator, None, "every")
+        run.begin()
+        epochs = auto._of_one_column(run, solver, math.inf)
+        assert 0.5 * solver.solve(H, B).epochs < epochs < 1.5 * solver.solve(H, B).epochs
+        assert run.epochs == pytest.approx(epochs / 20)
+        assert auto._of_one_column(run, solver, 0.5 * epochs) == math.inf

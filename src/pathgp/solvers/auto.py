@@ -14,7 +14,12 @@ from pathgp.solvers.cg import CG, automatic, full_rate_float64
 from pathgp.solvers.cholesky import Cholesky
 from pathgp.solvers.grid_blocks import GridBlocks
 from pathgp.solvers.grid_inverse import GridInverse
-from pathgp.solvers.preconditioners import Preconditioner, automatic_rank, pivots_at_once
+from pathgp.solvers.preconditioners import (
+    Preconditioner,
+    RandomlyPivotedCholesky,
+    automatic_rank,
+    pivots_at_once,
+)
 from pathgp.solvers.sdd import SDD
 from pathgp.solvers.sgd import SGD
 
@@ -22,6 +27,11 @@ from pathgp.solvers.sgd import SGD
 # took 4 to 9, CG with a randomly pivoted Cholesky preconditioner 6 to 80. A start near the solution saves all but the
 # last few: AP took 3 to 7 in warm-started fits, CG 8 to 18.
 EPOCHS_AP, EPOCHS_CG, EPOCHS_LEAST = 6.0, 35.0, 3.0
+# Epochs to fill the holes of a grid: 13 to 225 where they are scattered, hundreds where they are wide. Without a start,
+# with so many columns and so many seconds at stake the last column is solved first to find out.
+EPOCHS_HOLES, _MANY, _LONG = 20.0, 16, 0.1
+# How much faster a low-rank factor has to be predicted on a grid: its epochs are known to a factor of this.
+_SURELY = 2.5
 
 
 @dataclass(frozen=True)
@@ -64,20 +74,21 @@ def rates(device: torch.device, dtype: torch.dtype) -> Rates:
 class Auto(Solver):
     """The cheapest of Cholesky, AP with shuffled blocks and CG, by predicted seconds.
 
-    The prediction uses the sizes, the dtype, the device, the backend and how far the start is from ``tol``;
-    nothing is timed, so that the choice is the same in every run. Options that exceed the operator's memory
-    budget or ``max_epochs`` are left out. Where the choice meets the floor of its precision above ``tol``, Cholesky,
-    which works in float64, takes over if it is allowed. ``Solution.solver`` names the choice, ``Solution.note`` the
-    reason.
+    The prediction uses the sizes, the dtype, the device, the backend and how far the start is from ``tol``, and on a
+    grid with holes what one of many columns takes; nothing is timed, so that the choice is the same in every run.
+    Options that exceed the operator's memory budget or ``max_epochs`` are left out. Where the choice meets the floor of
+    its precision above ``tol``, Cholesky, which works in float64, takes over if it is allowed. ``Solution.solver``
+    names the choice, ``Solution.note`` the reason.
     """
 
     def _solve(self, run: Run) -> Solution:
         needed, s = digits(run), run.b.shape[1]
-        preconditioner = automatic(run.H, run.max_epochs - run.epochs)
-        seconds: dict[Solver, float] = {
-            AP(): predict_ap(run.H, s, EPOCHS_LEAST + EPOCHS_AP * needed),
-            CG(preconditioner): predict_cg(run.H, s, EPOCHS_LEAST + EPOCHS_CG * needed, choice=preconditioner),
-        }
+        preconditioner, epochs = automatic(run.H, run.max_epochs - run.epochs), EPOCHS_LEAST + EPOCHS_CG * needed
+        seconds: dict[Solver, float] = {AP(): predict_ap(run.H, s, EPOCHS_LEAST + EPOCHS_AP * needed)}
+        seconds[CG(preconditioner)] = predict_cg(run.H, s, epochs, choice=preconditioner)
+        worthwhile = run.starts_at_zero and s >= _MANY and seconds[CG(preconditioner)] > _LONG
+        if worthwhile and isinstance(preconditioner, GridInverse):
+            seconds |= _tried(run, epochs)
         excluded = cholesky_excluded(run)
         if not excluded:
             seconds[Cholesky()] = predict_cholesky(run.H, s)
@@ -92,6 +103,33 @@ class Auto(Solver):
             direct = Cholesky()._solve(run)
             solution = min(solution, direct, key=lambda found: run.measure(found.residual))
         return replace(solution, note="; ".join([*reasons, solution.note] if solution.note else reasons))
+
+
+def _tried(run: Run, epochs: float) -> dict[Solver, float]:
+    """Seconds of CG on a grid with holes, by what the last column takes: by way of the whole grid, and plainly.
+
+    A low-rank factor would have to be built for that. It is an option where it is predicted to be far better.
+    """
+    H, s = run.H, run.b.shape[1]
+    filled = predict_cg(H, s, epochs, choice=GridInverse(), holes=_of_one_column(run, CG(GridInverse()), math.inf))
+    plain = product(H, s) * _of_one_column(run, CG(None), filled / product(H, s))
+    factored = predict_cg(H, s, epochs, choice=RandomlyPivotedCholesky())
+    seconds: dict[Solver, float] = {CG(GridInverse()): filled}
+    if math.isfinite(plain):
+        seconds[CG(None)] = plain
+    if _SURELY * factored < min(filled, plain):
+        seconds[CG(RandomlyPivotedCholesky())] = factored
+    return seconds
+
+
+def _of_one_column(run: Run, solver: Solver, most: float) -> float:
+    """Epochs that a solver takes for the last column, which are counted; infinite where that is more than ``most``."""
+    most = min(run.max_epochs - run.epochs, max(most, 4.0))
+    alone = Run(run.H, run.b[:, -1:], None, None, run.tol, most, run.generator, None, run.rule)
+    alone.begin()
+    solution = solver._solve(alone)
+    run.epochs += solution.epochs / run.b.shape[1]
+    return solution.epochs if solution.converged else math.inf
 
 
 def digits(run: Run) -> float:
@@ -121,24 +159,30 @@ def predict_ap(H: Operator, s: int, epochs: float, r: Rates | None = None) -> fl
     b = min(n, automatic_block_size(H, s))
     blocks = math.ceil(n / b)
     turns = math.ceil(blocks / H.members)
-    # Rows make no use of the symmetry that a streamed product has.
-    again = 0.0 if H.backend == "fused" else n**2 / 2 / H.members
+    # Rows make no use of the symmetry that a streamed product has, nor of the structure of a grid.
+    again = {"fused": 0.0, "streamed": n**2 / 2}.get(H.backend, float(n**2)) / H.members
     evaluate = 0.0 if H.backend == "dense" else (again + n * b * turns / blocks) / _evaluated(H, r)
     factorise = b**3 / 3 / r.factorise + 2 * b**2 * s / r.multiply64 + r.latency
     return epochs * (H.cost(b) * blocks * product(H, s, r) + evaluate + turns * factorise)
 
 
 def predict_cg(
-    H: Operator, s: int, epochs: float, r: Rates | None = None, choice: Preconditioner | None = None
+    H: Operator,
+    s: int,
+    epochs: float,
+    r: Rates | None = None,
+    choice: Preconditioner | None = None,
+    holes: float = EPOCHS_HOLES,
 ) -> float:
     """A factor of rank k, once, a block of columns at a time; each epoch a product with H and two with the factor.
 
-    ``choice``: the preconditioner; by default what `automatic` takes.
+    ``choice``: the preconditioner; by default what `automatic` takes.  ``holes``: epochs of `GridInverse`.
     """
     n, r, choice = H.shape[0], r or rates(H.device, H.dtype), choice or automatic(H)
     if isinstance(choice, GridInverse):
-        # Ten cubes of every side for its eigenvectors, and some iterations in the holes.
-        return sum(10.0 * p**3 for p in getattr(H, "ranks", ())) / r.factorise + 20.0 * product(H, s, r)
+        # Ten cubes of every side for its eigenvectors, and iterations in float64 that fill the holes.
+        cubes = sum(p**3 for p in getattr(H, "ranks", ()))
+        return 10.0 * cubes / r.factorise + holes * 2 * H.entries * s / r.multiply64
     k = automatic_rank(H)
     if isinstance(choice, GridBlocks):
         # A factor over the places of the other sides; an application reads some six grids in float64.
@@ -184,4 +228,5 @@ def as_solver(solver: str | Solver) -> Solver:
 
 
 def _name(solver: Solver) -> str:
-    return type(solver).__name__
+    named: dict[Solver, str] = {CG(GridInverse()): "CG on the whole grid", CG(None): "CG without a preconditioner"}
+    return named.get(solver, type(solver).__name__)
