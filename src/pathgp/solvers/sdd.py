@@ -84,7 +84,8 @@ class SDD(Solver):
         planned = max(1.0, (run.max_epochs - run.epochs - run.H.cost()) / run.H.cost(batch))
         averaging = min(1.0, 100.0 / planned) if run.tol == 0 else None
         u, q = run.start.clone(), run.start.clone()
-        average = run.start.clone()
+        # Without averaging it is not looked at.
+        average = u if averaging is None else run.start.clone()
         good = (run.start, run.start)
         # The truth at the end of an epoch relative to its estimate, learned from the checks.
         correction = 1.0
