@@ -158,6 +158,17 @@ def test_sigterm_does_not_end_the_writing_after_an_interruption(
     assert files.read(checkpoint.path)["step"] == 4
 
 
+def test_a_checkpoint_that_cannot_be_written_does_not_hide_what_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").write_text("a file where a folder should be")
+    checkpoint = pathgp.Checkpoint(tmp_path / "folder" / "fit.pt", steps=100)
+    monkeypatch.setattr(pathgp.Checkpoint, "read", lambda self, facts: None)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        unbroken("adam, ap", checkpoint=checkpoint, callback=stop_at(3))
+    assert "the checkpoint could not be written" in caught.value.__notes__[0]
+
+
 def test_a_handler_of_the_program_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))

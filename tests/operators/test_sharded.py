@@ -232,6 +232,18 @@ def test_precision_is_a_matter_of_all_members(backend: str) -> None:
     assert 1e-5 < off < 4e-3 if backend == "fused" else off == 0
 
 
+def test_rough_products_are_those_of_the_same_kernel() -> None:
+    """Whatever becomes of its parameters before they are asked for."""
+    pytest.importorskip("triton")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    X = torch.randn(40, 9, generator=torch.Generator().manual_seed(0)).to(device)
+    kernel = kernels.Matern(1.5, 3.0)
+    H = operators.ShardedOperator(kernel, X, backend="fused", precision="low", group=InTurn([device] * 2))
+    with torch.no_grad():
+        next(kernel.parameters()).mul_(2.0)
+    assert (H.inner @ X - H @ X).norm() < 4e-3 * (H @ X).norm()
+
+
 def test_bad_groups_are_refused() -> None:
     X, y = worker.data()
     with pytest.raises(ValueError, match="at least one"):

@@ -81,6 +81,24 @@ def test_a_folder_that_cannot_be_written_to(measured: list[tiles.Tile], cache: P
     assert measured == CANDIDATES
 
 
+def test_nobody_has_a_home(measured: list[tiles.Tile], monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", home)
+    assert choose() == choose() == CANDIDATES[2]
+    assert measured == CANDIDATES
+
+
+def test_what_others_have_found_meanwhile_stays(measured: list[tiles.Tile]) -> None:
+    choose()
+    found = tiles._file().read_text()
+    tiles._file().write_text(found.replace("a product", "of another process"))
+    choose("another")
+    assert set(tiles._read()) == {f"a chip, {name}" for name in ("a product", "another", "of another process")}
+
+
 def test_the_first_is_kept_unless_another_is_clearly_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a chip")
     times = iter([1.0, 0.98, 1.1, 1.0, float("inf"), 0.96])

@@ -168,7 +168,7 @@ def test_holes_are_tried_on_one_column_first(wide: bool, monkeypatch: pytest.Mon
     tried: list[Solver] = []
     of_one = auto._of_one_column
 
-    def of_one_column(run: Run, solver: Solver, most: float) -> float:
+    def of_one_column(run: Run, solver: Solver, most: float) -> tuple[float, bool]:
         tried.append(solver)
         return of_one(run, solver, most)
 
@@ -186,17 +186,39 @@ def test_holes_are_tried_on_one_column_first(wide: bool, monkeypatch: pytest.Mon
     assert float((H @ found.x - B).norm(dim=0).div(B.norm(dim=0)).max()) < 0.011
 
 
-def test_what_one_column_takes() -> None:
-    """As many epochs as all of them, or infinitely many where that is more than asked for; they are counted."""
+def holey(missing: float) -> tuple[LatentKroneckerOperator, Tensor]:
     generator = torch.Generator().manual_seed(0)
     factors = [torch.rand(p, 1, generator=generator, dtype=torch.float64) for p in (40, 20)]
-    observed = torch.rand(40, 20, generator=generator) > 0.3
+    observed = torch.rand(40, 20, generator=generator) >= missing
     H = LatentKroneckerOperator([kernels.Matern(1.5, 0.4), kernels.Matern(1.5, 0.4)], factors, observed, 0.1)
-    B = torch.randn(H.shape[0], 20, generator=generator, dtype=torch.float64)
+    return H, torch.randn(H.shape[0], 20, generator=generator, dtype=torch.float64)
+
+
+def test_what_one_column_takes() -> None:
+    """As many epochs as all of them, or not enough where that is more than asked for; they are counted."""
+    H, B = holey(0.3)
     for solver in (CG(GridInverse()), CG(None)):
-        run = Run(H, B, None, None, 0.01, None, generator, None, "every")
+        run = Run(H, B, None, None, 0.01, None, None, None, "every")
         run.begin()
-        epochs = auto._of_one_column(run, solver, math.inf)
+        epochs, suffice = auto._of_one_column(run, solver, math.inf)
+        assert suffice
         assert 0.5 * solver.solve(H, B).epochs < epochs < 1.5 * solver.solve(H, B).epochs
         assert run.epochs == pytest.approx(epochs / 20)
-        assert auto._of_one_column(run, solver, 0.5 * epochs) == math.inf
+        assert not auto._of_one_column(run, solver, 0.5 * epochs)[1]
+
+
+@pytest.mark.parametrize("case", ["complete", "zero", "no tolerance", "small budget", "out of reach"])
+def test_nothing_is_learned_from_one_column(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is missing, where it is zero, or where no number of epochs is enough."""
+    monkeypatch.setattr(auto, "_LONG", 0.0)
+    monkeypatch.setattr(auto, "predict_ap", lambda *_: math.inf)
+    monkeypatch.setattr(auto, "predict_cholesky", lambda *_: math.inf)
+    H, B = holey(0.0 if case == "complete" else 0.3)
+    if case == "zero":
+        B[:, -1] = 0.0
+    options = {"no tolerance": {"tol": 0.0}, "out of reach": {"tol": 1e-16}}.get(case, {})
+    budget = {"complete": 4.0, "small budget": 150.0}.get(case, 300.0)
+    solution = Auto().solve(H, B, max_epochs=budget, generator=torch.Generator(), **options)
+    assert solution.solver == repr(CG(GridInverse()))
+    assert solution.converged == (case not in ("no tolerance", "out of reach"))
+    assert "inf" not in solution.note.split(";")[0]

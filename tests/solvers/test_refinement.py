@@ -148,7 +148,8 @@ def test_reports_name_the_products(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     told = [*(step.products for step in fit.history), fit.condition.products]
     low = [words for words in told if words.startswith("low precision, off by ")]
     assert 0 < len(low) < len(told)
-    assert all(re.match(r"low|high precision(: low would be off by \S+ times the noise)?$", words) for words in told)
+    reasons = r"low would be off by \S+ times the noise|the start was good enough"
+    assert all(re.match(rf"low|high precision: ({reasons})$", words) for words in told)
     assert f"products        {low[-1]} ({len(low)} of 31 solves); high precision" in repr(fit)
 
 

@@ -70,7 +70,8 @@ class Checkpoint:
 
 
 def leave(number: int, frame: object) -> None:
-    """A signal as an exception, so that there is time to save."""
+    """A signal as an exception, so that there is time to save; another one would end that."""
+    signal.signal(number, signal.SIG_IGN)
     sys.exit(128 + number)
 
 

@@ -16,6 +16,7 @@ import math
 import signal
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -120,7 +121,7 @@ class Fit:
         saved = self._pack()
         hidden = not (progress and self.plan.settings.leads)
         shown = tqdm(total=steps, initial=len(self.history), disable=hidden, desc="fit", unit="step")
-        with shown as bar, at_sigterm(signal.SIG_DFL if checkpoint is None else leave):
+        with shown as bar, nullcontext() if checkpoint is None else at_sigterm(leave):
             try:
                 while not self.stopped:
                     if len(self.history) >= steps:
@@ -141,13 +142,16 @@ class Fit:
                 if checkpoint is not None:
                     # All wait for it, so that it is there whoever is lost in what follows.
                     self.plan.settings.first(lambda: self._save(checkpoint, self._pack()))
-            except (KeyboardInterrupt, RankLost, SystemExit):
+            except (KeyboardInterrupt, RankLost, SystemExit) as error:
                 # Back to the end of the last whole step. Every rank writes: the first may be the one that is lost.
                 # A SIGTERM that comes now would end the writing.
                 with at_sigterm(signal.SIG_IGN):
                     self._unpack(saved)
-                    if checkpoint is not None:
-                        self._save(checkpoint, saved)
+                    try:
+                        if checkpoint is not None:
+                            self._save(checkpoint, saved)
+                    except OSError as problem:
+                        error.add_note(f"the checkpoint could not be written: {problem}")
                 raise
         self._conclude()
 

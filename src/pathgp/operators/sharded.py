@@ -172,7 +172,7 @@ class _Part(ABC):
 
     def __init__(self, H: ShardedOperator, tiles: Callable[..., Streamed], member: int, device: torch.device) -> None:
         self.member, self.size, self.device = member, H.members, device
-        self.kernel = copy.deepcopy(H.kernel).to(device)
+        self.kernel = copy.deepcopy(H._whole._snapshot).to(device)
         self.tiles = tiles(self.kernel, H.X.to(device), H.memory, member=(member, H.members))
         self.noise = H.noise.to(device)
 

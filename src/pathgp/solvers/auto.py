@@ -29,7 +29,7 @@ from pathgp.solvers.sgd import SGD
 EPOCHS_AP, EPOCHS_CG, EPOCHS_LEAST = 6.0, 35.0, 3.0
 # Epochs to fill the holes of a grid: 13 to 225 where they are scattered, hundreds where they are wide. Without a start,
 # with so many columns and so many seconds at stake the last column is solved first to find out.
-EPOCHS_HOLES, _MANY, _LONG = 20.0, 16, 0.1
+EPOCHS_HOLES, _MANY, _LONG, _TRIAL = 20.0, 16, 0.1, 1000.0
 # How much faster a low-rank factor has to be predicted on a grid: its epochs are known to a factor of this.
 _SURELY = 2.5
 
@@ -86,8 +86,7 @@ class Auto(Solver):
         preconditioner, epochs = automatic(run.H, run.max_epochs - run.epochs), EPOCHS_LEAST + EPOCHS_CG * needed
         seconds: dict[Solver, float] = {AP(): predict_ap(run.H, s, EPOCHS_LEAST + EPOCHS_AP * needed)}
         seconds[CG(preconditioner)] = predict_cg(run.H, s, epochs, choice=preconditioner)
-        worthwhile = run.starts_at_zero and s >= _MANY and seconds[CG(preconditioner)] > _LONG
-        if worthwhile and isinstance(preconditioner, GridInverse):
+        if isinstance(preconditioner, GridInverse) and seconds[CG(preconditioner)] > _LONG and _unsure(run):
             seconds |= _tried(run, epochs)
         excluded = cholesky_excluded(run)
         if not excluded:
@@ -105,31 +104,43 @@ class Auto(Solver):
         return replace(solution, note="; ".join([*reasons, solution.note] if solution.note else reasons))
 
 
+def _unsure(run: Run) -> bool:
+    """Whether a grid has holes, and many columns to solve for: one of them can tell how long they take."""
+    holes = run.H.shape[0] < math.prod(getattr(run.H, "sizes", ()))
+    many = run.b.shape[1] >= _MANY and run.starts_at_zero and not bool(run.zero[-1])
+    return holes and many and run.tol > 0 and run.max_epochs - run.epochs >= _TRIAL / 4
+
+
 def _tried(run: Run, epochs: float) -> dict[Solver, float]:
     """Seconds of CG on a grid with holes, by what the last column takes: by way of the whole grid, and plainly.
 
-    A low-rank factor would have to be built for that. It is an option where it is predicted to be far better.
+    Nothing where neither meets the tolerance. A low-rank factor would have to be built to be tried: it is an option
+    where it is predicted to be far better.
     """
     H, s = run.H, run.b.shape[1]
-    filled = predict_cg(H, s, epochs, choice=GridInverse(), holes=_of_one_column(run, CG(GridInverse()), math.inf))
-    plain = product(H, s) * _of_one_column(run, CG(None), filled / product(H, s))
+    taken, is_filled = _of_one_column(run, CG(GridInverse()), _TRIAL)
+    filled = predict_cg(H, s, epochs, choice=GridInverse(), holes=taken)
+    taken, is_plain = _of_one_column(run, CG(None), filled / product(H, s))
+    plain = taken * product(H, s)
+    if not (is_filled or is_plain):
+        return {}
     factored = predict_cg(H, s, epochs, choice=RandomlyPivotedCholesky())
     seconds: dict[Solver, float] = {CG(GridInverse()): filled}
-    if math.isfinite(plain):
+    if is_plain:
         seconds[CG(None)] = plain
-    if _SURELY * factored < min(filled, plain):
+    if _SURELY * factored < min(seconds.values()):
         seconds[CG(RandomlyPivotedCholesky())] = factored
     return seconds
 
 
-def _of_one_column(run: Run, solver: Solver, most: float) -> float:
-    """Epochs that a solver takes for the last column, which are counted; infinite where that is more than ``most``."""
+def _of_one_column(run: Run, solver: Solver, most: float) -> tuple[float, bool]:
+    """Epochs that a solver takes for the last column, at most so many, and whether they suffice; they are counted."""
     most = min(run.max_epochs - run.epochs, max(most, 4.0))
     alone = Run(run.H, run.b[:, -1:], None, None, run.tol, most, run.generator, None, run.rule)
     alone.begin()
     solution = solver._solve(alone)
     run.epochs += solution.epochs / run.b.shape[1]
-    return solution.epochs if solution.converged else math.inf
+    return solution.epochs, solution.converged
 
 
 def digits(run: Run) -> float:

@@ -278,6 +278,7 @@ class Solver(ABC):
         with torch.no_grad():
             run = Run(H, B, x0, delta, tol, max_epochs, generator, callback, rule)
             if run.begin():
+                run.products += "" if H.precision == "high" else ": the start was good enough"
                 return run.finish(run.start, Status.CONVERGED, repr(self), "the start was good enough")
             if H.inner is H:
                 return self._solve(run)

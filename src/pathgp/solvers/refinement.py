@@ -34,6 +34,7 @@ def refined(solve: Callable[[Run], Solution], solver: str, run: Run) -> Solution
         run.products = f"high precision: {level} would be off by {ratio:.2g} times the noise"
         return solve(run)
     note = "no round of refinement fitted the budget"
+    run.products = f"high precision: {note}"
     while run.affords(4.0 * run.H.cost()):
         depth = min(0.5, max(_DEEPEST, 0.5 * run.tol / run.measure(norms)))
         # A product for the truth, and in the first round one for the error.

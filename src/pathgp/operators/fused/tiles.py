@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
@@ -22,6 +23,8 @@ _KNOWN = ((9, 0),)
 # Rows of a trial, and what another tile than the first has to undercut.
 TRIAL = 32_768
 _FASTER = 0.97
+# Devices of one process work in threads.
+_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -85,14 +88,15 @@ def fastest(
     that later runs have the same tiles, and the same bits.
     """
     key = f"{torch.cuda.get_device_name(device)}, {name}"
-    for tile in tiles:
-        if _found().get(key) == list(astuple(tile)):
-            return tile
-    launch = prepare()
-    times = {tile: _seconds(partial(launch, tile), device) for tile in tiles}
-    times[tiles[0]] *= _FASTER
-    chosen = min(tiles, key=lambda tile: times[tile])
-    _keep(key, chosen)
+    with _LOCK:
+        for tile in tiles:
+            if _found().get(key) == list(astuple(tile)):
+                return tile
+        launch = prepare()
+        times = {tile: _seconds(partial(launch, tile), device) for tile in tiles}
+        times[tiles[0]] *= _FASTER
+        chosen = min(tiles, key=lambda tile: times[tile])
+        _keep(key, chosen)
     return chosen
 
 
@@ -123,16 +127,21 @@ def _file() -> Path:
 
 @cache
 def _found() -> dict[str, Any]:
-    """What was measured, by name; what cannot be read is measured again."""
+    """What was measured, by name."""
+    return _read()
+
+
+def _read() -> dict[str, Any]:
+    """The file; what cannot be read is measured again."""
     try:
         content = json.loads(_file().read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RuntimeError):
         return {}
     return content if isinstance(content, dict) else {}
 
 
 def _keep(key: str, tile: Tile) -> None:
-    """Remember a tile, on the disk as well where that can be written to."""
+    """Remember a tile, on the disk as well where there is a place for it, beside what others have found."""
     _found()[key] = list(astuple(tile))
-    with suppress(OSError), replacing(_file()) as file:
-        file.write(json.dumps(_found(), indent=1).encode())
+    with suppress(OSError, RuntimeError), replacing(_file()) as file:
+        file.write(json.dumps(_read() | _found(), indent=1).encode())
