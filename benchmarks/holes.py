@@ -111,7 +111,7 @@ def measure(name: str, H: LatentKroneckerOperator, y: Tensor, options: argparse.
             row[f"{way}, s"] = seconds(solve)
             row[f"{way}, epochs"] = found[0].epochs
             row[f"{way}, residual"] = float(found[0].residual.max())
-            row["choice of Auto"] = found[0].solver
+            row[f"{way}, solver"] = found[0].solver
         except ValueError as error:
             row[f"{way}, refused"] = str(error)
     print("  ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()), flush=True)

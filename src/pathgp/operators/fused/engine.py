@@ -33,7 +33,7 @@ _TOP = 15
 
 @dataclass(frozen=True)
 class Engine:
-    """K = coefficient * tree at points in one frame. Nothing here waits for the device.
+    """K = coefficient * tree at points in one frame. Nothing here waits for the device, unless tiles are timed.
 
     precision: of products. "high" splits both factors of K V into two half-precision numbers each; "medium" and "low"
     round them to one, 11 bits.  theta: the hyperparameters as the kernels read them.
