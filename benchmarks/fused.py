@@ -20,11 +20,8 @@ import itertools
 import math
 import multiprocessing
 import sys
-import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -36,9 +33,7 @@ from pathgp import kernels
 from pathgp.features import waves
 from pathgp.operators import KernelOperator, cross_product
 from pathgp.operators.fused import Fused
-from pathgp.operators.fused import engine as launches
-from pathgp.operators.fused.engine import Engine, Tile, column_widths
-from pathgp.operators.fused.points import Extent, Frame
+from pathgp.operators.fused.engine import Engine, column_widths
 
 DEVICE = "cuda"
 SAMPLE = 512
@@ -280,223 +275,6 @@ def sines(paths: int = 64, features: int = 512) -> list[dict[str, Any]]:
     return rows
 
 
-# Checks
-
-
-CHECKED = 1500
-# The largest errors that docs/performance.md states, and which of them bounds an operation; None: its precision's.
-BOUNDS = {"high": 2e-6, "far out": 4e-6, "medium": 1e-3, "low": 4e-3, "gradient": 3e-4}
-OPERATIONS = {
-    "product": None,
-    "rows": None,
-    "columns of K": None,
-    "entries": "high",
-    "cross": "high",
-    "gradients": "gradient",
-    "cross gradient": "gradient",
-}
-
-
-def check(n: int, processes: int) -> bool:
-    """Every kernel, form of points and operation against float64, and products at n rows: whether all is as stated."""
-    rows = in_parallel(checked, range(len(list(cases()))), processes)
-    for name, precision in itertools.product(("normal", "ones"), PRECISIONS):
-        H, V = operator(n, 16, precision), normal(n, 64, 1) if name == "normal" else torch.ones(n, 64, device=DEVICE)
-        row = {"case": f"n = {n:,}, V {name}", "precision": precision, "columns": 64, "form": forms(H)}
-        rows.append(judged(row | {"product": sampled_error(H, H @ V, V)}))
-    H, V, index = operator(n, 16), normal(n, 64, 1), torch.randperm(n, device=DEVICE)[:4000]
-    repeats = bool(torch.equal(H.rows(index, V), H.rows(index, V)))
-    above = [row for row in rows if row["above"]]
-    write("fused_check", rows, repeats=repeats, above=len(above))
-    print(table(rows), f"repeats itself: {repeats}", f"{len(rows)} cases, {len(above)} above their bound", sep="\n")
-    return repeats and not above
-
-
-def judged(row: dict[str, Any]) -> dict[str, Any]:
-    """A line of the table with the bound of its products, and the operations whose errors are above theirs."""
-    far = "triple" in row["form"] and row["precision"] == "high"
-    bounds = {name: BOUNDS[of or ("far out" if far else row["precision"])] for name, of in OPERATIONS.items()}
-    above = [name for name in bounds if name in row and not row[name] <= bounds[name]]
-    errors = {name: row.get(name) for name in OPERATIONS}
-    return row | errors | {"bound": bounds["product"], "above": ", ".join(above)}
-
-
-def checked(number: int) -> dict[str, Any]:
-    """One line of the table, with a traceback on the screen where it fails."""
-    name, kernel, X, precision, s = next(itertools.islice(cases(), number, None))
-    row: dict[str, Any] = {"case": name, "precision": precision, "columns": s}
-    try:
-        return judged(row | errors(kernel, X, precision, s))
-    except Exception:
-        print(f"{name}, {precision}, {s} columns\n{traceback.format_exc()}", flush=True)
-        return judged(row | {"form": "FAILED"}) | {"above": "everything"}
-
-
-def cases() -> Iterator[tuple[str, kernels.Kernel, Tensor, str, int]]:
-    n = CHECKED
-    leaves: dict[str, Callable[[int], kernels.Kernel]] = {
-        "SE": lambda d: kernels.SquaredExponential(d**0.5),
-        "Matern-1/2": lambda d: kernels.Matern(0.5, d**0.5),
-        "Matern-3/2": lambda d: kernels.Matern(1.5, d**0.5),
-        "Matern-5/2": lambda d: kernels.Matern(2.5, d**0.5),
-        "RQ": lambda d: kernels.RationalQuadratic(1.3, d**0.5),
-        "Periodic": lambda d: kernels.Periodic(2.0, d**0.5),
-        "Linear": lambda d: kernels.Linear(0.5, bias=0.3),
-    }
-    for (name, make), d in itertools.product(leaves.items(), (3, 16)):
-        yield f"{name}, d = {d}", make(d), normal(n, d), "high", 3
-    for (name, make), precision in itertools.product(leaves.items(), ("medium", "low")):
-        yield f"{name}, d = 16", make(16), normal(n, 16), precision, 3
-        if name != "Linear":
-            X = normal(n, 16)
-            X[:3] *= 36.0 * 4.0 / X[:3].norm(dim=1, keepdim=True)
-            yield f"{name}, three points 36 length scales out, d = 16", make(16), X, precision, 3
-    for d, precision in itertools.product((1, 9, 17, 26, 90), ("high", "medium", "low")):
-        yield f"Matern-3/2, d = {d}", matern(d), normal(n, d), precision, 16
-    for s in (1, 16, 65, 100, 128, 200):
-        yield "Matern-3/2, d = 16", matern(16), normal(n, 16), "high", s
-    yield "offset 3,000, d = 16", matern(16), normal(n, 16) + 3000.0, "high", 3
-    for d in (3, 16, 90):
-        X = normal(n, d)
-        X = 35.0 * X / X.norm(dim=1, keepdim=True)
-        steps = torch.logspace(-3, 0, n // 2, device=DEVICE).unsqueeze(1) / d**0.5
-        X[n // 2 :] = X[: n // 2] + normal(n // 2, d, 1) * steps
-        yield f"close points of norm 35, d = {d}", kernels.Matern(1.5, 1.0), X, "high", 3
-    for distance in (40.0, 150.0, 500.0):
-        X = normal(n, 16)
-        X[:3] *= distance / X[:3].norm(dim=1, keepdim=True)
-        X[1] = X[0] + 0.1 * X[5]
-        yield f"three points {distance:.0f} out, d = 16", kernels.Matern(1.5, 1.0), X, "high", 65
-    X = torch.rand(n, 16, device=DEVICE)
-    X[n // 2 :] = X[: n // 2] + 0.01 * normal(n // 2, 16, 1) / 4.0
-    yield "length scale 0.01, d = 16", kernels.Matern(1.5, 0.01), X, "high", 3
-    yield "equal points, d = 26", kernels.Matern(1.5, 5.0), normal(n // 3, 26).repeat(3, 1), "high", 3
-    mixed = kernels.Scale(kernels.Matern(2.5, 2.0, active_dims=range(8)) * kernels.Periodic(1.0, 1.0, [8]), 0.8)
-    mixed_sum = mixed + kernels.Scale(kernels.RationalQuadratic(1.0, 2.0, active_dims=[9, 10]), 0.5)
-    for largest, precision in ((1, "high"), (9, "high"), (9, "low"), (50, "high")):
-        name = f"Tanimoto, counts to {largest}, d = 1024"
-        yield name, kernels.Scale(kernels.Tanimoto(), 1.1), fingerprints(n, largest), precision, 65
-    molecular = kernels.Scale(kernels.Tanimoto(range(1000)), 0.8) * kernels.Matern(1.5, 3.0, range(1000, 1008))
-    yield "Tanimoto times Matern-3/2", molecular, fingerprints(n, 9), "high", 16
-    yield "sum of products, d = 16", mixed_sum + kernels.Linear(0.3), normal(n, 16), "high", 65
-
-
-def errors(kernel: kernels.Kernel, X: Tensor, precision: str, s: int) -> dict[str, Any]:
-    n = len(X)
-    H = KernelOperator(kernel, X, 0.1, "fused", precision=precision).inner
-    V, L, D = normal(n, s, 1), normal(n, s, 2), normal(300, s, 3)
-    index = torch.randint(n, (len(D),), generator=torch.Generator(DEVICE).manual_seed(4), device=DEVICE)
-    exact = kernel(X.double())
-    dense = exact.detach().clone()
-    dense.diagonal().add_(0.01)
-    wanted = torch.autograd.grad((L.double() * (exact @ V.double())).sum(), list(kernel.parameters()))
-    found = torch.autograd.grad(H.bilinear(L, V), list(kernel.parameters()))
-    pairs = [(torch.cat([g.flatten() for g in gs])) for gs in (found, wanted)]
-    ways = []
-    for dtype, backend in ((torch.float32, "fused"), (torch.float64, "streamed")):
-        # Counts stay counts.
-        A = (X[:400] + 0.01 * bool(X.frac().any())).to(dtype).requires_grad_()
-        value = cross_product(kernel, A, X.to(dtype), V.to(dtype), backend=backend)
-        ways.append((value, torch.autograd.grad(value, A, L[:400].to(dtype))[0]))
-    return {
-        "form": forms(H),
-        "product": relative(H @ V, dense @ V.double()),
-        "rows": relative(H.rows(index, V), dense[index] @ V.double()),
-        "entries": relative(H.between(index, index[:50]), exact.detach()[index][:, index[:50]]),
-        "columns of K": relative(H.columns(index, D), dense[:, index] @ D.double()),
-        "gradients": relative(*pairs),
-        "cross": relative(ways[0][0], ways[1][0]),
-        "cross gradient": relative(ways[0][1], ways[1][1]),
-    }
-
-
-# Tuning
-
-PRODUCT_TILES = [
-    Tile(128, 64, 8, 2),
-    Tile(128, 64, 8, 3),
-    Tile(128, 64, 4, 2),
-    Tile(128, 128, 8, 2),
-    Tile(128, 32, 8, 3),
-    Tile(64, 64, 4, 2),
-    Tile(64, 64, 4, 3),
-    Tile(64, 128, 4, 2),
-]
-# With the columns of L and R in one launch.
-PULL_TILES = [
-    (Tile(128, 64, 8, 2), 96),
-    (Tile(128, 32, 8, 2), 96),
-    (Tile(128, 32, 8, 2), 144),
-    (Tile(128, 64, 8, 2), 144),
-    (Tile(128, 64, 8, 1), 96),
-    (Tile(64, 32, 4, 2), 96),
-    (Tile(64, 32, 4, 2), 144),
-    (Tile(64, 64, 4, 2), 96),
-    (Tile(64, 64, 4, 1), 96),
-]
-Setting = tuple[str, int, int, Tile, int]
-
-
-def settings() -> list[Setting]:
-    """(task, d, columns, tile, columns in one launch)."""
-    cases = ((16, 64), (16, 65), (3, 16), (26, 65))
-    found = [("product", d, s, tile, 128) for d, s in cases for tile in PRODUCT_TILES]
-    return found + [("pull", d, s, *setting) for d, s in cases for setting in PULL_TILES]
-
-
-def prepared(setting: Setting, n: int) -> Callable[[], Any]:
-    task, d, s, tile, together = setting
-    H = operator(256, d)
-    assert isinstance(H._tiles, Fused)
-    X, expression = normal(n, d), H._tiles.expression
-    with torch.no_grad():
-        U = expression.points(X, torch.zeros(d, dtype=torch.float64, device=DEVICE))
-        frame = Frame.around(Extent.of(expression, U))
-        points = frame.pack(U)
-    engine = replace(Engine.of(frame), tile=tile)
-    V = normal(n, s, 1)
-    if task == "product":
-        return lambda: engine.add_product(points, points, V, torch.zeros_like(V))
-    both = torch.cat([V, V], 1)
-    launches._WEIGHTS = together
-    return lambda: engine.pull(points, points, both, both)
-
-
-def timed(setting: Setting, n: int) -> float | str:
-    """The speed of a setting, or what went wrong."""
-    try:
-        return n**2 / median_seconds(prepared(setting, n), 3) / 1e12
-    except Exception as error:
-        return f"{type(error).__name__}: {str(error)[:80]}"
-
-
-def compile_one(setting: Setting) -> None:
-    """The kernel of a setting; those that do not fit the chip say so when they are timed."""
-    timed(setting, 2048)
-
-
-def tune(n: int, processes: int) -> None:
-    """Compile everything in parallel, then time one after the other in a process that a failure does not outlive."""
-    in_parallel(compile_one, settings(), processes)
-    rows: list[dict[str, Any]] = []
-    pool = None
-    for setting in settings():
-        task, d, s, tile, together = setting
-        pool = pool or ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-        try:
-            speed = pool.submit(timed, setting, n).result()
-        except BrokenProcessPool as error:
-            speed = str(error)
-        if "CUDA" in str(speed) or "process" in str(speed):
-            # After an error of the device nothing else runs in that process.
-            pool.shutdown()
-            pool = None
-        text = f"{tile.rows}x{tile.columns}, {tile.warps} warps, {tile.stages} stages"
-        shown(rows, task=task, d=d, columns=s, tile=text, together=together, speed=speed)
-    if pool:
-        pool.shutdown()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=100_000)
@@ -504,6 +282,10 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--tune", action="store_true")
     arguments = parser.parse_args()
+    # Both take the cases of this module.
+    from fused_check import check
+    from fused_tuning import tune
+
     passed = not arguments.check or check(arguments.rows, arguments.processes)
     if arguments.tune:
         tune(min(arguments.rows, 65_536), arguments.processes)

@@ -43,11 +43,8 @@ def chunked(product: Callable[..., torch.Tensor], X: torch.Tensor, V: torch.Tens
 def roughness(name: str) -> dict[str, Any]:
     """The error of a product with K and V in bfloat16, at some rows of a data set, relative to its noise."""
     problem = uci(name)
-    generator = torch.Generator().manual_seed(0)
-    index, v = (
-        torch.randperm(len(problem.X), generator=generator)[:512],
-        torch.randn(len(problem.X), 1, generator=generator),
-    )
+    generator, n = torch.Generator().manual_seed(0), len(problem.X)
+    index, v = torch.randperm(n, generator=generator)[:512], torch.randn(n, 1, generator=generator)
     with torch.no_grad():
         K = problem.kernel()(problem.X[index], problem.X)
         off = K.bfloat16().float() @ v.bfloat16().float() - K @ v

@@ -10,7 +10,7 @@ import os
 import pytest
 import torch
 
-pytest.register_assert_rewrite("cli_cases", "saving_cases")
+pytest.register_assert_rewrite("cli_cases", "fused_cases", "saving_cases")
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")

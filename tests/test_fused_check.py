@@ -17,16 +17,16 @@ triton = pytest.importorskip("triton")
 
 
 @pytest.fixture
-def fused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The benchmark with two cases of few rows, in this process."""
     monkeypatch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
-    module = importlib.import_module("fused")
+    whole, module = importlib.import_module("fused"), importlib.import_module("fused_check")
     every = module.cases
 
     def serial(action: Callable[[Any], Any], items: Iterable[Any], processes: int) -> list[Any]:
         return [action(item) for item in items]
 
-    monkeypatch.setattr(module, "DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
+    monkeypatch.setattr(whole, "DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
     monkeypatch.setattr(module, "CHECKED", 60)
     monkeypatch.setattr(module, "cases", lambda: itertools.islice(every(), 2))
     monkeypatch.setattr(module, "in_parallel", serial)
@@ -38,17 +38,17 @@ def fused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.parametrize("fails", ["nothing", "a bound", "a case"])
 def test_check(
     fails: str,
-    fused: ModuleType,
+    checks: ModuleType,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     if fails == "a bound":
-        monkeypatch.setitem(fused.BOUNDS, "medium", 1e-9)
+        monkeypatch.setitem(checks.BOUNDS, "medium", 1e-9)
     elif fails == "a case":
-        monkeypatch.setattr(fused, "errors", None)
+        monkeypatch.setattr(checks, "errors", None)
     with pytest.raises(SystemExit) as ended:
-        fused.main()
+        checks.fused.main()
     wrong = {"nothing": 0, "a bound": 2, "a case": 2}[fails]
     assert int(ended.value.code or 0) == (wrong > 0)
     assert capsys.readouterr().out.splitlines()[-1] == f"8 cases, {wrong} above their bound"
@@ -56,6 +56,6 @@ def test_check(
     assert record["versions"]["triton"] == triton.__version__
     assert record["repeats"]
     assert record["above"] == wrong
-    assert {row["bound"] for row in record["rows"]} == {fused.BOUNDS[p] for p in fused.PRECISIONS}
+    assert {row["bound"] for row in record["rows"]} == {checks.BOUNDS[p] for p in checks.PRECISIONS}
     above = {row["above"] for row in record["rows"]}
     assert above == {"nothing": {""}, "a bound": {"", "product"}, "a case": {"", "everything"}}[fails]

@@ -1,0 +1,96 @@
+"""What is fused, what is not, and why."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import pathgp
+from fused_cases import DEVICE, KERNELS, N, counts, error, normal
+from pathgp import compiled, kernels
+from pathgp.operators import KernelOperator, ShardedOperator, cross_product
+from pathgp.operators import kernel as kernel_module
+from pathgp.operators.dense import Dense
+from pathgp.operators.fused import backend, obstacle
+
+pytest.importorskip("triton")
+
+
+def test_nothing_to_do() -> None:
+    H = KernelOperator(KERNELS["SE"](), normal(5, 2, 0), 0.1, "fused")
+    none = torch.empty(0, dtype=torch.int64, device=DEVICE)
+    V = normal(5, 2, 1)
+    assert H.rows(none, V).shape == (0, 2)
+    assert torch.equal(H.columns(none, V[:0]), torch.zeros_like(V))
+    assert (H @ V[:, :0]).shape == (5, 0)
+
+
+def test_what_is_not_fused_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = normal(5, 2, 0)
+    with pytest.raises(ValueError, match="no fused tile for Task"):
+        KernelOperator(kernels.SquaredExponential(1.0) + kernels.Task(3, active_dims=[0]), X, backend="fused")
+    with pytest.raises(ValueError, match="for counts"):
+        KernelOperator(kernels.Tanimoto(), X.abs(), backend="fused")
+    with pytest.raises(ValueError, match="add up to 9000"):
+        KernelOperator(kernels.Tanimoto(), torch.ones(5, 9000, device=DEVICE), backend="fused")
+    with pytest.raises(ValueError, match="for counts"):
+        cross_product(kernels.Tanimoto(), X.abs(), X.abs().round(), X, backend="fused")
+    with pytest.raises(ValueError, match="no fused tile for Matern"):
+        cross_product(kernels.Matern(0.7, 1.0), X, X, X, backend="fused")
+    with pytest.raises(ValueError, match="float32"):
+        KernelOperator(kernels.SquaredExponential(1.0), X.double(), backend="fused")
+    with pytest.raises(ValueError, match="'high', 'medium', 'low'"):
+        KernelOperator(kernels.SquaredExponential(1.0), X, precision="half")
+    with pytest.raises(ValueError, match="'streamed' or 'fused'"):
+        cross_product(kernels.SquaredExponential(1.0), X, X, X, backend="dense")
+    monkeypatch.setattr(compiled, "interpreting", lambda: False)
+    with pytest.raises(ValueError, match="CUDA"):
+        KernelOperator(kernels.SquaredExponential(1.0), X.cpu(), backend="fused")
+
+
+def test_the_automatic_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU: fused above a number of rows or where K does not fit, else dense or streamed with the reason."""
+    monkeypatch.setattr(kernel_module, "_on_gpu", lambda device: True)
+    monkeypatch.setattr(kernel_module, "SMALL", 100)
+    matern, tanimoto, X = KERNELS["SE"](), kernels.Tanimoto(), normal(N, 2, 0).abs()
+    assert KernelOperator(matern, X).backend == "fused"
+    assert ShardedOperator(matern, X, group=pathgp.Devices([DEVICE])).backend == "fused"
+    assert KernelOperator(matern, X[:100]).backend == "dense"
+    assert KernelOperator(matern, X[:100], memory=10_000).backend == "fused"
+    assert KernelOperator(matern, X, backend="streamed").backend == "streamed"
+    kept = KernelOperator(matern, X, backend="dense")
+    assert kept.backend == "dense"
+    assert isinstance(kept._tiles, Dense)
+    assert isinstance(kept._tiles.tiles, backend.Fused)
+    assert not kept.obstacle
+    assert "dense: fused Tanimoto kernels are for counts" in repr(KernelOperator(tanimoto, X))
+    assert "streamed: fused Tanimoto" in repr(KernelOperator(tanimoto, X, memory=50_000))
+    assert "float64" in KernelOperator(matern, X.double()).obstacle
+
+
+def test_what_does_not_fit_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many columns: in two parts they may fit, in three not; differences and bits need no room for points."""
+    monkeypatch.setattr(kernel_module, "_on_gpu", lambda device: True)
+    monkeypatch.setattr(kernel_module, "SMALL", 0)
+    matern, crowd = kernels.Matern(1.5, 20.0), kernels.Sum(*(kernels.Matern(1.5, 20.0) for _ in range(5)))
+    for kernel, d in ((matern, 600), (crowd, 100)):
+        X = normal(20, d, 0)
+        H = KernelOperator(kernel, X, memory=1000)
+        assert "streamed: " in repr(H)
+        assert "too many" in H.obstacle
+        V = normal(20, 3, 1)
+        expected = kernel(X.double()).detach() @ V.double()
+        assert error(cross_product(kernel, X, X, V), expected) < 2e-6
+        with pytest.raises(ValueError, match="too many for the tiles of fused products: use backend='auto'"):
+            cross_product(kernel, X, X, V, backend="fused")
+    X = normal(20, 300, 0)
+    assert KernelOperator(matern, X).backend == "fused"
+    assert not obstacle(matern, X, X)
+    far = torch.cat([X[:19], 20.0 * X[19:]])
+    assert "512 prepared columns" in KernelOperator(matern, far).obstacle
+    assert "512 prepared columns" in obstacle(matern, far, X)
+    assert not obstacle(kernels.Matern(0.5, 20.0), normal(20, 600, 0))
+    mixed, X = kernels.Tanimoto(range(80)) * kernels.Matern(1.5, 100.0, range(80, 220)), counts(20, 220, 0.3, 0)
+    assert not obstacle(mixed, X)
+    assert "256 prepared columns" in obstacle(mixed, 12.0 * X)
+    assert not obstacle(mixed, 30.0 * X)
