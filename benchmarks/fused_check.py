@@ -107,12 +107,20 @@ def cases() -> Iterator[tuple[str, kernels.Kernel, Tensor, str, int]]:
     yield "equal points, d = 26", kernels.Matern(1.5, 5.0), normal(n // 3, 26).repeat(3, 1), "high", 3
     mixed = kernels.Scale(kernels.Matern(2.5, 2.0, active_dims=range(8)) * kernels.Periodic(1.0, 1.0, [8]), 0.8)
     mixed_sum = mixed + kernels.Scale(kernels.RationalQuadratic(1.0, 2.0, active_dims=[9, 10]), 0.5)
-    for largest, precision in ((1, "high"), (9, "high"), (9, "low"), (50, "high")):
+    for largest, precision, s in ((1, "high", 65), (9, "high", 65), (9, "low", 65), (50, "high", 65), (1, "high", 3)):
         name = f"Tanimoto, counts to {largest}, d = 1024"
-        yield name, kernels.Scale(kernels.Tanimoto(), 1.1), fingerprints(n, largest), precision, 65
+        yield name, kernels.Scale(kernels.Tanimoto(), 1.1), fingerprints(n, largest), precision, s
     molecular = kernels.Scale(kernels.Tanimoto(range(1000)), 0.8) * kernels.Matern(1.5, 3.0, range(1000, 1008))
     yield "Tanimoto times Matern-3/2", molecular, fingerprints(n, 9), "high", 16
     yield "sum of products, d = 16", mixed_sum + kernels.Linear(0.3), normal(n, 16), "high", 65
+    # The more columns are prepared, the smaller are the tiles: with four leaves the smallest of all.
+    X = normal(n, 128)
+    more = [kernels.Scale(kernels.Matern(2.5, 12.0 + k), 0.5) for k in range(3)]
+    for many in range(4):
+        yield f"{1 + many} leaves, d = 128", sum(more[:many], matern(128)), X, "high", 100
+    X = X.clone()
+    X[:3] *= 36.0
+    yield "three points 36 length scales out, d = 128", matern(128), X, "high", 100
 
 
 def errors(kernel: kernels.Kernel, X: Tensor, precision: str, s: int) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from pathgp import kernels, metrics
 
 group, device, first = None, "cpu", True
 if "RANK" in os.environ:  # set by torchrun
-    if torch.cuda.is_available():
+    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):  # a GPU for every process, or for none
         device = f"cuda:{os.environ['LOCAL_RANK']}"
         torch.cuda.set_device(device)
-    dist.init_process_group()
+    dist.init_process_group("gloo" if device == "cpu" else "nccl")
     group = pathgp.Ranks()
     first = group.leader
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,20 +12,10 @@ import torch
 
 import pathgp
 from operators import rank_worker as worker
+from operators.commands import python, torchrun
 from pathgp import files, kernels, operators
 
 WORKER = Path(__file__).with_name("rank_worker.py")
-
-
-def _python(*command: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    options: dict[str, Any] = {"cwd": cwd, "capture_output": True, "text": True, "timeout": 120}
-    result = subprocess.run([sys.executable, *map(str, command)], env={**os.environ, "OMP_NUM_THREADS": "1"}, **options)
-    assert result.returncode == 0, result.stderr
-    return result
-
-
-def _torchrun(size: int) -> list[str]:
-    return ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={size}"]
 
 
 def _results(folder: Path) -> list[dict[str, Any]]:
@@ -37,7 +24,7 @@ def _results(folder: Path) -> list[dict[str, Any]]:
 
 def _run(scenario: str, size: int, folder: Path) -> tuple[list[dict[str, Any]], list[int]]:
     """The results of the ranks that lived, and all exit codes."""
-    result = _python(WORKER, scenario, size, folder)
+    result = python(WORKER, scenario, size, folder)
     found, codes = _results(folder), [int(code) for code in result.stdout.split()]
     assert len(found) == codes.count(0), result.stderr
     return found, codes
@@ -124,15 +111,15 @@ def test_the_first_rank_saves_and_one_process_loads(tmp_path: Path) -> None:
 def test_the_example_under_torchrun_prints_what_it_prints_alone(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples" / "several_processes.py"
     printed = []
-    for name, start in (("alone", []), ("two", _torchrun(2))):
+    for name, start in (("alone", []), ("two", torchrun(2))):
         (tmp_path / name).mkdir()
-        printed.append(_python(*start, example, cwd=tmp_path / name).stdout.splitlines())
+        printed.append(python(*start, example, cwd=tmp_path / name).stdout.splitlines())
     assert printed[1][0] == f"{printed[0][0]}, shared out among 2"
     assert printed[1][1:] == printed[0][1:]
 
 
 def test_four_ranks_of_torchrun_solve_what_one_process_solves(tmp_path: Path) -> None:
-    _python(*_torchrun(4), WORKER, "solved", 4, tmp_path)
+    python(*torchrun(4), WORKER, "solved", 4, tmp_path)
     found = _results(tmp_path)
     assert len(found) == 4
     for solved in found:

@@ -129,11 +129,18 @@ class Ranks(Group):
             )
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.leader = self.rank == 0
+        # Kinds of devices whose tensors can meet: NCCL knows GPUs alone, gloo both.
+        self._kinds = [pair.split(":")[0] for pair in dist.get_backend_config().split(",")]
         # Sums over rows depend on the number of threads in their last bits, and so would decisions.
         threads = torch.tensor([torch.get_num_threads()])
         self.check([threads], "the ranks have different numbers of threads: set OMP_NUM_THREADS to the same everywhere")
 
     def members(self, home: torch.device) -> dict[int, torch.device]:
+        if home.type not in self._kinds:
+            raise ValueError(
+                f"the data are on {home}, but this process group adds up numbers on {' and '.join(self._kinds)} alone: "
+                "move the data, or call torch.distributed.init_process_group('gloo') for ranks on CPUs"
+            )
         return {self.rank: home}
 
     def each(self, compute: Callable[[int], T]) -> dict[int, T]:
@@ -163,8 +170,8 @@ class Ranks(Group):
 
     def check(self, tensors: Sequence[Tensor], message: str) -> None:
         described = repr([(tuple(t.shape), t.dtype, _digest(t)) for t in tensors]).encode()
-        own = torch.tensor([int.from_bytes(hashlib.blake2b(described, digest_size=7).digest())])
-        own = own.cuda() if dist.get_backend() == "nccl" else own
+        digest = int.from_bytes(hashlib.blake2b(described, digest_size=7).digest())
+        own = torch.tensor([digest], device="cpu" if "cpu" in self._kinds else self._kinds[0])
         found = [torch.empty_like(own) for _ in range(self.size)]
         self._meet("a comparison of all ranks", lambda: dist.all_gather(found, own))
         different = [rank for rank, other in enumerate(found) if int(other) != int(found[0])]
@@ -192,6 +199,11 @@ class Ranks(Group):
         try:
             collective()
         except RuntimeError as error:
+            if "Duplicate GPU" in str(error):
+                raise ValueError(
+                    "several ranks use the same GPU: call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before "
+                    "Ranks(), and start no more ranks than there are GPUs"
+                ) from error
             raise RankLost(
                 f"rank {self.rank} of {self.size}: {what} failed, because another rank has ended or did not make the "
                 "same call within the time-out. Start again: fit(checkpoint=...) goes on from its file, on any number "
