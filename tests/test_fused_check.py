@@ -1,4 +1,4 @@
-"""The accuracy check of the fused benchmark writes what it found and fails where an error is above its bound."""
+"""The benchmarks of fused products: the check of their accuracy fails where it should, and symmetric ones are right."""
 
 from __future__ import annotations
 
@@ -59,3 +59,15 @@ def test_check(
     assert {row["bound"] for row in record["rows"]} == {checks.BOUNDS[p] for p in checks.PRECISIONS}
     above = {row["above"] for row in record["rows"]}
     assert above == {"nothing": {""}, "a bound": {"", "product"}, "a case": {"", "everything"}}[fails]
+
+
+def test_symmetric_products(checks: ModuleType) -> None:
+    """Six blocks of rows, of which the opposite ones meet, and three."""
+    module = importlib.import_module("symmetry")
+    H, V = checks.operator(330, 16), checks.normal(330, 3, 1)
+    expected = (H @ V - H.noise * V).double()
+    for tile, way in itertools.product(module.TILES, module.WAYS):
+        found = module.product(H, V, tile, way).double()
+        # Powers of two, one for every column.
+        ratio = expected.norm(dim=0) / found.norm(dim=0)
+        assert checks.relative(found * ratio, expected) < 1e-6, way
