@@ -16,6 +16,11 @@ def missing(device: torch.device) -> str:
     return ""
 
 
+def preferred(device: torch.device) -> bool:
+    """Whether kernels written in Triton are the first choice on a device."""
+    return device.type == "cuda"
+
+
 def interpreting() -> bool:
     """Whether Triton interprets its kernels, on any device, as tests do."""
     import triton

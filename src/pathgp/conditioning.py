@@ -9,7 +9,6 @@ regulariser (thesis, section 3.1.2), every other solver adds it to the right-han
 from __future__ import annotations
 
 import math
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from pathgp.caller import levels_to_the_caller
 from pathgp.inputs import real_number
 from pathgp.kernels import Kernel
 from pathgp.operators import Group, KernelOperator, Operator, ShardedOperator
@@ -224,17 +224,8 @@ def warn_unless_converged(solution: Solution, tol: float) -> None:
             f"{solution.solver} ended {solution.status.name} with a worst residual of "
             f"{float(solution.residual.max()):.1e} (tol {tol:.0e}): {solution.status.value}",
             ConvergenceWarning,
-            stacklevel=_levels_to_the_caller(),
+            stacklevel=levels_to_the_caller(),
         )
-
-
-def _levels_to_the_caller() -> int:
-    """How many frames up the package was entered: a warning belongs to that line."""
-    levels, frame = 1, sys._getframe(1)
-    # Cached properties are entered through functools.
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("pathgp.", "functools")):
-        levels, frame = levels + 1, frame.f_back
-    return levels
 
 
 def _described(H: Operator) -> str:

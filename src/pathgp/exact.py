@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from pathgp.caller import levels_to_the_caller
 from pathgp.conditioning import Settings
 from pathgp.kernels import Kernel
 from pathgp.operators import KernelOperator, Operator, cross_product
@@ -105,7 +106,7 @@ class ExactCovariance:
                 f"exact variances: {solution.solver} ended {solution.status.name} with a worst residual of "
                 f"{float(solution.residual.max()):.1e} (tol {_SOLVE_TOL[cross.dtype]:.0e}): {solution.status.value}",
                 ConvergenceWarning,
-                stacklevel=6,
+                stacklevel=levels_to_the_caller(),
             )
         return solution.x
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
@@ -50,7 +52,7 @@ def test_what_is_not_fused_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_automatic_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU: fused above a number of rows or where K does not fit, else dense or streamed with the reason."""
-    monkeypatch.setattr(kernel_module, "_on_gpu", lambda device: True)
+    monkeypatch.setattr(compiled, "preferred", lambda device: True)
     monkeypatch.setattr(kernel_module, "SMALL", 100)
     matern, tanimoto, X = KERNELS["SE"](), kernels.Tanimoto(), normal(N, 2, 0).abs()
     assert KernelOperator(matern, X).backend == "fused"
@@ -70,7 +72,7 @@ def test_the_automatic_choice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_does_not_fit_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many columns: in two parts they may fit, in three not; differences and bits need no room for points."""
-    monkeypatch.setattr(kernel_module, "_on_gpu", lambda device: True)
+    monkeypatch.setattr(compiled, "preferred", lambda device: True)
     monkeypatch.setattr(kernel_module, "SMALL", 0)
     matern, crowd = kernels.Matern(1.5, 20.0), kernels.Sum(*(kernels.Matern(1.5, 20.0) for _ in range(5)))
     for kernel, d in ((matern, 600), (crowd, 100)):
@@ -94,3 +96,22 @@ def test_what_does_not_fit_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None
     assert not obstacle(mixed, X)
     assert "256 prepared columns" in obstacle(mixed, 12.0 * X)
     assert not obstacle(mixed, 30.0 * X)
+
+
+def test_predictions_that_are_not_fused_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is the new inputs alone; what the data stand in the way of, the report has told."""
+    monkeypatch.setattr(compiled, "preferred", lambda device: True)
+    X, halves = counts(40, 6, 0.5, 0), counts(8, 6, 0.5, 1) / 2
+    gp = pathgp.GP(kernels.Tanimoto(), noise=0.3)
+    for data, told in ((X, 1), (X / 2, 0)):
+        post = gp.condition(data, data[:, 0], samples=2, generator=torch.Generator().manual_seed(0))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = post.mean(halves)
+        assert [str(one.message) for one in caught] == told * [
+            "no fused products at these inputs, slower ones instead: fused Tanimoto kernels are for counts"
+        ]
+        assert all(one.filename == __file__ for one in caught)
+        rows = gp.kernel(halves, data).detach()
+        expected = rows @ torch.linalg.solve(gp.kernel(data).detach() + 0.09 * torch.eye(40, device=DEVICE), data[:, 0])
+        torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pathgp import compiled
+from pathgp.caller import levels_to_the_caller
 from pathgp.kernels import Kernel
 from pathgp.operators.fused import fused_cross, fused_cross_gradient, obstacle
 from pathgp.operators.fused.expression import Expression
@@ -65,14 +68,20 @@ def cross_product(
     """K(X, Z) V: (m, s) for X (m, d), Z (n, d), V (n, s); differentiable in X.
 
     Time O(m n (d + s)); memory one tile plus the output, also in the backward pass. ``backend``: "streamed", "fused"
-    or "auto", as for `KernelOperator`; second derivatives, and gradients of Tanimoto kernels, are always streamed.
+    or "auto", as for `KernelOperator`, with a warning where it is X alone that cannot be fused; second derivatives, and
+    gradients of Tanimoto kernels, are always streamed.
     """
     if backend not in ("auto", "streamed", "fused"):
         raise ValueError(f"backend must be 'auto', 'streamed' or 'fused', got {backend!r}")
-    problem = "" if backend == "fused" or (backend == "auto" and X.device.type == "cuda") else "not asked for"
-    problem = problem or obstacle(kernel, X.detach(), Z)
+    wanted = backend == "fused" or (backend == "auto" and compiled.preferred(X.device))
+    problem = obstacle(kernel, X.detach(), Z) if wanted else "not asked for"
     if backend == "fused" and problem:
         raise ValueError(f"{problem}: use backend='auto'")
+    if wanted and problem and not obstacle(kernel, Z):
+        warnings.warn(
+            f"no fused products at these inputs, slower ones instead: {problem}",
+            stacklevel=levels_to_the_caller(),
+        )
     fused = not problem and min(X.shape[0], *V.shape) > 0
     result: Tensor = _CrossProduct.apply(kernel, X, Z, V, memory_budget(memory, X.device), fused)
     return result

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pathgp import compiled
 from pathgp.kernels import Kernel
 from pathgp.operators.base import Operator
 from pathgp.operators.dense import Dense
@@ -199,7 +200,7 @@ class Choice:
                 f"a dense K needs {needed / 1e9:.2f} GB{each}, the budget is {memory / 1e9:.2f} GB: "
                 f"use backend='streamed'{more} or raise memory="
             )
-        worthwhile = backend != "streamed" and _on_gpu(X.device) and not (fits and small)
+        worthwhile = backend != "streamed" and compiled.preferred(X.device) and not (fits and small)
         problem = obstacle(kernel, X) if backend == "fused" or worthwhile else "not worth compiling"
         if backend == "fused" and problem:
             raise ValueError(f"{problem}: use backend='auto'")
@@ -209,10 +210,6 @@ class Choice:
 
 def _alike(one: Operator, other: Operator) -> bool:
     return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
-
-
-def _on_gpu(device: torch.device) -> bool:
-    return device.type == "cuda"
 
 
 class _FromSnapshot(torch.autograd.Function):
