@@ -30,6 +30,7 @@ from recording import median_seconds, seconds, table, write
 from torch import Tensor
 
 from pathgp import kernels
+from pathgp.compiled import missing
 from pathgp.features import waves
 from pathgp.operators import KernelOperator, cross_product
 from pathgp.operators.fused import Fused
@@ -279,9 +280,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--processes", type=int, default=14, help="that compile")
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--check", action="store_true", help="errors beside their bounds instead of the tables")
+    parser.add_argument("--tune", action="store_true", help="times of tiles instead of the tables")
     arguments = parser.parse_args()
+    if reason := missing(torch.device(DEVICE)):
+        sys.exit(reason)
+    if DEVICE == "cuda" and not torch.cuda.is_available():
+        sys.exit("no NVIDIA GPU here")
     # Both take the cases of this module.
     from fused_check import check
     from fused_tuning import tune

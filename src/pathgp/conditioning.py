@@ -105,7 +105,15 @@ class Settings:
         memory = None if memory is None else int(real_number(memory, "memory"))
         if not (group is None or isinstance(group, Group)):
             raise TypeError(f"group must be None, Ranks() or Devices([...]), got {type(group).__name__}")
-        return cls(as_solver(solver), real_number(tol, "tol"), max_epochs, backend, memory, group, precision)
+        found = cls(as_solver(solver), real_number(tol, "tol"), max_epochs, backend, memory, group, precision)
+        how = {"solver": solver, "tol": tol, "max_epochs": max_epochs, "backend": backend, "memory": memory}
+        found.compare(**how, precision=precision)
+        return found
+
+    def compare(self, **arguments: object) -> None:
+        """An error where the ranks were given different arguments: they would wait for each other in vain."""
+        if self.group is not None:
+            self.group.compare(**arguments)
 
     @property
     def leads(self) -> bool:
@@ -147,7 +155,7 @@ class Settings:
     ) -> Solution:
         """All columns of a system at once; an error where the numbers leave their range."""
         if self.group is not None:
-            advice = "give every rank the same y, noise and generator"
+            advice = "give every rank the same y, noise, mean and generator"
             self.group.check([system.targets, system.noise_draws], f"right-hand sides differ between ranks: {advice}")
         solution = self.solver.solve(
             H,

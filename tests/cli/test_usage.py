@@ -149,7 +149,7 @@ def test_from_outside(folder: Path, tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     done = subprocess.run(
-        [sys.executable, "-m", "pathgp.cli", "sample", str(model), str(path), "--quiet", "--num", "8"],
+        [sys.executable, "-m", "pathgp", "sample", str(model), str(path), "--quiet", "--num", "8"],
         stdout=write_end,
         stderr=subprocess.PIPE,
         text=True,

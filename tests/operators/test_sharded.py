@@ -66,10 +66,19 @@ def test_ranks_with_different_data_are_refused(tmp_path: Path) -> None:
     for errors in found:
         assert "give every rank the same data" in errors["X"]
         assert "give every rank the same y" in errors["y"]
-        assert "kernel differ" in errors["kernel"]
+        assert "kernel, backend or precision differ" in errors["kernel"]
         assert "predict at" in errors["Xs"]
         assert "come apart" in errors["V"]
         assert "not a checkpoint" in errors["checkpoint"]
+        assert "kernel, backend or precision differ" in errors["order"]
+        assert "the same y, noise, mean" in errors["mean"]
+        assert errors["backend"].startswith("backend is 'dense' on rank 0 and 'streamed' on rank 1: give every rank")
+        assert errors["memory"].startswith("memory is None on rank 0 and 1000000 on rank 1")
+        assert errors["samples"].startswith("samples is 3 on rank 0 and 4 on rank 1")
+        assert errors["steps"].startswith("steps is 6 on rank 0 and 7 on rank 1")
+        assert errors["file"].startswith("checkpoint is None on rank 0 and 'a file' on rank 1")
+        assert "backend or precision differ" in errors["operator"]
+        assert errors["budget"].startswith("memory is 300000 on rank 0")
 
 
 @pytest.mark.parametrize(("victim", "steps", "left"), [(2, 3, 2), (0, 3, 1), (0, worker.STEPS, 1)])
@@ -235,6 +244,8 @@ def test_bad_groups_are_refused() -> None:
     X, y = worker.data()
     with pytest.raises(ValueError, match="at least one"):
         pathgp.Devices([])
+    with pytest.raises(TypeError, match=r"Devices takes a list of devices: Devices\(\['cpu'\]\)"):
+        pathgp.Devices("cpu")
     with pytest.raises(TypeError, match="Ranks"):
         pathgp.GP(worker.kernel()).condition(X, y, group="ranks")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="backend"):

@@ -189,6 +189,12 @@ def _plan(commands: Any) -> None:
     command.add_argument("--samples", metavar="N", type=_count, default=64, help="posterior samples (default: 64)")
     command.add_argument("--device", default="cpu", help="cpu, cuda, or h200 from anywhere (default: cpu)")
     command.add_argument("--precision", choices=["float32", "float64"], default="float32", help="default: float32")
+    command.add_argument(
+        "--memory", metavar="BYTES", type=_positive, help="for K, say 8e9 (default: half of what is free)"
+    )
+    command.add_argument(
+        "--members", metavar="N", type=_whole, default=1, help="processes or devices that share the work"
+    )
     command.add_argument("--measure", action="store_true", help="measure this machine first, a second or two")
     command.add_argument("--json", action="store_true", help="one JSON object in place of the table")
 

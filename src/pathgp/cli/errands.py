@@ -25,7 +25,8 @@ def plan(options: argparse.Namespace) -> int:
     dtype = getattr(torch, options.precision)
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"--device {options.device} is not available here: --device h200 plans for one from anywhere")
-    found = pathgp.plan(options.rows, options.columns, options.samples, options.device, dtype, measure=options.measure)
+    how = {"memory": options.memory, "members": options.members, "measure": options.measure}
+    found = pathgp.plan(options.rows, options.columns, options.samples, options.device, dtype, **how)
     if options.json:
         print_json(asdict(found))
     else:

@@ -57,7 +57,8 @@ class Checkpoint:
             content = files.read(path)
             number = content["pathgp checkpoint"]
         except (ValueError, KeyError) as error:
-            raise ValueError(f"{path} is not a checkpoint of a pathgp fit: {error}") from error
+            reason = "it has other content" if isinstance(error, KeyError) else error
+            raise ValueError(f"{path} is not a checkpoint of a pathgp fit: {reason}") from error
         advice = "remove the file to start anew, or use another path"
         if number != FORMAT:
             raise ValueError(f"{path} has checkpoint format {number}, this version writes {FORMAT}: {advice}")

@@ -65,6 +65,20 @@ def fit(
     if optimiser == "lbfgs" and estimator != "exact" and not warm_start:
         raise ValueError("lbfgs needs gradients that are a function of the hyperparameters: use warm_start=True")
     saved = as_checkpoint(checkpoint)
+    settings.compare(
+        steps=steps,
+        learning_rate=learning_rate,
+        estimator=estimator,
+        warm_start=warm_start,
+        samples=samples,
+        features=features,
+        optimiser=optimiser,
+        initialise=initialise,
+        checkpoint=None if saved is None else "a file",
+        starts=starts,
+        coarse=coarse,
+        min_gain=min_gain,
+    )
     generator = settings.generator(generator)
     seed = repeating_seed(generator)
 

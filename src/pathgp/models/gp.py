@@ -113,6 +113,7 @@ class GP(Model):
         began = time.perf_counter()
         samples, features = whole_number(samples, "samples", 0), whole_number(features, "features", 1)
         settings = Settings.read(solver, tol, max_epochs, backend, memory, group, precision)
+        settings.compare(samples=samples, features=features)
         generator = settings.generator(generator)
         seed = repeating_seed(generator)
         data = self.observe(X, y, noise)

@@ -8,6 +8,7 @@ what all go on with. So all ranks take the same decisions without being told.
 from __future__ import annotations
 
 import hashlib
+import re
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -59,8 +60,11 @@ class Group(ABC):
         """function(Xs) (count, m), whose columns belong to the rows of Xs (m, d); differentiable in Xs."""
         return function(Xs)
 
-    def check(self, tensors: Sequence[Tensor], message: str) -> None:  # noqa: B027
-        """ValueError with this message in every process unless all of them hold the same numbers."""
+    def check(self, values: Sequence[Tensor | str], message: str) -> None:  # noqa: B027
+        """ValueError with this message in every process unless all of them hold the same numbers and words."""
+
+    def compare(self, **arguments: object) -> None:  # noqa: B027
+        """ValueError in every process that names what they were given different values of."""
 
     def agree(self, generator: torch.Generator) -> torch.Generator:
         """The generator, in the state that it has on the first rank."""
@@ -79,6 +83,8 @@ class Devices(Group):
     """
 
     def __init__(self, devices: Sequence[str | torch.device]) -> None:
+        if isinstance(devices, str | torch.device):
+            raise TypeError(f"Devices takes a list of devices: Devices([{str(devices)!r}])")
         self.devices = [torch.device(device) for device in devices]
         self.size = len(self.devices)
         if not self.devices:
@@ -152,11 +158,10 @@ class Ranks(Group):
         return part
 
     def budget(self, memory: int | None, home: torch.device) -> int:
+        self.compare(memory=memory)
         if memory is not None:
             return memory_budget(memory, home)
-        own = (socket.gethostname(), str(home), memory_budget(None, home))
-        found: list[Any] = [own] * self.size
-        self._meet("a comparison of all ranks", lambda: dist.all_gather_object(found, own))
+        found = self._gathered((socket.gethostname(), str(home), memory_budget(None, home)))
         places = [place for *place, _ in found]
         return min(free // places.count(place) for *place, free in found)
 
@@ -168,8 +173,9 @@ class Ranks(Group):
         values: Tensor = _SharedRows.apply(self, function, Xs)
         return values
 
-    def check(self, tensors: Sequence[Tensor], message: str) -> None:
-        described = repr([(tuple(t.shape), t.dtype, _digest(t)) for t in tensors]).encode()
+    def check(self, values: Sequence[Tensor | str], message: str) -> None:
+        parts = [v if isinstance(v, str) else (tuple(v.shape), v.dtype, _digest(v)) for v in values]
+        described = repr(parts).encode()
         digest = int.from_bytes(hashlib.blake2b(described, digest_size=7).digest())
         own = torch.tensor([digest], device="cpu" if "cpu" in self._kinds else self._kinds[0])
         found = [torch.empty_like(own) for _ in range(self.size)]
@@ -177,6 +183,14 @@ class Ranks(Group):
         different = [rank for rank, other in enumerate(found) if int(other) != int(found[0])]
         if different:
             raise ValueError(f"{message} (rank {different[0]} differs from rank 0)")
+
+    def compare(self, **arguments: object) -> None:
+        first, *others = self._gathered({name: words(value) for name, value in arguments.items()})
+        for rank, other in enumerate(others, 1):
+            for name, value in first.items():
+                if other[name] != value:
+                    found = f"{value} on rank 0 and {other[name]} on rank {rank}"
+                    raise ValueError(f"{name} is {found}: give every rank the same arguments")
 
     def agree(self, generator: torch.Generator) -> torch.Generator:
         generator.set_state(self.first(generator.get_state))
@@ -194,6 +208,12 @@ class Ranks(Group):
             raise found[1]
         value: T = found[0]
         return value
+
+    def _gathered(self, own: T) -> list[T]:
+        """What every rank has, in their order."""
+        found = [own] * self.size
+        self._meet("a comparison of all ranks", lambda: dist.all_gather_object(found, own))
+        return found
 
     def _meet(self, what: str, collective: Callable[[], Any]) -> None:
         try:
@@ -247,9 +267,14 @@ def share(n: int, member: int, size: int) -> slice:
     return slice(member * n // size, (member + 1) * n // size)
 
 
+def words(value: object) -> str:
+    """A value in words that are the same in every process: without addresses."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
 def _digest(tensor: Tensor) -> tuple[int, int]:
     """Two numbers that change with the bits of a matrix and with the order of its rows and columns."""
-    matrix = tensor.detach().reshape(len(tensor) if tensor.ndim else 1, -1).contiguous()
+    matrix = tensor.detach().reshape(tensor.shape[0] if tensor.ndim else 1, tensor.shape[1:].numel()).contiguous()
     bits = matrix.view(torch.int32 if matrix.element_size() == 4 else torch.int64)
     sums = [bits.sum(dim, dtype=torch.int64) for dim in (0, 1)]
     first, second = (int((s * torch.arange(1, len(s) + 1, device=s.device)).sum()) for s in sums)

@@ -197,7 +197,7 @@ class Choice:
         if backend == "dense" and not fits:
             each, more = (f" on each of {members} members", ", more members,") if members > 1 else ("", "")
             raise ValueError(
-                f"a dense K needs {needed / 1e9:.2f} GB{each}, the budget is {memory / 1e9:.2f} GB: "
+                f"a dense K needs {needed / 1e9:.3g} GB{each}, the budget is {memory / 1e9:.3g} GB: "
                 f"use backend='streamed'{more} or raise memory="
             )
         worthwhile = backend != "streamed" and compiled.preferred(X.device) and not (fits and small)

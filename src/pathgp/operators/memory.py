@@ -18,6 +18,8 @@ _CPU_TILE_ENTRIES = 1536 * 1536
 _GPU_TILE_ENTRIES = 8192 * 8192
 # Bytes per tile entry while a kernel is evaluated: float64 distances, their rounded copy, two temporaries.
 _BYTES_PER_ENTRY = {torch.float32: 24, torch.float64: 40}
+# A budget below this was meant in other units.
+_LEAST = 1000
 # A tile takes at most this share of the budget, so that the outputs fit as well.
 _TILE_SHARE = 0.25
 
@@ -42,8 +44,8 @@ def memory_budget(memory: int | None, device: torch.device) -> int:
     """The budget in bytes: as given, or a share of what is free on the device."""
     if memory is None:
         return int(free_memory(device) * _SHARE_OF_FREE)
-    if memory <= 0:
-        raise ValueError(f"memory is a budget in bytes and must be positive, got {memory}")
+    if memory < _LEAST:
+        raise ValueError(f"memory is a budget in bytes, {_LEAST} at least, got {memory}: 2 GB are 2e9")
     return int(memory)
 
 

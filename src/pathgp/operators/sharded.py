@@ -13,7 +13,7 @@ from torch import Tensor
 from pathgp.kernels import Kernel
 from pathgp.operators.base import Operator
 from pathgp.operators.fused import Fused
-from pathgp.operators.groups import Group, share
+from pathgp.operators.groups import Group, share, words
 from pathgp.operators.kernel import Choice, KernelOperator, checked_noise
 from pathgp.operators.memory import spans
 from pathgp.operators.streamed import Streamed
@@ -64,8 +64,8 @@ class ShardedOperator(Operator):
         self.noise, self.entries = self._whole.noise, self._whole.entries
         self._deviation = checked_noise(noise, self.shape[0], self.device)
         values = [p.detach() for p in kernel.parameters()]
-        advice = "give every rank the same data and the same model"
-        group.check([self.X, self._deviation.detach(), *values], f"X, noise or kernel differ between ranks: {advice}")
+        message = "X, noise, kernel, backend or precision differ between ranks: give every rank the same data and model"
+        group.check([self.X, self._deviation.detach(), *values, words(kernel), backend, precision], message)
         self.backend = "dense" if choice.kept else choice.tiles.name
         self.precision = "high" if choice.kept else self._whole.precision
         self._parts = self._share(_Rows if choice.kept else _Tiles, choice.tiles)

@@ -1,4 +1,4 @@
-"""``python -m pathgp.cli``, the same as ``pathgp``."""
+"""``python -m pathgp``, the same as ``pathgp``."""
 
 import sys
 
