@@ -19,7 +19,7 @@ _GPU_TILE_ENTRIES = 8192 * 8192
 # Bytes per tile entry while a kernel is evaluated: float64 distances, their rounded copy, two temporaries.
 _BYTES_PER_ENTRY = {torch.float32: 24, torch.float64: 40}
 # A budget below this was meant in other units.
-_LEAST = 1000
+_LEAST = 200
 # A tile takes at most this share of the budget, so that the outputs fit as well.
 _TILE_SHARE = 0.25
 
