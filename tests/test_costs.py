@@ -73,7 +73,7 @@ def test_bad_questions_are_refused() -> None:
         pathgp.plan(100, 3, device="h200", measure=True)
     with pytest.raises(ValueError, match="budget in bytes"):
         pathgp.plan(100, 3, memory=-1)
-    with pytest.raises(ValueError, match=r"200 at least, got 8: 2 GB are 2e9"):
+    with pytest.raises(ValueError, match=r"1000 at least, got 8: 2 GB are 2e9"):
         pathgp.plan(100, 3, memory=8)
     with pytest.raises(TypeError, match="memory must be a number, got '1GB'"):
         pathgp.plan(100, 3, memory="1GB")  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from pathgp.caller import levels_to_the_caller
 from pathgp.inputs import real_number
 from pathgp.kernels import Kernel
 from pathgp.operators import Group, KernelOperator, Operator, ShardedOperator
-from pathgp.operators.memory import memory_budget
+from pathgp.operators.memory import given_bytes, memory_budget
 from pathgp.pathwise import PriorPaths
 from pathgp.randomness import as_generator
 from pathgp.report import ConditionReport, ConvergenceWarning
@@ -102,7 +102,7 @@ class Settings:
     ) -> Settings:
         """Check what a user gave."""
         max_epochs = None if max_epochs is None else real_number(max_epochs, "max_epochs")
-        memory = None if memory is None else int(real_number(memory, "memory"))
+        memory = given_bytes(memory)
         if not (group is None or isinstance(group, Group)):
             raise TypeError(f"group must be None, Ranks() or Devices([...]), got {type(group).__name__}")
         found = cls(as_solver(solver), real_number(tol, "tol"), max_epochs, backend, memory, group, precision)

@@ -10,11 +10,11 @@ from typing import cast
 
 import torch
 
-from pathgp.inputs import real_number, whole_number
+from pathgp.inputs import whole_number
 from pathgp.kernels import Matern
 from pathgp.operators import Operator
 from pathgp.operators.kernel import SMALL
-from pathgp.operators.memory import memory_budget
+from pathgp.operators.memory import given_bytes, memory_budget
 from pathgp.solvers.auto import (
     EPOCHS_AP,
     EPOCHS_CG,
@@ -146,9 +146,8 @@ def plan(
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
     place = torch.device("cuda") if distant else _place(device)
-    budget = _H200_MEMORY
-    if memory is not None or not distant:
-        budget = memory_budget(None if memory is None else int(real_number(memory, "memory")), place)
+    known = given_bytes(memory)
+    budget = _H200_MEMORY if distant and known is None else memory_budget(known, place)
     r = H200 if distant else measured(place, dtype) if measure else rates(place, dtype)
     size, s = torch.finfo(dtype).bits // 8, 1 + samples
 

@@ -146,7 +146,7 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], type[Exception], str]] = {
     "infinite noise": (FACTORS, GOOD, {"noise": torch.full((6,), torch.inf)}, ValueError, "noise is infinite at cell"),
     "samples": (FACTORS, GOOD, {"samples": 0}, ValueError, "samples must be at least 1"),
     "solver": (FACTORS, GOOD, {"solver": "lu"}, ValueError, "solver must be one of"),
-    "memory": (FACTORS, GOOD, {"memory": -5}, ValueError, "must be positive"),
+    "memory": (FACTORS, GOOD, {"memory": -5}, ValueError, "1000 at least, got -5"),
     "primal SGD": (FACTORS, GOOD, {"solver": "sgd"}, NotImplementedError, "no random features for primal SGD: use CG"),
 }
 

@@ -8,6 +8,8 @@ from typing import TypeVar
 
 import torch
 
+from pathgp.inputs import real_number
+
 T = TypeVar("T")
 
 # A share of what is free: the caller's own arrays, the solver's iterates and other processes need the rest.
@@ -19,7 +21,7 @@ _GPU_TILE_ENTRIES = 8192 * 8192
 # Bytes per tile entry while a kernel is evaluated: float64 distances, their rounded copy, two temporaries.
 _BYTES_PER_ENTRY = {torch.float32: 24, torch.float64: 40}
 # A budget below this was meant in other units.
-_LEAST = 200
+_LEAST = 1000
 # A tile takes at most this share of the budget, so that the outputs fit as well.
 _TILE_SHARE = 0.25
 
@@ -40,12 +42,22 @@ def free_memory(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def given_bytes(memory: float | None) -> int | None:
+    """What a user gave as a budget."""
+    if memory is None:
+        return None
+    number = real_number(memory, "memory")
+    if number < _LEAST:
+        raise ValueError(f"memory is a budget in bytes, {_LEAST} at least, got {number:g}: 2 GB are 2e9")
+    return int(number)
+
+
 def memory_budget(memory: int | None, device: torch.device) -> int:
     """The budget in bytes: as given, or a share of what is free on the device."""
     if memory is None:
         return int(free_memory(device) * _SHARE_OF_FREE)
-    if memory < _LEAST:
-        raise ValueError(f"memory is a budget in bytes, {_LEAST} at least, got {memory}: 2 GB are 2e9")
+    if memory <= 0:
+        raise ValueError(f"memory is a budget in bytes and must be positive, got {memory}")
     return int(memory)
 
 
