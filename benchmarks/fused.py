@@ -76,6 +76,14 @@ def in_parallel(action: Callable[[Any], Any], items: Iterable[Any], processes: i
         return list(pool.map(action, items))
 
 
+def need_a_device() -> None:
+    """End here where the kernels cannot run."""
+    if reason := missing(torch.device(DEVICE)):
+        sys.exit(reason)
+    if DEVICE == "cuda" and not torch.cuda.is_available():
+        sys.exit("no NVIDIA GPU here")
+
+
 # The tables
 
 CASES = [(16, 64), *((d, 64) for d in (3, 9, 26, 90)), *((16, s) for s in (1, 16, 65, 128))]
@@ -283,10 +291,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="errors beside their bounds instead of the tables")
     parser.add_argument("--tune", action="store_true", help="times of tiles instead of the tables")
     arguments = parser.parse_args()
-    if reason := missing(torch.device(DEVICE)):
-        sys.exit(reason)
-    if DEVICE == "cuda" and not torch.cuda.is_available():
-        sys.exit("no NVIDIA GPU here")
+    need_a_device()
     # Both take the cases of this module.
     from fused_check import check
     from fused_tuning import tune

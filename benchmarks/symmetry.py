@@ -23,7 +23,7 @@ from typing import Any
 
 import fused
 import torch
-from fused import column_widths, forms, normal, operator, relative, shown
+from fused import column_widths, forms, need_a_device, normal, operator, relative, shown
 from recording import median_seconds, write
 from torch import Tensor
 
@@ -154,6 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=100_000)
     n = parser.parse_args().rows
+    need_a_device()
     write("symmetry", measured(n), n=n)
 
 
