@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pathgp.conditioning import Settings, Solve, System, solve_system, warn_unless_converged
 from pathgp.exact import ExactCovariance
-from pathgp.inputs import Array, read_matrix, read_side, whole_number
+from pathgp.inputs import Array, Matrix, read_matrix, read_side, whole_number
 from pathgp.learning.evidence import Evidence, log_density
 from pathgp.models.grid import GridObservations, GridPrior, cells, extended_root, prior_variance
 from pathgp.operators.kronecker import along_sides, scattered
@@ -87,7 +87,8 @@ class GridPosterior:
         system = model.system(data, prior, draws)
         H = model.operator(data, how.settings)
         weights, report = solve_system(H, model.largest_variance(data), data.columns, system, how)
-        report = replace(report, error_bound=report.error_bound * float(data.scaling.target_scale))
+        scaling, dtype = data.scaling, data.originals[0].dtype
+        report = report.in_units(float(scaling.target_scale), scaling.rounding(system.targets[:, 0], dtype))
         return cls(model, data, system, prior, weights, how.settings, report)
 
     @property
@@ -270,8 +271,8 @@ class GridPosterior:
                 sides.append(None)
                 continue
             is_numpy = not isinstance(G, Tensor)
-            sides.append(scaling.inputs(read_side(G, f"inputs {i}", F, columns=F.shape[1]).X))
-        return sides, lambda result: result.detach().cpu().numpy() if is_numpy else result
+            sides.append(scaling.inputs(read_side(G, f"inputs {i}", F, columns=F.shape[1]).X.to(self._data.dtype)))
+        return sides, Matrix(originals[0], is_numpy, originals[0].dtype).give
 
     def _used(self, sides: Sequence[Tensor | None]) -> list[Tensor]:
         return [F if G is None else G for G, F in zip(sides, self._data.factors, strict=True)]
@@ -338,13 +339,14 @@ class GridPosterior:
         kernel, features = model.product(data.widths), self._prior.features
         drawn = PriorPaths.draw(kernel, self.num_samples, features, data.columns, source)
         H = model.operator(data, self._settings)
-        deviation = H.noise.sqrt().to(H.dtype)
-        eps = (deviation.unsqueeze(1) if deviation.ndim else deviation) * solved.noise_draws
         with torch.no_grad():
-            system = replace(solved, targets=drawn(data.inputs).T + eps, noise_draws=eps[:, :0])
-        solution = self._settings.solve(H, system, source)
-        warn_unless_converged(solution, self._settings.tol)
-        return drawn, solution.x
+            values = drawn(data.inputs).T
+            # The mean has been solved for: a column of zeros takes its place.
+            system = replace(solved, targets=torch.cat([torch.zeros_like(values[:, :1]), values], 1))
+        largest = model.largest_variance(data)
+        weights, report = solve_system(H, largest, data.columns, system, Solve(self._settings, source))
+        warn_unless_converged(report.in_units(float(data.scaling.target_scale)))
+        return drawn, weights[:, 1:]
 
 
 def _row_by_row(matrices: Sequence[Tensor], grid: Tensor) -> Tensor:

@@ -16,13 +16,15 @@ Array = Any  # a NumPy array or a torch tensor, whichever the caller works with
 
 @dataclass(frozen=True)
 class Matrix:
-    """Inputs X as a floating tensor (n, d), and whether the caller works in NumPy."""
+    """Inputs X as a floating tensor (n, d), and what the caller works in: NumPy or torch, and the dtype of results."""
 
     X: Tensor
     is_numpy: bool
+    dtype: torch.dtype | None = None
 
     def give(self, result: Tensor) -> Array:
         """A result in the caller's own kind of array."""
+        result = result if self.dtype is None else result.to(self.dtype)
         return result.detach().cpu().numpy() if self.is_numpy else result
 
 

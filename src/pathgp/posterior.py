@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pathgp.conditioning import Settings, Solve, System, solve_system
+from pathgp.conditioning import Settings, Solve, System, solve_system, warn_unless_converged
 from pathgp.exact import ExactCovariance
 from pathgp.inputs import Array, Matrix, read_matrix, read_vector, whole_number
 from pathgp.kernels import Kernel
@@ -57,6 +57,7 @@ class Posterior:
         weights: Tensor,
         settings: Settings,
         report: ConditionReport,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self.model = model
         self.report = report
@@ -65,6 +66,8 @@ class Posterior:
         self._prior = prior
         self._weights = weights
         self._settings = settings
+        # Of results: that of the data, which may have been solved for in float64 all the same.
+        self._dtype = dtype or system.X.dtype
 
     @classmethod
     def solved(
@@ -74,17 +77,15 @@ class Posterior:
         system: System,
         prior: PriorPaths | None,
         how: Solve,
+        dtype: torch.dtype | None = None,
     ) -> Posterior:
         """Solve the system of a model and its prior draws; what conditioning, updates and fits end with."""
         H = how.settings.operator(model.kernel, system.X, system.deviation)
         largest = float(model.kernel.diag(system.X).max())
         weights, report = solve_system(H, largest, system.X.shape[1], system, how)
-        report = replace(
-            report,
-            features=0 if prior is None else prior.features.num,
-            error_bound=report.error_bound * float(scaling.target_scale),
-        )
-        return cls(model, scaling, system, prior, weights, how.settings, report)
+        report = replace(report, features=0 if prior is None else prior.features.num)
+        report = report.in_units(float(scaling.target_scale), scaling.rounding(system.targets[:, 0], dtype))
+        return cls(model, scaling, system, prior, weights, how.settings, report, dtype)
 
     @property
     def num_samples(self) -> int:
@@ -191,7 +192,9 @@ class Posterior:
         grown = system.extended(self.model.system(data, self._prior, draws))
         x0 = torch.cat([self._weights, self._weights.new_zeros(len(y), self._weights.shape[1])])
         how = Solve(self._settings, generator, seed, self.report.no_paths, x0, callback, began)
-        return Posterior.solved(self.model, self._scaling, grown, self._prior, how)
+        posterior = Posterior.solved(self.model, self._scaling, grown, self._prior, how, self._dtype)
+        warn_unless_converged(posterior.report)
+        return posterior
 
     def save(self, path: str | os.PathLike[str], data: bool = True, about: dict[str, Any] | None = None) -> None:
         """Write the posterior to one file, which `pathgp.load` reads; the model and the features are in it.
@@ -254,7 +257,7 @@ class Posterior:
 
     def _read(self, Xs: Array) -> tuple[Matrix, Tensor]:
         X = self._system.X
-        inputs = read_matrix(Xs, "Xs", columns=X.shape[1], like=X)
+        inputs = replace(read_matrix(Xs, "Xs", columns=X.shape[1], like=X), dtype=self._dtype)
         return inputs, self._scaling.inputs(inputs.X)
 
     def _update(self, weights: Tensor) -> UpdatePaths:

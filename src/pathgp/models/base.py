@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from pathgp.conditioning import Settings, Solve, System
+from pathgp.conditioning import Settings, Solve, System, warn_unless_converged
 from pathgp.inputs import real_number, whole_number
 from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import LogNormal, Positive, PositiveValue
@@ -19,8 +19,12 @@ from pathgp.learning.hyperparameters import constrain, values
 from pathgp.operators import Operator
 from pathgp.pathwise import PriorPaths
 from pathgp.randomness import as_generator
+from pathgp.solvers import Status
 
 Mean = float | Callable[[Tensor], Tensor]
+
+# How many times the rounding of products must fit into the variance of the noise.
+RESOLVED = 20.0
 
 
 class Model(nn.Module):
@@ -70,8 +74,37 @@ class Model(nn.Module):
         """Every kernel with the inputs it sees."""
 
     @abstractmethod
+    def solve(self, data: Any, prior: Any, draws: Tensor, how: Solve) -> Any:
+        """The posterior of this model, solved for in the dtype of the data."""
+
     def solved(self, data: Any, prior: Any, draws: Tensor, how: Solve) -> Any:
-        """The posterior of this model, which keeps the model and the draws: give copies."""
+        """The posterior of this model, which keeps the model and the draws: give copies.
+
+        Where rounding in float32 hides what the data say, it is solved for in float64. Warns where it did not converge.
+        """
+        settings = how.settings
+        single = data.dtype == torch.float32
+        reason = "the noise is too small beside the signal"
+        if not (single and settings.allows_float64(data.device)) or self.resolves(data):
+            posterior = self.solve(data, prior, draws, how)
+            rounding = posterior.report.status in (Status.STALLED, Status.DIVERGED)
+            if not (single and rounding and settings.allows_float64(data.device)):
+                warn_unless_converged(posterior.report)
+                return posterior
+            reason = f"in float32 the solver ended {posterior.report.status.name}"
+        posterior = self.solve(data.to(torch.float64), prior, draws.to(torch.float64), how.in_float64())
+        posterior.report = posterior.report.with_note(f"float64, for {reason}")
+        warn_unless_converged(posterior.report)
+        return posterior
+
+    def resolves(self, data: Any) -> bool:
+        """Whether products with H in the dtype of the data are accurate enough for the noise.
+
+        Rounding disturbs the entries of K, and so residuals, by about eps sqrt(n) max k(x, x) times the weights, whose
+        size is up to 1 / noise: that is to be less than a part of the noise.
+        """
+        rounding = torch.finfo(data.dtype).eps * math.sqrt(len(data.y)) * self.largest_variance(data)
+        return RESOLVED * rounding <= float(self.deviation(data).detach().square().min())
 
     def drawing(
         self, samples: int, features: int, generator: torch.Generator | None

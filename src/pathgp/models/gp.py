@@ -257,8 +257,8 @@ class GP(Model):
     def kernels_and_inputs(self, data: Observations) -> list[tuple[Kernel, Tensor]]:
         return [(self.kernel, data.X)]
 
-    def solved(self, data: Observations, prior: PriorPaths | None, draws: Tensor, how: Solve) -> Posterior:
-        return Posterior.solved(self, data.scaling, self.system(data, prior, draws), prior, how)
+    def solve(self, data: Observations, prior: PriorPaths | None, draws: Tensor, how: Solve) -> Posterior:
+        return Posterior.solved(self, data.scaling, self.system(data, prior, draws), prior, how, data.given.dtype)
 
     def __repr__(self) -> str:
         return f"GP({self.kernel!r}, noise={short(self.noise)}, {self._described()})"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -92,6 +92,11 @@ class GridObservations:
     def targets(self, mean: Tensor) -> Tensor:
         """(y - mean) in the model's units (n,), in the dtype of the factors."""
         return self.scaling.targets(self.y - mean).to(self.dtype)
+
+    def to(self, dtype: torch.dtype) -> GridObservations:
+        """The same data to be worked on in another dtype; results keep that of ``originals``."""
+        pairs = zip(self.scalings, self.originals, strict=True)
+        return replace(self, factors=[scaling.inputs(F.to(dtype)) for scaling, F in pairs])
 
     def fingerprint(self) -> str:
         """A digest of the numbers: equal for equal data only."""

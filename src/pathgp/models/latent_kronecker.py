@@ -215,7 +215,8 @@ class LatentKroneckerGP(Model):
     def kernels_and_inputs(self, data: GridObservations) -> list[tuple[Kernel, Tensor]]:
         return list(zip(self.sides, data.factors, strict=True))
 
-    def solved(self, data: GridObservations, prior: GridPrior | None, draws: Tensor, how: Solve) -> GridPosterior:
+    def solve(self, data: GridObservations, prior: GridPrior | None, draws: Tensor, how: Solve) -> GridPosterior:
+        prior = None if prior is None else replace(prior, w=prior.w.to(data.dtype))
         return GridPosterior.solved(self, data, prior, draws, how)
 
     def __repr__(self) -> str:

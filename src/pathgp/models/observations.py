@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -48,6 +48,10 @@ class Observations:
     def targets(self, mean: Tensor) -> Tensor:
         """(y - mean) in the model's units (n,), in the dtype of X."""
         return self.scaling.targets(self.y - mean).to(self.X.dtype)
+
+    def to(self, dtype: torch.dtype) -> Observations:
+        """The same data to be worked on in another dtype; results keep that of ``given``."""
+        return replace(self, X=self.scaling.inputs(self.given.to(dtype)))
 
     def subset(self, rows: Tensor) -> Observations:
         """Some of the rows, under the same standardisation."""

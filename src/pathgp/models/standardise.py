@@ -57,6 +57,11 @@ class Standardisation:
         """Function values back in the units of y."""
         return values * self.target_scale.to(values) + self.target_shift.to(values)
 
+    def rounding(self, targets: Tensor, dtype: torch.dtype | None) -> float:
+        """The error of values as large as these targets, restored and rounded to a dtype."""
+        largest = abs(float(self.target_shift)) + float(self.target_scale) * float(targets.abs().max())
+        return torch.finfo(dtype or targets.dtype).eps * largest
+
     def restore_variance(self, values: Tensor) -> Tensor:
         return values * self.target_scale.square().to(values)
 
