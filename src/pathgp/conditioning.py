@@ -27,7 +27,7 @@ from pathgp.pathwise import PriorPaths
 from pathgp.randomness import as_generator
 from pathgp.report import ConditionReport, ConvergenceWarning
 from pathgp.solvers import Solution, Solver, as_solver
-from pathgp.solvers.base import Callback, NumericalFailure, column_norms
+from pathgp.solvers.base import AllowedResidual, Callback, NumericalFailure, column_norms
 from pathgp.solvers.cg import full_rate_float64
 
 T = TypeVar("T")
@@ -94,15 +94,18 @@ class System:
         share = float((total / noise).mean()) / count
         return (total + _SHRINKAGE * share * noise) / (count + _SHRINKAGE)
 
-    def allowed_residual(self, x: Tensor | None) -> float:
-        """The largest root mean square of a residual: the posterior then is as accurate as `ACCURACY` says.
+    def error_scale(self, x: Tensor | None, largest: float) -> float:
+        """The root mean square of a residual whose effect is one posterior standard deviation at the data.
 
-        The error that a residual r leaves in the mean or in a path is, at the data, K H^-1 r = r - Sigma H^-1 r: at
-        most r. It is to be small beside the posterior standard deviation; before there is a solution, beside the noise.
+        The error that a residual r leaves in the mean or in a path is, at the data, K H^-1 r: at most r, and at most
+        n k / sigma^2 r, with k the ``largest`` prior variance. The posterior variance of a row is at most sigma^2, and
+        at least that of n observations of it alone. Before there is a solution the noise stands for it.
         """
-        if x is None:
-            return ACCURACY * self.noise_level
-        return ACCURACY * harmonic_mean(self.posterior_variances(x)) ** 0.5
+        noise, n = self.deviation.to(torch.float64).square(), len(self.X)
+        variances = noise
+        if x is not None:
+            variances = self.posterior_variances(x).maximum(largest * noise / (noise + n * largest))
+        return (1.0 + float(noise.min()) / (n * largest)) * harmonic_mean(variances) ** 0.5
 
     def sizes(self) -> Tensor:
         """Euclidean norms of all right-hand sides (1 + s,), float64."""
@@ -112,11 +115,6 @@ class System:
             drawn = self.targets[:, 1 + part.start : 1 + part.stop] + scale * self.noise_draws[:, part]
             norms.append(torch.linalg.vector_norm(drawn, dim=0, dtype=torch.float64))
         return torch.cat(norms)
-
-    @property
-    def noise_level(self) -> float:
-        """The noise of a row, as a standard deviation; rows with little noise count most."""
-        return harmonic_mean(self.deviation.to(torch.float64).square()) ** 0.5
 
     def extended(self, other: System) -> System:
         """The rows of both systems."""
@@ -209,6 +207,7 @@ class Settings:
         x0: Tensor | None = None,
         callback: Callback | None = None,
         rule: str = "every",
+        allowed: AllowedResidual | None = None,
     ) -> Solution:
         """All columns of a system at once; an error where the numbers leave their range."""
         if self.group is not None:
@@ -224,7 +223,7 @@ class Settings:
             generator=generator,
             callback=callback,
             rule=rule,
-            allowed=system.allowed_residual if rule == "every" else lambda x: system.allowed_residual(None),
+            allowed=allowed,
         )
         if not bool(torch.isfinite(solution.x).all()):
             raise NumericalFailure("the solve left the range of numbers: rescale X and y, or check the kernel")
@@ -266,7 +265,11 @@ def solve_system(
     size = float(torch.linalg.vector_norm(system.targets[:, 0]))
     if not math.isfinite(size):
         raise ValueError(f"the sum of squares of y is beyond the range of {H.dtype}: rescale y")
-    solution = settings.solve(H, system, how.generator, how.x0, how.callback)
+
+    def allowed(x: Tensor | None) -> float:
+        return ACCURACY * system.error_scale(x, largest)
+
+    solution = settings.solve(H, system, how.generator, how.x0, how.callback, allowed=allowed)
     residual = solution.residual.cpu() * system.sizes().cpu()
     rounding = _ROUNDING * torch.finfo(H.dtype).eps * largest * column_norms(solution.x).cpu()
     bounds = math.sqrt(largest) * residual / (2.0 * float(system.deviation.min())) + rounding
@@ -283,7 +286,7 @@ def solve_system(
         error_bound=float(bounds[0]),
         sample_error_bound=float(bounds.max()),
         resolution=float(residual.max()) / math.sqrt(n),
-        relative_resolution=float(residual.max()) / math.sqrt(n) / (system.allowed_residual(solution.x) / ACCURACY),
+        relative_resolution=float(residual.max()) / math.sqrt(n) / system.error_scale(solution.x, largest),
         seconds=time.perf_counter() - how.began,
         seed=how.seed,
         no_paths=how.no_paths,

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pathgp.conditioning import Settings, System
+from pathgp.conditioning import ACCURACY, Settings, System
 from pathgp.operators import Operator
 from pathgp.randomness import normal
 from pathgp.solvers import Solution
@@ -143,7 +143,10 @@ class Iterative:
         data = state.seen(data)
         H = state.operator = model.operator(data, settings, state.operator)
         began = time.perf_counter()
-        solution = settings.solve(H, system, generator, state.solutions, rule="average")
+        # A residual r shifts the gradient by up to 2 |r| / noise, relative to its size: small beside the noise will do.
+        largest = model.largest_variance(data)
+        allowed = ACCURACY * system.error_scale(None, largest)
+        solution = settings.solve(H, system, generator, state.solutions, rule="average", allowed=lambda x: allowed)
         state.solutions = solution.x
         seconds = time.perf_counter() - began
         v, Z = solution.x[:, :1], solution.x[:, 1:]
