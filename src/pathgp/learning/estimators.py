@@ -60,6 +60,12 @@ class State:
             self.solutions = everywhere if rows is None else everywhere[rows]
         self.rows, self.operator = rows, None
 
+    def promote(self) -> None:
+        """Go on in float64."""
+        self.draws = None if self.draws is None else self.draws.to(torch.float64)
+        self.solutions = None if self.solutions is None else self.solutions.to(torch.float64)
+        self.operator = None
+
     def seen(self, data: Any) -> Any:
         """The rows of the data that count now."""
         return data if self.rows is None else data.subset(self.rows)

@@ -70,6 +70,10 @@ class Model(nn.Module):
         """max k(x, x) at the data."""
 
     @abstractmethod
+    def covariance(self, data: Any, rows: Tensor) -> Tensor:
+        """The prior covariance of some rows of the data, without noise: (m, m), float64."""
+
+    @abstractmethod
     def kernels_and_inputs(self, data: Any) -> list[tuple[Kernel, Tensor]]:
         """Every kernel with the inputs it sees."""
 
@@ -103,8 +107,12 @@ class Model(nn.Module):
         Rounding disturbs the entries of K, and so residuals, by about eps sqrt(n) max k(x, x) times the weights, whose
         size is up to 1 / noise: that is to be less than a part of the noise.
         """
+        return self.least_noise(data) <= float(self.deviation(data).detach().min())
+
+    def least_noise(self, data: Any) -> float:
+        """The smallest standard deviation of the noise that products in the dtype of the data resolve."""
         rounding = torch.finfo(data.dtype).eps * math.sqrt(len(data.y)) * self.largest_variance(data)
-        return RESOLVED * rounding <= float(self.deviation(data).detach().square().min())
+        return math.sqrt(RESOLVED * rounding)
 
     def drawing(
         self, samples: int, features: int, generator: torch.Generator | None

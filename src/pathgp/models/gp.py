@@ -254,6 +254,9 @@ class GP(Model):
         with torch.no_grad():
             return float(self.kernel.diag(data.X).max())
 
+    def covariance(self, data: Observations, rows: Tensor) -> Tensor:
+        return self.kernel(data.X[rows].to(torch.float64))
+
     def kernels_and_inputs(self, data: Observations) -> list[tuple[Kernel, Tensor]]:
         return [(self.kernel, data.X)]
 

@@ -78,15 +78,19 @@ class GridObservations:
     @property
     def given(self) -> Tensor:
         """The inputs of the observed cells (n, d_1 + ... + d_k) in the caller's units, for mean functions."""
-        return self._at_cells(self.originals)
+        return self._at_cells(self.originals, self.cells)
 
     @property
     def inputs(self) -> Tensor:
         """The same, standardised."""
-        return self._at_cells(self.factors)
+        return self._at_cells(self.factors, self.cells)
 
-    def _at_cells(self, factors: list[Tensor]) -> Tensor:
-        places = unravelled(self.cells, self.observed.shape)
+    def inputs_of(self, rows: Tensor) -> Tensor:
+        """The standardised inputs of some of the observed cells."""
+        return self._at_cells(self.factors, self.cells[rows])
+
+    def _at_cells(self, factors: list[Tensor], cells: Tensor) -> Tensor:
+        places = unravelled(cells, self.observed.shape)
         return torch.cat([F[place] for F, place in zip(factors, places, strict=True)], 1)
 
     def targets(self, mean: Tensor) -> Tensor:

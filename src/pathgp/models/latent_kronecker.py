@@ -212,6 +212,9 @@ class LatentKroneckerGP(Model):
     def largest_variance(self, data: GridObservations) -> float:
         return float(prior_variance(self.sides, data.factors).max())
 
+    def covariance(self, data: GridObservations, rows: Tensor) -> Tensor:
+        return self.product(data.widths)(data.inputs_of(rows).to(torch.float64))
+
     def kernels_and_inputs(self, data: GridObservations) -> list[tuple[Kernel, Tensor]]:
         return list(zip(self.sides, data.factors, strict=True))
 
