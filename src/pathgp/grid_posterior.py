@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pathgp.conditioning import Settings, Solve, System, solve_system, warn_unless_converged
 from pathgp.exact import ExactCovariance
-from pathgp.inputs import Array, Matrix, read_matrix, read_side, whole_number
+from pathgp.inputs import Array, read_matrix, read_side, whole_number
 from pathgp.learning.evidence import Evidence, log_density
 from pathgp.models.grid import GridObservations, GridPrior, cells, extended_root, prior_variance
 from pathgp.operators.kronecker import along_sides, scattered
@@ -87,8 +87,8 @@ class GridPosterior:
         system = model.system(data, prior, draws)
         H = model.operator(data, how.settings)
         weights, report = solve_system(H, model.largest_variance(data), data.columns, system, how)
-        scaling, dtype = data.scaling, data.originals[0].dtype
-        report = report.in_units(float(scaling.target_scale), scaling.rounding(system.targets[:, 0], dtype))
+        scaling = data.scaling
+        report = report.in_units(float(scaling.target_scale), scaling.rounding(system.targets[:, 0]))
         return cls(model, data, system, prior, weights, how.settings, report)
 
     @property
@@ -124,7 +124,7 @@ class GridPosterior:
         """
         sides, give = self._read(inputs)
         found = self._exact.covariance(cells(self._used(sides)))
-        return give(self._data.scaling.restore_variance(found).to(self._data.dtype))
+        return give(self._data.scaling.restore_variance(found))
 
     def sample(self, *inputs: Array | None, num: int | None = None, generator: torch.Generator | None = None) -> Array:
         """Exact joint draws (num, g_1, ..., g_k) at a grid of inputs, at most as many as were solved for.
@@ -161,7 +161,8 @@ class GridPosterior:
         """
         read = read_matrix(points, "points", columns=self._data.columns, like=self._data.originals[0])
         given = list(read.X.split(self._data.widths, 1))
-        scaled = [scaling.inputs(G) for scaling, G in zip(self._data.scalings, given, strict=True)]
+        dtype = self._data.dtype
+        scaled = [scaling.inputs(G, dtype) for scaling, G in zip(self._data.scalings, given, strict=True)]
         crosses = [k(G, F) for k, G, F in zip(self.model.sides, scaled, self._data.factors, strict=True)]
         both = _row_by_row(crosses, self._scattered(self._weights))
         roots = [extended_root(k, F, G) for k, F, G in zip(self.model.sides, self._data.factors, scaled, strict=True)]
@@ -169,12 +170,12 @@ class GridPosterior:
         variances = torch.stack([k.diag(G) for k, G in zip(self.model.sides, scaled, strict=True)]).prod(0)
         h = both[:, 1:]
         variance = variance_from_moments((f - h).square().mean(1), h.square().mean(1), variances)
-        shift = self.model.mean_at(read.X)
+        mean = self.model.mean_at(read.X.to(dtype), exact=True)
         restore = self._data.scaling.restore
         return Predictions(
-            read.give(restore(both[:, 0]) + shift),
+            read.give(restore(both[:, 0], mean)),
             read.give(self._data.scaling.restore_variance(variance)),
-            read.give(restore((both[:, :1] + f - h).T) + shift),
+            read.give(restore((both[:, :1] + f - h).T, mean)),
         )
 
     def log_marginal_likelihood(self, probes: int = 32, generator: torch.Generator | None = None) -> Evidence:
@@ -271,8 +272,9 @@ class GridPosterior:
                 sides.append(None)
                 continue
             is_numpy = not isinstance(G, Tensor)
-            sides.append(scaling.inputs(read_side(G, f"inputs {i}", F, columns=F.shape[1]).X.to(self._data.dtype)))
-        return sides, Matrix(originals[0], is_numpy, originals[0].dtype).give
+            read = read_side(G, f"inputs {i}", F, columns=F.shape[1])
+            sides.append(scaling.inputs(read.X, self._data.dtype))
+        return sides, lambda result: result.detach().cpu().numpy() if is_numpy else result
 
     def _used(self, sides: Sequence[Tensor | None]) -> list[Tensor]:
         return [F if G is None else G for G, F in zip(sides, self._data.factors, strict=True)]
@@ -313,14 +315,14 @@ class GridPosterior:
 
     def _restored(self, values: Tensor, sides: Sequence[Tensor | None]) -> Tensor:
         """Function values in the units of y; the mean of a function is evaluated at every cell."""
-        restored = self._data.scaling.restore(values)
+        restore = self._data.scaling.restore
         if not callable(self.model.mean):
-            return restored + self.model.mean
+            return restore(values, self.model.mean)
         given = [
-            F if G is None else G * scaling.scale.to(G) + scaling.shift.to(G)
+            F.to(self._data.dtype) if G is None else scaling.original_inputs(G)
             for G, F, scaling in zip(sides, self._data.originals, self._data.scalings, strict=True)
         ]
-        return restored + self.model.mean_at(cells(given)).view([len(G) for G in given])
+        return restore(values, self.model.mean_at(cells(given), exact=True).view([len(G) for G in given]))
 
     @cached_property
     def _exact(self) -> ExactCovariance:

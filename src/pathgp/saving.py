@@ -84,7 +84,6 @@ def save(
         content["data"] = described(grid if data else replace(grid, y=torch.full_like(grid.y, torch.nan)))
     else:
         content["scaling"] = described(posterior._scaling)
-        content["dtype"] = str(posterior._dtype).removeprefix("torch.")
     files.write(path, content)
 
 
@@ -186,8 +185,7 @@ def _restored(content: dict[str, Any], device: torch.device) -> Posterior | Grid
         return GridPosterior(model, data, system, prior, weights, settings, report)
     scaling = built(content["scaling"], device)
     _check_kinds([(scaling, Standardisation)])
-    dtype = getattr(torch, content["dtype"]) if "dtype" in content else None
-    return Posterior(model, scaling, system, prior, weights, settings, report, dtype)
+    return Posterior(model, scaling, system, prior, weights, settings, report)
 
 
 def _check_plain(value: Any, place: str) -> None:

@@ -349,7 +349,7 @@ class Fit:
             positive.project()
         if self._free_noise:
             least = self._least_noise()
-            if float(noise.value) < least and self._promote():
+            if float(noise.value.detach()) < least and self._promote():
                 least = self._least_noise()
             noise.bounds = (least, math.inf)
             noise.project()

@@ -16,6 +16,7 @@ from pathgp.inputs import real_number, whole_number
 from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import LogNormal, Positive, PositiveValue
 from pathgp.learning.hyperparameters import constrain, values
+from pathgp.means import Constant
 from pathgp.operators import Operator
 from pathgp.pathwise import PriorPaths
 from pathgp.randomness import as_generator
@@ -165,6 +166,11 @@ class Model(nn.Module):
     def working_copy(self, device: torch.device) -> Self:
         """A copy on a device, without the posterior of an earlier fit."""
         return copy.deepcopy(self, {id(self._posterior): None}).to(device)
+
+    @property
+    def mean_sees_inputs(self) -> bool:
+        """Whether the prior mean may depend on the inputs."""
+        return callable(self.mean) and not isinstance(self.mean, Constant)
 
     def mean_at(self, X: Tensor, exact: bool = False) -> Tensor:
         """The prior mean at X (m, d): (m,), or a scalar when it is constant; ``exact``: float64 whatever X is."""

@@ -35,7 +35,8 @@ _NOTHING = 1e-7
 class GridObservations:
     """Observed cells of a grid.
 
-    factors: the inputs of every side (p_i, d_i), standardised.  originals: the same in the caller's units.
+    factors: the inputs of every side (p_i, d_i), standardised, in the dtype of the computations.  originals: the same
+    in the caller's units, with all their digits.
     observed: (p_1, ..., p_k), boolean.  y: (n,) the observed values row by row, float64, in the caller's units.
     known: known standard deviations of the noise (n,) in the model's units, or None.
     scalings: one per side; the first also holds that of the targets.  is_numpy: whether the caller works in NumPy.
@@ -78,7 +79,7 @@ class GridObservations:
     @property
     def given(self) -> Tensor:
         """The inputs of the observed cells (n, d_1 + ... + d_k) in the caller's units, for mean functions."""
-        return self._at_cells(self.originals, self.cells)
+        return self._at_cells([F.to(self.dtype) for F in self.originals], self.cells)
 
     @property
     def inputs(self) -> Tensor:
@@ -98,9 +99,9 @@ class GridObservations:
         return self.scaling.targets(self.y - mean).to(self.dtype)
 
     def to(self, dtype: torch.dtype) -> GridObservations:
-        """The same data to be worked on in another dtype; results keep that of ``originals``."""
+        """The same data in another dtype of the computations; that of results stays."""
         pairs = zip(self.scalings, self.originals, strict=True)
-        return replace(self, factors=[scaling.inputs(F.to(dtype)) for scaling, F in pairs])
+        return replace(self, factors=[scaling.inputs(F, dtype) for scaling, F in pairs])
 
     def fingerprint(self) -> str:
         """A digest of the numbers: equal for equal data only."""
@@ -191,7 +192,7 @@ def require_roots(data: GridObservations, budget: int) -> None:
 
 
 def cells(sides: Sequence[Tensor]) -> Tensor:
-    """The inputs of all cells of a grid, row by row: (g_1 ... g_k, d_1 + ... + d_k)."""
+    """The inputs of all cells of a grid, row by row: (g_1 ... g_k, d_1 + ... + d_k), float64 where one side is."""
     shape = torch.Size([len(G) for G in sides])
     places = unravelled(torch.arange(shape.numel(), device=sides[0].device), shape)
     return torch.cat([G[place] for G, place in zip(sides, places, strict=True)], 1)
