@@ -12,7 +12,7 @@ from pathgp.compiled import missing
 from pathgp.kernels import Kernel
 from pathgp.operators.fused.engine import Engine, check_room
 from pathgp.operators.fused.expression import Expression
-from pathgp.operators.fused.points import Extent, Frame, Points, half_width
+from pathgp.operators.fused.points import Extent, Frame, Points, half_width, middle
 from pathgp.operators.fused.structure import HELD_LEVELS, Leaf, Structure
 from pathgp.operators.groups import share
 from pathgp.operators.streamed import Streamed
@@ -41,7 +41,7 @@ class Fused(Streamed):
         super().__init__(kernel, X, memory, member)
         self.own = share(len(X), *member)
         self.expression = Expression.read(kernel, X.shape[1])
-        self.centre = X.to(torch.float64).mean(0)
+        self.centre = middle(X.to(torch.float64))
         with torch.no_grad():
             prepared = self.expression.points(X, self.centre)
             self.extent = Extent.of(self.expression, prepared)
@@ -142,7 +142,7 @@ def _check_room(expression: Expression, *sets: Tensor) -> None:
     leaf = Leaf("", "triple", 0, 0, 0, 0, -1, HELD_LEVELS if len(widths) < len(columns) else 0)
     with suppress(ValueError):
         return check_room(Structure((), (leaf,), sum(widths), 0), last.device)
-    centre = last.to(torch.float64).mean(0)
+    centre = middle(last.to(torch.float64))
     extent = Extent.of(expression, *(expression.points(X, centre) for X in sets))
     for exact in (False, True):
         check_room(Frame.around(extent, exact=exact).structure, last.device)

@@ -16,9 +16,11 @@ from pathgp.operators.fused.structure import LEVELS, Leaf, Structure
 BLOCK = 128
 # Up to so many dimensions differences cost no more than tensor-core products.
 _FEW = 4
+# Points whose median is the centre of all.
+_MIDDLE = 2048
 # Half-precision integers are exact up to here.
 _INTEGERS = 2048.0
-# In prepared units: up to which radius points in two and in three parts are as good as float32.
+# In prepared units: up to which radius points in float32, or in two and in three parts, are as good as float32 results.
 _SPLIT_RADIUS = 32.0
 _TRIPLE_RADIUS = 2048.0
 # The relative error of products that coarse points may cause, and |k'| / k at most where k > 1e-3, in prepared units:
@@ -38,7 +40,8 @@ _FLOOR = 2.0**-21
 class Points:
     """n points of all leaves, padded with zeros to ``padded`` rows.
 
-    fine: (columns, padded), float32, the points of leaves in differences.  high, low, last: (padded, width), half
+    fine: (columns, padded), float32, the points of leaves in differences; for double the high parts of all columns, then
+    the low ones.  high, low, last: (padded, width), half
     precision; ``last`` has no columns unless some leaf is in three parts.  bits: (padded, levels), int8, whether a
     count reaches a level.  norms: float32, rows of every leaf: |high|^2 and what each further part adds to it; or the
     sum of the counts.
@@ -94,7 +97,7 @@ class Extent:
                 radii.append(centres[-1].sum())
                 spreads.append(radii[-1])
                 continue
-            centre = torch.zeros_like(parts[-1][0]) if kind == "linear" else parts[-1].mean(0)
+            centre = torch.zeros_like(parts[-1][0]) if kind == "linear" else middle(parts[-1])
             lengths = torch.cat([(part - centre).norm(dim=1) for part in parts])
             centres.append(centre)
             radii.append(lengths.max())
@@ -143,10 +146,11 @@ class Frame:
             coarse = precision == "low" and _coarse_error(expression, kind, unit) <= _COARSE_ERROR
             form = _form(kind, columns, radius, coarse, far)
             padded = half_width(columns)
-            leaf = Leaf(kind, form, columns, padded, fine if form == "differences" else width, norm, shape, 0)
+            by_differences = form in ("differences", "double")
+            leaf = Leaf(kind, form, columns, padded, fine if by_differences else width, norm, shape, 0)
             leaves.append(leaf)
-            if form == "differences":
-                fine += columns
+            if by_differences:
+                fine += leaf.fine_parts * columns
             else:
                 width, norm = width + padded, norm + leaf.parts
             units.append(unit)
@@ -176,8 +180,10 @@ class Frame:
                 norms.append(points.sum(1))
                 continue
             centred = points.detach() - centre
-            if leaf.form == "differences":
+            if leaf.fine_parts:
                 fine.append(centred.T.to(torch.float32))
+                if leaf.form == "double":
+                    fine.append((centred.T - fine[-1]).to(torch.float32))
                 continue
             place = slice(leaf.offset, leaf.offset + leaf.columns)
             coarse = (centred / unit).round_().mul_(unit)
@@ -207,6 +213,11 @@ class Frame:
         )
 
 
+def middle(points: Tensor) -> Tensor:
+    """The median of every column (c,), of some thousand points: a few that lie far out do not move it."""
+    return points.detach()[:: max(1, len(points) // _MIDDLE)].median(0).values
+
+
 def half_width(columns: int) -> int:
     """Columns of half-precision points with zeros behind, as tensor cores want them."""
     return max(16, 1 << (columns - 1).bit_length())
@@ -214,15 +225,16 @@ def half_width(columns: int) -> int:
 
 def _form(kind: str, columns: int, radius: float, coarse: bool, far: bool) -> str:
     # The square root of Matern-1/2 magnifies the errors of small distances without a bound.
+    by_differences = "differences" if radius <= _SPLIT_RADIUS or kind == "linear" else "double"
     if columns <= _FEW or kind == "matern12":
-        return "differences"
+        return by_differences
     if kind == "linear":
-        return "split" if radius < 2.0**14 else "differences"
+        return "split" if radius < 2.0**14 else by_differences
     if coarse:
         return "coarse"
     if radius <= _SPLIT_RADIUS:
         return "split"
-    return "differences" if far else "triple"
+    return by_differences if far else "triple"
 
 
 def _coarse_error(expression: Expression, kind: str, unit: float) -> float:
