@@ -27,6 +27,10 @@ _TRIPLE_RADIUS = 2048.0
 # below, k weighs little beside the diagonal, which is free of errors.
 _COARSE_ERROR = 4e-3
 _DECAYS = {"squared_exponential": 4.38, "matern32": 0.625, "matern52": 0.582, "rational_quadratic": 3.72}
+# For a linear kernel the farthest point sets the scale of all values: up to so many times the median length the tensor
+# cores, and products at all, keep the digits of the other points.
+_LINEAR_SPLIT = 64.0
+_LINEAR_RATIO = 2048.0
 # A gradient is a difference of sums, whose errors grow with the square of the radius, of most points: a few that lie
 # far out have no neighbours to sum over.
 _GRADIENT_SPREAD = 40.0
@@ -76,7 +80,7 @@ class Extent:
     """Where sets of prepared points lie and what the hyperparameters are, read from the device in one go.
 
     centres: of the last set, for every leaf.  radii: of all sets about them.  spreads: the fourth root of the mean
-    fourth power of the distances from them.  For counts instead the largest of every column in the last set, and their
+    fourth power of the distances from them; for linear leaves the median length of points that are not zero.  For counts instead the largest of every column in the last set, and their
     sum.  numbers: of the tree.
     """
 
@@ -101,7 +105,10 @@ class Extent:
             lengths = torch.cat([(part - centre).norm(dim=1) for part in parts])
             centres.append(centre)
             radii.append(lengths.max())
-            spreads.append(lengths.pow(4).mean().pow(0.25))
+            if kind == "linear":
+                spreads.append(lengths.where(lengths > 0.0, torch.nan).nanmedian().nan_to_num(1.0))
+            else:
+                spreads.append(lengths.pow(4).mean().pow(0.25))
         numbers = [number.to(centres[0]) for number in (*expression.numbers(), expression.coefficient())]
         found = torch.stack([*radii, *spreads, *numbers]).tolist()
         leaves = len(centres)
@@ -125,7 +132,9 @@ class Frame:
 
     @classmethod
     def around(cls, extent: Extent, precision: str = "high", exact: bool = False) -> Frame:
-        """The frame that holds sets of prepared points. ``exact``: for entries and gradients."""
+        """The frame that holds sets of prepared points; ValueError where none does. ``exact``: for entries and
+        gradients.
+        """
         expression = extent.expression
         leaves: list[Leaf] = []
         units, floors, largest = [], [], []
@@ -142,6 +151,13 @@ class Frame:
                 continue
             columns = len(centre)
             far = radius > _TRIPLE_RADIUS or (exact and spread > _GRADIENT_SPREAD)
+            if kind == "linear":
+                far = radius > _LINEAR_SPLIT * spread
+                if radius > _LINEAR_RATIO * spread:
+                    raise ValueError(
+                        f"one input of a Linear kernel is {radius / spread:.0f} times larger than most: fused products "
+                        "would lose the digits of the others"
+                    )
             unit = 2.0 ** max(-12, math.ceil(math.log2(max(radius, 1e-30) / _INTEGERS)))
             coarse = precision == "low" and _coarse_error(expression, kind, unit) <= _COARSE_ERROR
             form = _form(kind, columns, radius, coarse, far)
@@ -229,7 +245,7 @@ def _form(kind: str, columns: int, radius: float, coarse: bool, far: bool) -> st
     if columns <= _FEW or kind == "matern12":
         return by_differences
     if kind == "linear":
-        return "split" if radius < 2.0**14 else by_differences
+        return "split" if radius < 2.0**14 and not far else by_differences
     if coarse:
         return "coarse"
     if radius <= _SPLIT_RADIUS:
