@@ -85,7 +85,7 @@ def _wide_columns(X: Tensor, Z: Tensor, widest: float) -> list[int]:
 class _SquaredDistance(torch.autograd.Function):
     """D_ij with a closed-form gradient.
 
-    With the incoming gradient A (n, m), in narrow columns dX = 2 (diag(A 1) X - A Z) and dZ = 2 (diag(A^T 1) Z - A^T X),
+    With the incoming gradient A (n, m), in narrow columns dX = 2 (diag(A 1) X - A Z), dZ = 2 (diag(A^T 1) Z - A^T X),
     accumulated in float64 because both terms are large and nearly cancel when the length scale is small; in wide
     columns by `pull_differences`.
     """

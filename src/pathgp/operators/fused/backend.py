@@ -17,7 +17,6 @@ from pathgp.operators.fused.structure import HELD_LEVELS, Leaf, Structure
 from pathgp.operators.groups import share
 from pathgp.operators.streamed import Streamed
 
-
 # In prepared units: up to which radius gradients in the hyperparameters are as good as 1e-3.
 _GRADIENT_RADIUS = 4096.0
 

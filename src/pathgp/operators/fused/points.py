@@ -44,11 +44,10 @@ _FLOOR = 2.0**-21
 class Points:
     """n points of all leaves, padded with zeros to ``padded`` rows.
 
-    fine: (columns, padded), float32, the points of leaves in differences; for double the high parts of all columns, then
-    the low ones.  high, low, last: (padded, width), half
-    precision; ``last`` has no columns unless some leaf is in three parts.  bits: (padded, levels), int8, whether a
-    count reaches a level.  norms: float32, rows of every leaf: |high|^2 and what each further part adds to it; or the
-    sum of the counts.
+    fine: (columns, padded), float32, the points of leaves in differences; of double ones the high parts of all columns,
+    then the low parts.  high, low, last: (padded, width), half precision; ``last`` has no columns unless some leaf is in
+    three parts.  bits: (padded, levels), int8, whether a count reaches a level.  norms: float32, rows of every leaf:
+    |high|^2 and what each further part adds to it; or the sum of the counts.
     """
 
     n: int
@@ -80,8 +79,8 @@ class Extent:
     """Where sets of prepared points lie and what the hyperparameters are, read from the device in one go.
 
     centres: of the last set, for every leaf.  radii: of all sets about them.  spreads: the fourth root of the mean
-    fourth power of the distances from them; for linear leaves the median length of points that are not zero.  For counts instead the largest of every column in the last set, and their
-    sum.  numbers: of the tree.
+    fourth power of the distances from them; for linear leaves the median length of points that are not zero.  For
+    counts instead the largest of every column in the last set, and their sum.  numbers: of the tree.
     """
 
     expression: Expression

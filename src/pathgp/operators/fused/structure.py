@@ -15,8 +15,8 @@ class Leaf(NamedTuple):
     """kind: the profile.  form: as above.  columns: of the prepared points; 0 for levels.
 
     width: columns padded to a power of two.  offset: the first column, of the float32 points for differences and
-    double, of the half-precision points or of the bits otherwise.  norm: the row of |high|^2, or of the sums of counts.  shape: the
-    place of its shape parameter, or -1.  levels: bits of counts, with zeros behind.
+    double, of the half-precision points or of the bits otherwise.  norm: the row of |high|^2, or of the sums of counts.
+    shape: the place of its shape parameter, or -1.  levels: bits of counts, with zeros behind.
     """
 
     kind: str
