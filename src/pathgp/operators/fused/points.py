@@ -45,7 +45,7 @@ class Points:
     """n points of all leaves, padded with zeros to ``padded`` rows.
 
     fine: (columns, padded), float32, the points of leaves in differences; of double ones the high parts of all columns,
-    then the low parts.  high, low, last: (padded, width), half precision; ``last`` has no columns unless some leaf is in
+    then the low parts.  high, low, last: (padded, width), half precision; ``last`` has no columns unless a leaf is in
     three parts.  bits: (padded, levels), int8, whether a count reaches a level.  norms: float32, rows of every leaf:
     |high|^2 and what each further part adds to it; or the sum of the counts.
     """
