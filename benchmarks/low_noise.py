@@ -5,7 +5,8 @@
 
 Doors: `GP.fit(initialise="data")` with ``standardise=True``, `GPRegressor`, `pathgp fit` and `xarray.fill`, everything
 else by default; the first three have a Matern-5/2 kernel with a length scale per column. Tables are learned from by the
-first three, fields by the last. 500 points are held out. ``--sets``: words that the name of a set must contain one of.
+first three, fields by the last. 500 rows are held out; of fields about a quarter of the cells. ``--sets``: words of
+which the name of a set must contain one.
 
 A fit is ok unless
 
@@ -62,8 +63,8 @@ ROWS = {
     "friedman": ((500, 1200), (1200, 300), (300, 2000), (1000, 600), (5000, 400), (1500, 800)),
     "rough": ((400, 800), (200, 1200), (1500, 300), (1200, 500), (600, 1000), (2000, 200)),
 }
-QUICK = ("smooth-0e+00-200", "smooth-0e+00-1200", "matern-1e-03-2000", "friedman-1e-05-1200", "rough-1e-05-1200")
-QUICK += ("field-smooth-1e-04", "field-rough-0e+00")
+QUICK = ("smooth-0e+00-200", "smooth-0e+00-1200", "matern-1e-05-1200", "friedman-1e-05-1200", "rough-1e-05-1200")
+QUICK += ("field-smooth-0e+00", "field-matern-1e-04", "field-rough-1e-05")
 HELD_OUT, EXACT_ROWS, DENSE_ROWS = 500, 1500, 5000
 MARGIN, LEAST_COVERAGE = 0.01, 0.85
 PROBLEMS = ("failed", "below start", "below Adam", "not converged", "coverage")
@@ -147,7 +148,7 @@ def sets(all_rows: bool) -> Iterator[tuple[str, int, Callable[[], TableSet | Fie
     for generator in ROWS:
         for i, noise in enumerate(NOISES):
             dtype = (np.float64, np.float32)[i % 2]
-            sizes = ((20, 15), (40, 30), (60, 55))[(i + len(generator)) % 3]
+            sizes = ((20, 15), (40, 30), (45, 42))[(i + len(generator)) % 3]
             name = f"field-{generator}-{noise:.0e}-{sizes[0]}x{sizes[1]}-{np.dtype(dtype).name}"
             seed += 1
 
