@@ -155,10 +155,10 @@ def root(kernel: Kernel, F: Tensor) -> Tensor:
     """L with L L^T = K(F, F), float64.
 
     A Cholesky factor follows the hyperparameters smoothly. Smooth kernels are singular up to rounding; the jitter that
-    lets the factorisation succeed is 1e-8 of the variance or a little more, far below what any draw can show.
+    lets the factorisation succeed is some 1e-14 of the variance: draws must not have more noise than the data.
     """
     with torch.no_grad():
-        return factorise(kernel(F.to(torch.float64)))[0]
+        return factorise(kernel(F.to(torch.float64)), least=1e-15)[0]
 
 
 def extended_root(kernel: Kernel, F: Tensor, G: Tensor | None) -> tuple[Tensor, int]:
