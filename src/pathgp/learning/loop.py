@@ -26,6 +26,7 @@ from tqdm.auto import tqdm
 
 from pathgp.conditioning import Settings
 from pathgp.kernels.parameters import short
+from pathgp.learning.bounds import set_default_bounds
 from pathgp.learning.checkpoint import Checkpoint, at_sigterm, leave
 from pathgp.learning.estimators import Estimate, Exact, Iterative, State
 from pathgp.learning.guard import Guard
@@ -99,7 +100,8 @@ class Fit:
     def __post_init__(self) -> None:
         self._described = description(self.model)
         self._free_noise = self.model._noise.bounds is None and self.model._noise.raw.requires_grad
-        self._spread = float(self.data.targets(self.data.y.mean()).to(torch.float64).std(correction=0))
+        self._spread = float(self.data.targets(self.data.y.mean()).to(torch.float64).std(correction=0)) or 1.0
+        self._bounded = set_default_bounds(self.model, self.data, self._spread)
         # A mean is in the units of y: its steps are measured by the standard deviation of y.
         unit = max(float(self.data.y.std(correction=0)), torch.finfo(torch.float64).tiny)
         mean = self.model.mean.parameters() if isinstance(self.model.mean, torch.nn.Module) else ()
@@ -208,26 +210,29 @@ class Fit:
         assert self._previous is not None
         start = self._previous[0]
         self.coordinates.move(start + 0.25 * (self.coordinates.position() - start))
+        self._project()
         self.optimiser.retreat()
 
-    def _check(self) -> None:
-        """Refuse hyperparameters at which some of the rows are far less likely than before."""
+    def _check(self) -> float:
+        """The likelihood of some of the rows; hyperparameters at which it is far less than before are refused."""
         if self._guard is None:
-            return
+            return 0.0
         guard, model = self._guard, self.model
         value = self.plan.settings.first(lambda: guard.value(model, self.data))
         if not guard.accepts(value):
             fall = guard.best - value
             raise NumericalFailure(f"the log likelihood of {len(guard.rows)} rows fell by {fall:.2g} a row")
-        guard.enter(value, self.evaluated_at)
+        return value
 
     def _move(self, rows: int, began: float) -> None:
         """Estimate the gradient, enter the step into the history, and let the optimiser move."""
         model, plan = self.model, self.plan
-        self._check()
+        likelihood = self._check()
         estimate = plan.estimator.evaluate(model, self.data, self.state, plan.settings, self.generator)
         if estimate.solution is not None and estimate.solution.status in (Status.STALLED, Status.DIVERGED):
             raise NumericalFailure(f"the solver ended {estimate.solution.status.name}")
+        if self._guard is not None:
+            self._guard.enter(likelihood, self.evaluated_at)
         prior = log_prior(model)
         for parameter in self.coordinates.parameters:
             parameter.grad = None
@@ -248,6 +253,8 @@ class Fit:
         objective are known, the best one.
         """
         self.state.look_at(None, len(self.data.y))
+        for positive in self._bounded:
+            positive.bounds = None
         if self._best is not None:
             self.model.load_state_dict(self._best[1])
         elif isinstance(self.optimiser, LBFGS) and self.history:
