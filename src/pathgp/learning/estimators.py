@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 class State:
     """What a fit carries from one step to the next; serves warm starts, the posterior and checkpoints alike.
 
-    prior: frozen draws of prior functions, which follow the hyperparameters (pathwise).
+    prior: frozen draws of prior functions, which follow the hyperparameters (pathwise); more are drawn where a periodic
+        kernel needs more harmonics.
     draws: (n, s) standard normal: the paths' noise (pathwise), or the probes (standard).
     rows: which rows of the data the current stage looks at; None for all n.
     solutions: (len(rows), 1 + s), of the previous step.
@@ -139,6 +140,8 @@ class Iterative:
     ) -> Estimate:
         if not self.warm_start:
             self.draw(model, data, state, generator)
+        elif state.prior is not None:
+            state.prior = state.prior.follow(generator)
         system = self.system(model, data, state)
         data = state.seen(data)
         H = state.operator = model.operator(data, settings, state.operator)

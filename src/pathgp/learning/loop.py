@@ -31,7 +31,6 @@ from pathgp.learning.estimators import Estimate, Exact, Iterative, State
 from pathgp.learning.hyperparameters import Coordinates, description, log_prior, values
 from pathgp.learning.optimisers import LBFGS, Optimiser, make
 from pathgp.learning.report import NO_SOLVE, Step
-from pathgp.operators import RankLost
 from pathgp.randomness import permutation
 from pathgp.solvers.base import NumericalFailure
 
@@ -94,6 +93,7 @@ class Fit:
 
     def __post_init__(self) -> None:
         self._described = description(self.model)
+        self._mean_values = _mean_values(self.model, self.data)
         self._free_noise = self.model._noise.bounds is None and self.model._noise.raw.requires_grad
         self._spread = float(self.data.targets(self.data.y.mean()).to(torch.float64).std(correction=0))
         # A mean is in the units of y: its steps are measured by the standard deviation of y.
@@ -142,13 +142,13 @@ class Fit:
                 if checkpoint is not None:
                     # All wait for it, so that it is there whoever is lost in what follows.
                     self.plan.settings.first(lambda: self._save(checkpoint, self._pack()))
-            except (KeyboardInterrupt, RankLost, SystemExit) as error:
+            except BaseException as error:
                 # Back to the end of the last whole step. Every rank writes: the first may be the one that is lost.
                 # A SIGTERM that comes now would end the writing.
                 with at_sigterm(signal.SIG_IGN):
                     self._unpack(saved)
                     try:
-                        if checkpoint is not None:
+                        if checkpoint is not None and (self.history or not isinstance(error, Exception)):
                             self._save(checkpoint, saved)
                     except OSError as problem:
                         error.add_note(f"the checkpoint could not be written: {problem}")
@@ -158,7 +158,7 @@ class Fit:
     def resume(self, checkpoint: Checkpoint) -> bool:
         """Go on from the file, where there is one."""
         # The file may be out of reach of the other ranks.
-        content = self.plan.settings.first(lambda: checkpoint.read(self.facts))
+        content = self.plan.settings.first(lambda: checkpoint.read(self.facts, self._mean_values))
         if content is None:
             return False
         self._unpack(content)
@@ -177,7 +177,7 @@ class Fit:
         elif self._stage + 1 < len(plan.stages) and (self._stage_is_over() or self._settled()):
             self._enter(self._stage + 1)
         rows = plan.stages[self._stage].rows
-        before, solutions = self.evaluated_at, self.state.solutions
+        before, solutions, prior = self.evaluated_at, self.state.solutions, self.state.prior
         self.evaluated_at = copy.deepcopy(model.state_dict())
         try:
             self._move(rows, began)
@@ -185,7 +185,7 @@ class Fit:
             if not self.history:
                 raise
             model.load_state_dict(before)
-            self.evaluated_at, self.state.solutions = before, solutions
+            self.evaluated_at, self.state.solutions, self.state.prior = before, solutions, prior
             self.stopped = f"{failure}; the step before was kept"
             return
         if self._stage + 1 == len(plan.stages):
@@ -193,8 +193,11 @@ class Fit:
 
     def _move(self, rows: int, began: float) -> None:
         """Estimate the gradient, enter the step into the history, and let the optimiser move."""
-        model, plan = self.model, self.plan
+        model, plan, draws = self.model, self.plan, self.state.prior
         estimate = plan.estimator.evaluate(model, self.data, self.state, plan.settings, self.generator)
+        if self.state.prior is not draws and isinstance(self.optimiser, LBFGS):
+            # Other draws make another objective.
+            self.optimiser.restart()
         prior = log_prior(model)
         for parameter in self.coordinates.parameters:
             parameter.grad = None
@@ -309,7 +312,7 @@ class Fit:
             positive.project()
 
     def _save(self, checkpoint: Checkpoint, content: dict[str, Any]) -> None:
-        checkpoint.write({"facts": self.facts, **content}, content["step"])
+        checkpoint.write({"facts": self.facts, "mean": self._mean_values, **content}, content["step"])
 
     def _pack(self) -> dict[str, Any]:
         """Everything that the next step depends on, in tensors and plain types."""
@@ -351,6 +354,18 @@ class Fit:
         self._previous, self._best = content["previous"], content["best"]
         self.history = [Step(**step) for step in content["history"]]
         self.stopped, self.seed = content["stopped"], content["seed"]
+
+
+def _mean_values(model: Model, data: Any) -> torch.Tensor:
+    """The mean function at the data, on the CPU; its learned parameters count up from 0.1 to 1."""
+    mean = copy.deepcopy(model.mean)
+    with torch.no_grad():
+        if isinstance(mean, torch.nn.Module):
+            for p in mean.parameters():
+                if p.requires_grad:
+                    p.copy_(torch.linspace(0.1, 1.0, p.numel(), dtype=p.dtype).view_as(p))
+        values = mean(data.given) if callable(mean) else torch.tensor([mean], dtype=torch.float64)
+    return values.detach().cpu()
 
 
 def _shown(model: Model) -> str:
