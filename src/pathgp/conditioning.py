@@ -27,7 +27,7 @@ from pathgp.pathwise import PriorPaths
 from pathgp.randomness import as_generator
 from pathgp.report import ConditionReport, ConvergenceWarning
 from pathgp.solvers import Solution, Solver, as_solver
-from pathgp.solvers.base import Callback, NumericalFailure
+from pathgp.solvers.base import Callback, NumericalFailure, column_norms
 
 T = TypeVar("T")
 
@@ -201,9 +201,9 @@ def solve_system(
     ``largest``: the largest prior variance at the data.  ``columns``: of the inputs.
     """
     settings = how.settings
-    size = float(torch.linalg.vector_norm(system.targets[:, 0]))
-    if not math.isfinite(size):
-        raise ValueError(f"the sum of squares of y is beyond the range of {H.dtype}: rescale y")
+    size = float(column_norms(system.targets[:, 0]))
+    if not size <= torch.finfo(H.dtype).max:
+        raise ValueError(f"the norm of y is beyond the range of {H.dtype}: rescale y")
     solution = settings.solve(H, system, how.generator, how.x0, how.callback)
     residual = float(solution.residual[0]) * size
     report = ConditionReport(
