@@ -140,8 +140,6 @@ class Iterative:
     ) -> Estimate:
         if not self.warm_start:
             self.draw(model, data, state, generator)
-        elif state.prior is not None:
-            state.prior = state.prior.follow(generator)
         system = self.system(model, data, state)
         data = state.seen(data)
         H = state.operator = model.operator(data, settings, state.operator)

@@ -193,18 +193,20 @@ class Fit:
 
     def _move(self, rows: int, began: float) -> None:
         """Estimate the gradient, enter the step into the history, and let the optimiser move."""
-        model, plan, draws = self.model, self.plan, self.state.prior
+        model, plan, prior = self.model, self.plan, self.state.prior
+        if prior is not None:
+            self.state.prior = prior.follow(self.generator)
+            if self.state.prior is not prior and isinstance(self.optimiser, LBFGS):
+                # Other draws make another objective.
+                self.optimiser.restart()
         estimate = plan.estimator.evaluate(model, self.data, self.state, plan.settings, self.generator)
-        if self.state.prior is not draws and isinstance(self.optimiser, LBFGS):
-            # Other draws make another objective.
-            self.optimiser.restart()
-        prior = log_prior(model)
+        density = log_prior(model)
         for parameter in self.coordinates.parameters:
             parameter.grad = None
         # Per row, so that the stages have objectives of one size.
-        objective = estimate.objective / rows + prior.to(estimate.objective.device) / len(self.data.y)
+        objective = estimate.objective / rows + density.to(estimate.objective.device) / len(self.data.y)
         (-objective).backward()
-        value = None if estimate.value is None else estimate.value / rows + float(prior.detach()) / len(self.data.y)
+        value = None if estimate.value is None else estimate.value / rows + float(density.detach()) / len(self.data.y)
         self.history.append(self._record(estimate, value, rows, began))
         if value is not None and rows == len(self.data.y) and (self._best is None or value > self._best[0]):
             self._best = (value, self.evaluated_at)
