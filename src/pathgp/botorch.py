@@ -6,7 +6,8 @@
     draw_matheron_paths(their_model, Size([64]), update_strategy=iterative_update())    # the solver alone
 
 The samples of an acquisition function are the posterior's paths: functions that do not change from one evaluation to
-the next, so that acquisition functions are deterministic and can be optimised as they are.
+the next, so that acquisition functions are deterministic and can be optimised as they are. What is drawn beside them
+comes from the generator of the model, never from torch's global one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Size, Tensor
 
 from pathgp.operators import KernelOperator
 from pathgp.posterior import Posterior
+from pathgp.randomness import as_generator, normal, permutation
 from pathgp.solvers.auto import as_solver
 from pathgp.solvers.base import Solver
 
@@ -41,11 +43,18 @@ class PathPosterior(EnsemblePosterior):
     """The paths of a posterior at some inputs; mean and variance are those of the posterior, not of its paths.
 
     values: (b) x s x q x m.  centre, spread: functions that give mean and variance, (b) x q x m, when asked.
+    generator: source of the draws of `rsample`.
     """
 
-    def __init__(self, values: Tensor, centre: Callable[[], Tensor], spread: Callable[[], Tensor]) -> None:
+    def __init__(
+        self,
+        values: Tensor,
+        centre: Callable[[], Tensor],
+        spread: Callable[[], Tensor],
+        generator: torch.Generator | None = None,
+    ) -> None:
         super().__init__(values)
-        self._centre, self._spread = centre, spread
+        self._centre, self._spread, self._generator = centre, spread, as_generator(generator)
 
     @property
     def mean(self) -> Tensor:
@@ -58,7 +67,9 @@ class PathPosterior(EnsemblePosterior):
     def rsample(self, sample_shape: Size | None = None) -> Tensor:
         """Paths drawn at random, the same for all inputs: they are functions."""
         shape = sample_shape or Size([1])
-        return self.at(torch.randint(self.ensemble_size, shape, device=self.device))
+        source = self._generator
+        index = torch.randint(self.ensemble_size, shape, generator=source, device=source.device)
+        return self.at(index.to(self.device))
 
     def at(self, index: Tensor) -> Tensor:
         """The values of some paths: index.shape x (b) x q x m."""
@@ -88,10 +99,13 @@ class PathwiseModel(Model):
 
     Args:
         posteriors: a `Posterior` with paths, or a list of them with equally many.
+        generator: source of all draws: which paths are taken where not all are, noise, updates; None draws a fresh
+            seed. torch's global generator is never used.
     """
 
-    def __init__(self, posteriors: Posterior | Sequence[Posterior]) -> None:
+    def __init__(self, posteriors: Posterior | Sequence[Posterior], generator: torch.Generator | None = None) -> None:
         super().__init__()
+        self.generator = as_generator(generator)
         self.posteriors = [posteriors] if isinstance(posteriors, Posterior) else list(posteriors)
         if not self.posteriors or not all(isinstance(posterior, Posterior) for posterior in self.posteriors):
             raise TypeError(
@@ -132,24 +146,27 @@ class PathwiseModel(Model):
         values = paths.view(-1, *X.shape[:-1], len(chosen)).movedim(0, -3)
         if observation_noise:
             deviations = [posterior.model.noise.detach() * _unit(posterior) for posterior in chosen]
-            values = values + torch.stack(deviations).to(values) * torch.randn_like(values)
+            noise = normal(tuple(values.shape), self.generator, values.dtype, values.device)
+            values = values + torch.stack(deviations).to(values) * noise
         found = PathPosterior(
             values,
             lambda: shaped([posterior.mean(rows) for posterior in chosen]),
             lambda: shaped([posterior.variance(rows, bool(observation_noise), "samples") for posterior in chosen]),
+            self.generator,
         )
         if posterior_transform is None:
             return found
         changed = posterior_transform.evaluate(values)
         changed = changed.unsqueeze(-1) if changed.ndim < values.ndim else changed
-        return PathPosterior(changed, lambda: changed.mean(-3), lambda: changed.var(-3))
+        return PathPosterior(changed, lambda: changed.mean(-3), lambda: changed.var(-3), self.generator)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> PathwiseModel:
         """The model with observations Y (n, m) at X (n, d) added: warm-started, with the same prior paths."""
         if X.ndim != 2 or Y.shape != (len(X), self.num_outputs):
             shapes = f"X {tuple(X.shape)} and Y {tuple(Y.shape)}"
             raise ValueError(f"X must be (n, d) and Y (n, {self.num_outputs}), without batches; got {shapes}")
-        return PathwiseModel([posterior.update(X, y) for posterior, y in zip(self.posteriors, Y.T, strict=True)])
+        pairs = zip(self.posteriors, Y.T, strict=True)
+        return PathwiseModel([old.update(X, y, generator=self.generator) for old, y in pairs], self.generator)
 
 
 def _unit(posterior: Posterior) -> float:
@@ -186,7 +203,8 @@ def _matheron_paths(model: PathwiseModel, *, sample_shape: Size, **strategies: A
     count, wanted = model.posteriors[0].num_samples, sample_shape.numel()
     if wanted > count:
         raise ValueError(f"{wanted} paths asked for, the posterior has {count}: condition it with samples={wanted}")
-    return _Functions(model, torch.randperm(count)[:wanted].view(sample_shape))
+    chosen = permutation(count, model.generator, torch.device("cpu"))[:wanted]
+    return _Functions(model, chosen.view(sample_shape))
 
 
 def iterative_update(
@@ -197,8 +215,10 @@ def iterative_update(
         draw_matheron_paths(model, Size([64]), update_strategy=iterative_update("ap"))
 
     The model must be an exact GP of GPyTorch or BoTorch without batches, whose kernel `from_gpytorch` can import.
+    ``generator``: source of the noise and of the solver's draws; None draws a fresh seed. BoTorch draws the prior paths
+    from torch's global generator.
     """
-    chosen = as_solver(solver)
+    chosen, source = as_solver(solver), as_generator(generator)
 
     def update(
         model: Any, sample_values: Tensor, target_values: Tensor | None = None, **kwargs: Any
@@ -210,9 +230,10 @@ def iterative_update(
         learned, known = read_noise(model.likelihood)
         deviation = torch.tensor(learned) if known is None else (known.square() + learned**2).sqrt()
         H = KernelOperator(from_gpytorch(model.covar_module), points, deviation)
-        noise = torch.randn_like(sample_values) * deviation.to(sample_values)
+        draws = normal(tuple(sample_values.shape), source, sample_values.dtype, sample_values.device)
+        noise = draws * deviation.to(sample_values)
         errors = (targets - sample_values - noise).reshape(-1, len(points))
-        solution = chosen.solve(H, errors.T.contiguous().detach(), tol=tol, generator=generator)
+        solution = chosen.solve(H, errors.T.contiguous().detach(), tol=tol, generator=source)
         return GeneralizedLinearPath(
             feature_map=KernelEvaluationMap(
                 kernel=model.covar_module, points=points, input_transform=get_input_transform(model)

@@ -75,8 +75,9 @@ class Component:
         return UpdatePaths(self.kernel, self._posterior._system.X, weights, self._posterior._settings.memory)
 
     def _restored(self, values: Tensor) -> Tensor:
-        # Not Standardisation.restore: the shift of the targets belongs to no component.
-        return values * self._posterior._scaling.target_scale.to(values)
+        scaling = self._posterior._scaling
+        # The shift of the targets belongs to no component.
+        return scaling.restore(values, mean=-scaling.target_shift)
 
 
 def components(posterior: Posterior) -> dict[str, Component]:

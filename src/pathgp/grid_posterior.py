@@ -87,7 +87,8 @@ class GridPosterior:
         system = model.system(data, prior, draws)
         H = model.operator(data, how.settings)
         weights, report = solve_system(H, model.largest_variance(data), data.columns, system, how)
-        report = replace(report, error_bound=report.error_bound * float(data.scaling.target_scale))
+        scaling = data.scaling
+        report = report.in_units(float(scaling.target_scale), scaling.rounding(system.targets[:, 0]))
         return cls(model, data, system, prior, weights, how.settings, report)
 
     @property
@@ -123,7 +124,7 @@ class GridPosterior:
         """
         sides, give = self._read(inputs)
         found = self._exact.covariance(cells(self._used(sides)))
-        return give(self._data.scaling.restore_variance(found).to(self._data.dtype))
+        return give(self._data.scaling.restore_variance(found))
 
     def sample(self, *inputs: Array | None, num: int | None = None, generator: torch.Generator | None = None) -> Array:
         """Exact joint draws (num, g_1, ..., g_k) at a grid of inputs, at most as many as were solved for.
@@ -160,7 +161,8 @@ class GridPosterior:
         """
         read = read_matrix(points, "points", columns=self._data.columns, like=self._data.originals[0])
         given = list(read.X.split(self._data.widths, 1))
-        scaled = [scaling.inputs(G) for scaling, G in zip(self._data.scalings, given, strict=True)]
+        dtype = self._data.dtype
+        scaled = [scaling.inputs(G, dtype) for scaling, G in zip(self._data.scalings, given, strict=True)]
         crosses = [k(G, F) for k, G, F in zip(self.model.sides, scaled, self._data.factors, strict=True)]
         both = _row_by_row(crosses, self._scattered(self._weights))
         roots = [extended_root(k, F, G) for k, F, G in zip(self.model.sides, self._data.factors, scaled, strict=True)]
@@ -168,12 +170,12 @@ class GridPosterior:
         variances = torch.stack([k.diag(G) for k, G in zip(self.model.sides, scaled, strict=True)]).prod(0)
         h = both[:, 1:]
         variance = variance_from_moments((f - h).square().mean(1), h.square().mean(1), variances)
-        shift = self.model.mean_at(read.X)
+        mean = self.model.mean_at(read.X.to(dtype), exact=True)
         restore = self._data.scaling.restore
         return Predictions(
-            read.give(restore(both[:, 0]) + shift),
+            read.give(restore(both[:, 0], mean)),
             read.give(self._data.scaling.restore_variance(variance)),
-            read.give(restore((both[:, :1] + f - h).T) + shift),
+            read.give(restore((both[:, :1] + f - h).T, mean)),
         )
 
     def log_marginal_likelihood(self, probes: int = 32, generator: torch.Generator | None = None) -> Evidence:
@@ -272,7 +274,8 @@ class GridPosterior:
                 sides.append(None)
                 continue
             is_numpy = not isinstance(G, Tensor)
-            sides.append(scaling.inputs(read_side(G, f"inputs {i}", F, columns=F.shape[1]).X))
+            read = read_side(G, f"inputs {i}", F, columns=F.shape[1])
+            sides.append(scaling.inputs(read.X, self._data.dtype))
         return sides, lambda result: result.detach().cpu().numpy() if is_numpy else result
 
     def _used(self, sides: Sequence[Tensor | None]) -> list[Tensor]:
@@ -314,14 +317,14 @@ class GridPosterior:
 
     def _restored(self, values: Tensor, sides: Sequence[Tensor | None]) -> Tensor:
         """Function values in the units of y; the mean of a function is evaluated at every cell."""
-        restored = self._data.scaling.restore(values)
+        restore = self._data.scaling.restore
         if not callable(self.model.mean):
-            return restored + self.model.mean
+            return restore(values, self.model.mean)
         given = [
-            F if G is None else G * scaling.scale.to(G) + scaling.shift.to(G)
+            F.to(self._data.dtype) if G is None else scaling.original_inputs(G)
             for G, F, scaling in zip(sides, self._data.originals, self._data.scalings, strict=True)
         ]
-        return restored + self.model.mean_at(cells(given)).view([len(G) for G in given])
+        return restore(values, self.model.mean_at(cells(given), exact=True).view([len(G) for G in given]))
 
     @cached_property
     def _exact(self) -> ExactCovariance:
@@ -340,13 +343,14 @@ class GridPosterior:
         kernel, features = model.product(data.widths), self._prior.features
         drawn = PriorPaths.draw(kernel, self.num_samples, features, data.columns, source)
         H = model.operator(data, self._settings)
-        deviation = H.noise.sqrt().to(H.dtype)
-        eps = (deviation.unsqueeze(1) if deviation.ndim else deviation) * solved.noise_draws
         with torch.no_grad():
-            system = replace(solved, targets=drawn(data.inputs).T + eps, noise_draws=eps[:, :0])
-        solution = self._settings.solve(H, system, source)
-        warn_unless_converged(solution, self._settings.tol)
-        return drawn, solution.x
+            values = drawn(data.inputs).T
+            # The mean has been solved for: a column of zeros takes its place.
+            system = replace(solved, targets=torch.cat([torch.zeros_like(values[:, :1]), values], 1))
+        largest = model.largest_variance(data)
+        weights, report = solve_system(H, largest, data.columns, system, Solve(self._settings, source))
+        warn_unless_converged(report.in_units(float(data.scaling.target_scale)))
+        return drawn, weights[:, 1:]
 
 
 def _row_by_row(matrices: Sequence[Tensor], grid: Tensor) -> Tensor:

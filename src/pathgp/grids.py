@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathgp.inputs import Array, read_matrix, read_vector, whole_number
+from pathgp.inputs import Array, read_matrix, read_vector, result_dtype, whole_number
 from pathgp.kernels import Kernel
 from pathgp.operators.memory import spans
 from pathgp.planning import break_even
@@ -154,10 +154,10 @@ def snap(
         deviation = scatter / counts.sqrt()
     if deviation is not None:
         deviation = torch.where(counts > 0, deviation, math.nan)
-    dtype = read.X.dtype
+    dtype, results = read.X.dtype, result_dtype(read.X, y)
 
     def give(grid: Tensor) -> Array:
-        return read.give(grid.reshape(shape).to(dtype))
+        return read.give(grid.reshape(shape).to(results))
 
     return Snapped(
         [read.give(c.to(dtype)) for c in centres],

@@ -13,6 +13,9 @@ from torch import Tensor
 
 Array = Any  # a NumPy array or a torch tensor, whichever the caller works with
 
+# Up to here float64 holds all whole numbers.
+LARGEST_WHOLE = 2.0**53
+
 
 @dataclass(frozen=True)
 class Matrix:
@@ -29,8 +32,8 @@ class Matrix:
 def read_matrix(X: Array, name: str = "X", columns: int | None = None, like: Tensor | None = None) -> Matrix:
     """Check inputs (n, d): numeric, two-dimensional, finite, of the width and the kind that is expected.
 
-    Integers become float64. With ``like`` the result is brought to that tensor's dtype; its device must agree
-    already (NumPy arrays are moved).
+    Integers become float64. ``like``: the training inputs, on whose device the result must be (NumPy arrays are moved)
+    and whose dtype must hold its squares. Nothing is rounded to that dtype: an offset must be subtracted before.
     """
     tensor, is_numpy = _tensor(X, name)
     if tensor.ndim != 2:
@@ -42,10 +45,11 @@ def read_matrix(X: Array, name: str = "X", columns: int | None = None, like: Ten
         raise ValueError(f"{name} has {tensor.shape[1]} columns, the model was given {columns}")
     _require_finite(tensor, name)
     if like is not None:
-        tensor = _match(tensor, like, name, is_numpy)
-    limit = math.sqrt(torch.finfo(tensor.dtype).max) / 16
+        tensor = _move(tensor, like, name, is_numpy)
+    dtype = tensor.dtype if like is None else like.dtype
+    limit = math.sqrt(torch.finfo(dtype).max) / 16
     if tensor.numel() and float(tensor.detach().abs().max()) > limit:
-        kind = str(tensor.dtype).removeprefix("torch.")
+        kind = str(dtype).removeprefix("torch.")
         raise ValueError(f"{name} has values beyond {limit:.0e}, whose squares leave the range of {kind}: rescale it")
     return Matrix(tensor, is_numpy)
 
@@ -64,7 +68,24 @@ def read_vector(y: Array, n: int, name: str, like: Tensor) -> Tensor:
             hint = f"; use {name}[:, 0]"
         raise ValueError(f"{name} must have shape ({n},), one value per row of X, got {tuple(tensor.shape)}{hint}")
     _require_finite(tensor, name)
-    return _match(tensor, like.new_empty(0, dtype=torch.float64), name, is_numpy)
+    return _move(tensor, like, name, is_numpy).to(torch.float64)
+
+
+def result_dtype(X: Tensor, y: Tensor) -> torch.dtype:
+    """The dtype of predictions for targets y (n,), float64: that of X, or float64 where that lacks the digits.
+
+    float32 has no room for targets such as 2.4e8 + sin(x), and none for their predictions.
+    """
+    return torch.float64 if rounding_error(y, X.dtype) > 1e-4 else X.dtype
+
+
+def rounding_error(y: Tensor, dtype: torch.dtype) -> float:
+    """The largest error of rounding y (n,), float64, to a dtype, in standard deviations of y; 0 for a constant."""
+    if dtype == torch.float64:
+        return 0.0
+    y = y.detach()
+    spread = float(y.std(correction=0))
+    return float((y.to(dtype).to(torch.float64) - y).abs().max()) / spread if spread else 0.0
 
 
 def read_grid(Y: Array, name: str = "Y") -> Tensor:
@@ -79,7 +100,7 @@ def read_grid(Y: Array, name: str = "Y") -> Tensor:
 
 
 def read_factors(factors: Any, shape: tuple[int, ...], sides: int, like: Tensor) -> list[Tensor]:
-    """Check the inputs of the sides of a grid: (p_i, d_i) each, in the dtype and on the device of ``like``.
+    """Check the inputs of the sides of a grid: (p_i, d_i) each, in their own dtype on the device of ``like``.
 
     One-dimensional inputs become a column, None becomes 0, 1, ..., p_i - 1.
     """
@@ -90,7 +111,7 @@ def read_factors(factors: Any, shape: tuple[int, ...], sides: int, like: Tensor)
     found = []
     for i, (F, p) in enumerate(zip(factors, shape, strict=True)):
         if F is None:
-            found.append(torch.arange(p, dtype=like.dtype, device=like.device).unsqueeze(1))
+            found.append(torch.arange(p, dtype=torch.float64, device=like.device).unsqueeze(1))
             continue
         matrix = read_side(F, f"factor {i}", like).X
         if len(matrix) != p:
@@ -103,7 +124,7 @@ def read_side(F: Array, name: str, like: Tensor | None = None, columns: int | No
     """Check the inputs of one side of a grid, (p, d) or (p,), as `read_matrix` does."""
     tensor, is_numpy = _tensor(F, name)
     X = read_matrix(tensor.unsqueeze(1) if tensor.ndim == 1 else tensor, name, columns).X
-    return Matrix(X if like is None else _match(X, like, name, is_numpy), is_numpy)
+    return Matrix(X if like is None else _move(X, like, name, is_numpy), is_numpy)
 
 
 def whole_number(value: Any, name: str, least: int) -> int:
@@ -133,7 +154,7 @@ def _tensor(value: Array, name: str) -> tuple[Tensor, bool]:
     if is_numpy:
         array = _array(value, name)
         if array.dtype.kind != "f" or array.dtype.itemsize > 8:
-            array = array.astype(np.float64)
+            array = as_float64(array, name)
         # A private copy: torch cannot wrap arrays with negative strides or foreign byte order.
         value = torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
     if value.layout != torch.strided or value.device.type == "meta":
@@ -141,7 +162,9 @@ def _tensor(value: Array, name: str) -> tuple[Tensor, bool]:
     if value.is_complex():
         raise TypeError(f"{name} must be real, got {value.dtype}")
     if not value.is_floating_point():
-        value = value.to(torch.float64)
+        whole, value = value, value.to(torch.float64)
+        if value.numel() and float(value.abs().max()) > LARGEST_WHOLE and not torch.equal(value.to(whole.dtype), whole):
+            raise ValueError(_too_large(name))
     if value.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"{name} is {value.dtype}: use float32 or float64")
     return value, is_numpy
@@ -165,14 +188,28 @@ def _array(value: Any, name: str) -> np.ndarray[Any, Any]:
     return array
 
 
-def _match(tensor: Tensor, like: Tensor, name: str, is_numpy: bool) -> Tensor:
+def as_float64(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    """Numbers as float64; ValueError for whole numbers beyond 2^53 that it cannot hold, such as nanoseconds."""
+    found: np.ndarray[Any, Any] = array.astype(np.float64)
+    if array.dtype.kind not in "iu" or not array.size or np.abs(found).max() <= LARGEST_WHOLE:
+        return found
+    # Python's numbers compare exactly; few arrays come here.
+    if any(int(value) != int(whole) for value, whole in zip(found.flat, array.flat, strict=True)):
+        raise ValueError(_too_large(name))
+    return found
+
+
+def _too_large(name: str) -> str:
+    return (
+        f"{name} has whole numbers beyond 2^53 that float64 cannot hold: subtract an offset, or use a larger unit "
+        "(seconds in place of nanoseconds)"
+    )
+
+
+def _move(tensor: Tensor, like: Tensor, name: str, is_numpy: bool) -> Tensor:
     if not is_numpy and tensor.device != like.device:
         raise TypeError(f"{name} is on {tensor.device}, the training inputs are on {like.device}: move one of them")
-    matched = tensor.to(like)
-    if matched.dtype != tensor.dtype and not bool(torch.isfinite(matched.detach()).all()):
-        kind = str(like.dtype).removeprefix("torch.")
-        raise ValueError(f"{name} has values beyond the range of {kind}: rescale it, or use float64 inputs")
-    return matched
+    return tensor.to(like.device)
 
 
 def _require_finite(tensor: Tensor, name: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pathgp.conditioning import Settings, Solve, System, solve_system
+from pathgp.conditioning import Settings, Solve, System, solve_system, warn_unless_converged
 from pathgp.exact import ExactCovariance
 from pathgp.inputs import Array, Matrix, read_matrix, read_vector, whole_number
 from pathgp.kernels import Kernel
@@ -79,11 +79,8 @@ class Posterior:
         H = how.settings.operator(model.kernel, system.X, system.deviation)
         largest = float(model.kernel.diag(system.X).max())
         weights, report = solve_system(H, largest, system.X.shape[1], system, how)
-        report = replace(
-            report,
-            features=0 if prior is None else prior.features.num,
-            error_bound=report.error_bound * float(scaling.target_scale),
-        )
+        report = replace(report, features=0 if prior is None else prior.features.num)
+        report = report.in_units(float(scaling.target_scale), scaling.rounding(system.targets[:, 0]))
         return cls(model, scaling, system, prior, weights, how.settings, report)
 
     @property
@@ -129,7 +126,7 @@ class Posterior:
     def covariance(self, Xs: Array) -> Array:
         """Exact posterior covariance (m, m) of f: K(Xs, Xs) - K(Xs, X) H^-1 K(X, Xs). Memory O(m^2)."""
         inputs, scaled = self._read(Xs)
-        return inputs.give(self._scaling.restore_variance(self._exact.covariance(scaled)).to(scaled.dtype))
+        return inputs.give(self._scaling.restore_variance(self._exact.covariance(scaled)))
 
     def sample(self, Xs: Array, num: int = 64, generator: torch.Generator | None = None) -> Array:
         """``num`` exact joint draws (num, m) at one set of inputs, for any kernel. Time O(m^3) and m solves.
@@ -165,8 +162,8 @@ class Posterior:
         system, scaling = self._system.needed("leave_one_out"), self._scaling
         exact = self._exact._factor if self._exact._factorises else None
         found = leave_one_out(self.model.kernel, system, self._weights, self._settings, exact)
-        given = (system.X.to(torch.float64) * scaling.scale + scaling.shift).to(system.X.dtype)
-        return found.in_units(scaling.target_shift + self.model.mean_at(given, exact=True), scaling.target_scale)
+        mean = self.model.mean_at(scaling.original_inputs(system.X), exact=True)
+        return found.in_units(scaling.target_shift + mean, scaling.target_scale)
 
     def update(
         self,
@@ -186,12 +183,14 @@ class Posterior:
         y = read_vector(y_new, new.X.shape[0], "y_new", like=X)
         generator = self._settings.generator(generator)
         seed = repeating_seed(generator)
-        data = Observations.of(new.X, y, noise, self._scaling)
+        data = Observations.of(new.X, y, noise, self._scaling, X.dtype)
         draws = normal((len(y), self.num_samples), generator, torch.float64, X.device).to(X.dtype)
         grown = system.extended(self.model.system(data, self._prior, draws))
         x0 = torch.cat([self._weights, self._weights.new_zeros(len(y), self._weights.shape[1])])
         how = Solve(self._settings, generator, seed, self.report.no_paths, x0, callback, began)
-        return Posterior.solved(self.model, self._scaling, grown, self._prior, how)
+        posterior = Posterior.solved(self.model, self._scaling, grown, self._prior, how)
+        warn_unless_converged(posterior.report)
+        return posterior
 
     def save(self, path: str | os.PathLike[str], data: bool = True, about: dict[str, Any] | None = None) -> None:
         """Write the posterior to one file, which `pathgp.load` reads; the model and the features are in it.
@@ -255,13 +254,13 @@ class Posterior:
     def _read(self, Xs: Array) -> tuple[Matrix, Tensor]:
         X = self._system.X
         inputs = read_matrix(Xs, "Xs", columns=X.shape[1], like=X)
-        return inputs, self._scaling.inputs(inputs.X)
+        return inputs, self._scaling.inputs(inputs.X, X.dtype)
 
     def _update(self, weights: Tensor) -> UpdatePaths:
         return UpdatePaths(self.model.kernel, self._system.X, weights, self._settings.memory)
 
     def _mean_from(self, values: Tensor, Xs: Tensor) -> Tensor:
-        return self._scaling.restore(values) + self.model.mean_at(Xs)
+        return self._scaling.restore(values, self.model.mean_at(Xs.to(self._system.X.dtype), exact=True))
 
     def _require_paths(self) -> PriorPaths:
         if self._prior is None and self.report.no_paths:
@@ -305,7 +304,9 @@ def _in_parts(values: Callable[[slice], Tensor], Xs: Tensor, count: int) -> Tens
     parts = spans(len(Xs), _ROWS_AT_ONCE)
     if len(Xs) and Xs.requires_grad and torch.is_grad_enabled():
         return torch.cat([values(rows) for rows in parts], 1)
-    result = Xs.new_empty(count, len(Xs))
+    result: Tensor | None = None
     for rows in parts:
-        result[:, rows] = values(rows)
-    return result
+        part = values(rows)
+        result = part.new_empty(count, len(Xs)) if result is None else result
+        result[:, rows] = part
+    return Xs.new_empty(count, 0) if result is None else result

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pathgp.solvers import Solution, Status
+
+# A standard deviation is off by less than a tenth of itself where it is this many times the error of the paths.
+UNRESOLVED = 3.0
 
 
 class ConvergenceWarning(UserWarning):
@@ -18,7 +21,13 @@ class ConditionReport:
 
     ``error_bound`` is the certificate |mean(x) - exact mean(x)| <= error_bound for every x, in the units of y:
     sqrt(max k(x, x)) |r| / (2 sigma) with r the residual vector of the mean system, recomputed from the weights.
-    For kernels whose variance is not constant it holds for x with k(x, x) up to the largest at the data.
+    For kernels whose variance is not constant it holds for x with k(x, x) up to the largest at the data. The rounding
+    of predictions is in it.
+    ``sample_error_bound`` is the same for every path, and so for the standard deviation of the paths.
+
+    Both hold in the worst case. What the solver's error amounts to at the data is ``resolution``, the largest root mean
+    square of a residual, in the units of y: K H^-1 r = r - Sigma H^-1 r. ``relative_resolution`` is the same in units
+    of the posterior standard deviation at the data; a solve converges at 0.1.
 
     ``seed`` repeats the run: give ``torch.Generator().manual_seed(report.seed)``. It is None when the caller's
     generator had been used before. ``no_paths`` says why the kernel has no paths, where that is so.
@@ -37,6 +46,36 @@ class ConditionReport:
     seconds: float
     seed: int | None
     no_paths: str = ""
+    sample_error_bound: float = math.nan
+    resolution: float = math.nan
+    relative_resolution: float = math.nan
+
+    @property
+    def distrusted(self) -> str:
+        """Which numbers the solver's error makes unreliable."""
+        if not math.isfinite(self.resolution):
+            return ""
+        return (
+            f"Means and samples are off by about {self.resolution:.1g} at the data; standard deviations below "
+            f"{UNRESOLVED * self.resolution:.1g} (without noise) are not reliable"
+        )
+
+    def with_note(self, note: str) -> ConditionReport:
+        """The report with one more reason."""
+        notes = "; ".join(filter(None, [self.solution.note, note]))
+        return replace(self, solution=replace(self.solution, note=notes))
+
+    def in_units(self, scale: float, rounding: float = 0.0) -> ConditionReport:
+        """The report of a model in whose units y is divided by ``scale``, in the units of y.
+
+        ``rounding``: of results to the dtype of the data, in the units of y.
+        """
+        return replace(
+            self,
+            error_bound=self.error_bound * scale + rounding,
+            sample_error_bound=self.sample_error_bound * scale + rounding,
+            resolution=self.resolution * scale,
+        )
 
     @property
     def status(self) -> Status:
@@ -64,7 +103,7 @@ class ConditionReport:
 
     @property
     def std_error(self) -> float:
-        """Largest relative standard error of a standard deviation estimated from the samples.
+        """Largest relative standard error of a standard deviation estimated from the samples, by their number alone.
 
         Where the observations around an input tell most about it the error is a fraction of this (`pathgp.sampled`).
         """
@@ -73,10 +112,10 @@ class ConditionReport:
     def rows_of_table(self) -> list[tuple[str, str]]:
         """The report as (name, value) pairs, in the order in which it is printed."""
         if self.samples:
-            sampled = f"{self.samples} samples on the grid; std to {100 * self.std_error:.0f} %"
+            scatter = f"standard error of a std {100 * self.std_error:.0f} %"
+            sampled = f"{self.samples} samples on the grid; {scatter}"
             if self.features:
-                accuracy = f"std to {100 * self.std_error:.0f} % or better, controlled by neighbours"
-                sampled = f"{self.samples} paths, {self.features} features each; {accuracy}"
+                sampled = f"{self.samples} paths, {self.features} features each; {scatter} at most"
         else:
             sampled = f"no paths: {self.no_paths}" if self.no_paths else "none: variances come from solves"
         solution = self.solution
@@ -92,7 +131,8 @@ class ConditionReport:
                 "residual",
                 f"mean {self.mean_residual:.1e}, worst {self.worst_residual:.1e}, tol {self.tol:.0e}",
             ),
-            ("error bound", f"{self.error_bound:.2g} on the mean"),
+            ("error bound", f"mean {self.error_bound:.2g}, samples {self.sample_error_bound:.2g}, anywhere"),
+            ("error at data", f"about {self.resolution:.2g}, {self.relative_resolution:.1g} posterior std"),
             ("samples", sampled),
             ("seconds", f"{self.seconds:.1f}" if self.seconds >= 10 else f"{self.seconds:.2g}"),
             ("seed", "of a generator used before" if self.seed is None else str(self.seed)),

@@ -6,7 +6,8 @@
     mean, std = model.predict(X_new, return_std=True)
     functions = model.sample_paths(16)               # functions(X_new) is (16, m)
 
-Frames may hold text and categorical columns: they become one column per category, 0 or 1.
+Frames may hold text and categorical columns: they become one column per category, 0 or 1. Dates become days since 1970,
+spans of time days, whatever their unit.
 """
 
 from __future__ import annotations
@@ -20,8 +21,19 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from pathgp import kernels
-from pathgp.columns import EXACT_ROWS, KERNELS, MOST_CATEGORIES, Columns, distinct, kernel_of_columns
+from pathgp.columns import (
+    EXACT_ROWS,
+    KERNELS,
+    MOST_CATEGORIES,
+    Columns,
+    are_dates,
+    days,
+    distinct,
+    kernel_of_columns,
+    refuse_unclear_dates,
+)
 from pathgp.grid_posterior import GridPosterior
+from pathgp.inputs import as_float64
 from pathgp.learning.report import FitReport
 from pathgp.models import GP, LatentKroneckerGP
 from pathgp.posterior import Posterior
@@ -72,6 +84,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         kernel_: the learned kernel of the first output, or the one that related outputs share.
         reports_: one `FitReport` per posterior; None where there was nothing to learn.
         categories_: the categories of every text column, by its name.
+        dates_: the names of the columns with dates or spans of time.
         n_features_in_: number of columns of X.
         feature_names_in_: their names, where X is a frame.
     """
@@ -79,6 +92,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
     posteriors_: list[Any]
     reports_: list[FitReport | None]
     categories_: dict[Any, list[Any]]
+    dates_: list[Any]
 
     def __init__(
         self,
@@ -117,16 +131,17 @@ class GPRegressor(RegressorMixin, BaseEstimator):
 
     def fit(self, X: Any, y: ArrayLike, noise: ArrayLike | None = None) -> GPRegressor:
         """Learn from X (n, d) and y (n,) or (n, outputs); ``noise``: known standard deviations of y (n,)."""
-        self.categories_ = _categories(X)
-        if self.categories_:
+        self.categories_, self.dates_ = _special_columns(X)
+        if self.categories_ or self.dates_:
             validate_data(self, X, skip_check_array=True)
             X, y = check_X_y(self._numbers(X), y, dtype=_DTYPES, y_numeric=True, multi_output=True)
         else:
-            X, y = validate_data(self, X, y, dtype=_DTYPES, y_numeric=True, multi_output=True)
-        y = np.asarray(y, dtype=X.dtype)
+            X, y = validate_data(self, _exact(X), y, dtype=_DTYPES, y_numeric=True, multi_output=True)
+        # No target is rounded here: the model subtracts their level before it does.
+        y = np.asarray(y, dtype=np.result_type(X.dtype, y))
         self._one_output = y.ndim == 1
         generator = torch.Generator().manual_seed(check_random_state(self.random_state).randint(2**31))
-        inputs, known = self._tensor(X), None if noise is None else self._tensor(np.asarray(noise, dtype=X.dtype))
+        inputs, known = self._tensor(X), None if noise is None else self._tensor(np.asarray(noise, dtype=np.float64))
         if self.outputs not in ("independent", "related"):
             raise ValueError(f"outputs must be 'independent' or 'related', got {self.outputs!r}")
         self.posteriors_, self.reports_ = [], []
@@ -202,6 +217,8 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         if not self.standardise:
             shift, scale = torch.zeros_like(shift), torch.ones_like(scale)
         Y = (Y - shift) / scale
+        # Outputs of unit variance lose nothing in the dtype of X.
+        Y = Y.to(X.dtype) if self.standardise else Y
         gp = LatentKroneckerGP([self._kernel(X.shape[1]), tasks], noise=self.noise, standardise=self.standardise)
         known = None if noise is None else (noise.unsqueeze(1) / scale).expand_as(Y)
         self._learn(gp, ([X, None], Y), known, "pathwise", generator)
@@ -239,10 +256,13 @@ class GPRegressor(RegressorMixin, BaseEstimator):
 
     def _read(self, X: Any) -> torch.Tensor:
         check_is_fitted(self)
-        if self.categories_:
+        if self.categories_ or self.dates_:
             validate_data(self, X, reset=False, skip_check_array=True)
             return self._tensor(check_array(self._numbers(X), dtype=_DTYPES))
-        return self._tensor(validate_data(self, X, dtype=_DTYPES, reset=False))
+        _, dates = _special_columns(X, only_dates=True)
+        if dates:
+            raise ValueError(f"column {dates[0]!r} holds dates and held numbers at the fit: their unit is not known")
+        return self._tensor(validate_data(self, _exact(X), dtype=_DTYPES, reset=False))
 
     def _tensor(self, values: NDArray[Any]) -> torch.Tensor:
         return torch.tensor(values, device=self.device)
@@ -253,9 +273,24 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         return array[..., 0] if self._one_output else array
 
     def _numbers(self, X: Any) -> NDArray[np.float64]:
-        """A frame with a column of 0 and 1 for every category of its text columns."""
-        columns = Columns(self.feature_names_in_, self.categories_)
-        return columns.matrix(lambda name: X[name].to_numpy())
+        """A frame with a column of 0 and 1 for every category of its text columns, and dates in days."""
+        if not _is_frame(X):
+            if getattr(X, "dtype", np.dtype(float)).kind in "mM" and not self.categories_:
+                return np.stack([_days(name, X[:, name]) for name in self.dates_], 1)
+            kinds = "times" if not hasattr(self, "feature_names_in_") else "names: give a frame with the same columns"
+            raise ValueError(f"X was fitted as a table of {kinds}, got {type(X).__name__} of {np.asarray(X).dtype}")
+        columns = Columns(self.feature_names_in_, self.categories_, self.dates_)
+
+        def values(name: Any) -> NDArray[Any]:
+            column = X[name].to_numpy()
+            _refuse_zones(name, X[name].dtype)
+            if name in self.dates_:
+                return _days(name, column)
+            if column.dtype.kind in "mM":
+                raise ValueError(f"column {name!r} holds dates and held something else at the fit")
+            return column
+
+        return columns.matrix(values)
 
 
 def _tasks(Y: torch.Tensor) -> kernels.Task:
@@ -318,26 +353,76 @@ class _Related:
         return self.posterior.paths(X, None) * self.scale + self.shift
 
 
-def _categories(X: Any) -> dict[Any, list[Any]]:
-    """The categories of the text columns of a frame, by name; nothing for arrays and frames of numbers."""
-    if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
-        return {}
-    found = {}
+def _special_columns(X: Any, only_dates: bool = False) -> tuple[dict[Any, list[Any]], list[Any]]:
+    """The categories of the text columns of a frame, by name, and the names of columns with dates or spans of time.
+
+    Nothing for frames and arrays of numbers. Columns of an array of dates go by their numbers.
+    """
+    if not _is_frame(X):
+        is_time = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "mM"
+        return {}, list(range(X.shape[1])) if is_time else []
+    found: dict[Any, list[Any]] = {}
+    dates = []
     for name in X.columns:
         values, kind = X[name].to_numpy(), str(X[name].dtype).lower()
-        if kind.startswith("datetime") and "," in kind:
-            raise ValueError(f"column {name!r} has times with a zone: convert them, as with .dt.tz_convert(None)")
-        if values.dtype.kind in "mM" and np.isnat(values).any():
-            raise ValueError(f"column {name!r} has no time in row {int(np.isnat(values).argmax())}: fill it in")
-        if not (kind.startswith(("categor", "enum")) or values.dtype.kind in "OUT"):
+        _refuse_zones(name, kind)
+        is_category = kind.startswith(("categor", "enum"))
+        if values.dtype.kind in "mM":
+            dates.append(name)
+        if only_dates or not (is_category or values.dtype.kind in "OUT"):
             continue
-        missing = [row for row, value in enumerate(values) if value is None or value != value]
+        missing = [row for row, value in enumerate(values) if _is_missing(value)]
         if missing:
             raise ValueError(f"column {name!r} has no value in row {missing[0]}: fill it or leave the row out")
+        if not is_category and are_dates(values):
+            dates.append(name)
+            continue
         found[name] = distinct(values.tolist())
-        if len(found[name]) > MOST_CATEGORIES and not kind.startswith(("categor", "enum")):
+        if is_category:
+            continue
+        refuse_unclear_dates(name, found[name], "use pandas.to_datetime, or give it the dtype 'category'")
+        if len(found[name]) > MOST_CATEGORIES:
             raise ValueError(
                 f"column {name!r} holds text, {len(found[name])} different ones such as {found[name][0]!r}: leave it "
                 "out (names), turn it into numbers (dates), or give it the dtype 'category'"
             )
+    return found, dates
+
+
+def _is_frame(X: Any) -> bool:
+    return hasattr(X, "columns") and hasattr(X, "dtypes")
+
+
+def _refuse_zones(name: Any, kind: Any) -> None:
+    kind = str(kind).lower()
+    if kind.startswith("datetime") and "," in kind:
+        raise ValueError(f"column {name!r} has times with a zone: convert them, as with .dt.tz_convert(None)")
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except TypeError:
+        # pandas.NA has no truth value.
+        return True
+
+
+def _days(name: Any, column: NDArray[Any]) -> NDArray[np.float64]:
+    """Dates in days since 1970; an error where one is missing."""
+    if column.dtype.kind == "O":
+        column = np.array([None if _is_missing(value) else value for value in column], dtype=object)
+    found = days(name, column)
+    if np.isnan(found).any():
+        raise ValueError(f"column {name!r} has no time in row {int(np.isnan(found).argmax())}: fill it in")
     return found
+
+
+def _exact(X: Any) -> Any:
+    """X, with an error where scikit-learn would round whole numbers."""
+    if isinstance(X, np.ndarray) and X.dtype.kind in "iu":
+        return as_float64(X, "X")
+    if _is_frame(X):
+        for name in X.columns:
+            if (column := X[name].to_numpy()).dtype.kind in "iu":
+                as_float64(column, f"column {name!r}")
+    return X

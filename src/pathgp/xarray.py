@@ -7,7 +7,8 @@
 
 Every dimension is a side of a grid (see `LatentKroneckerGP`), with its coordinate as input:
 
-- numbers stand for themselves, dates for days since the first one, spans of time for days;
+- numbers stand for themselves, with all their digits whatever the dtype of the field, dates for days since the first
+  one, spans of time for days;
 - longitudes around the whole Earth become points on a circle, so that both ends meet;
 - a dimension with latitudes and longitudes along it (stations) becomes points on the unit sphere;
 - names become tasks, whose correlations are learned; a dimension without coordinate is counted 0, 1, 2, ...
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from pathgp import kernels as kernel_classes
+from pathgp.inputs import as_float64
 from pathgp.kernels import Kernel
 from pathgp.models import LatentKroneckerGP
 from pathgp.solvers import Solver
@@ -36,7 +38,6 @@ except ImportError as error:
     raise ImportError("the door to xarray needs it: pip install 'pathgp[xarray]'") from error
 
 _LATITUDE, _LONGITUDE = ("lat", "latitude"), ("lon", "long", "longitude")
-_DAY = np.timedelta64(1, "D") / np.timedelta64(1, "ns")
 # Degrees beyond which longitudes go around the Earth.
 _AROUND = 300.0
 # In standard deviations of the field.
@@ -95,17 +96,17 @@ def fill(
     observed = values[np.isfinite(values)]
     if not observed.size:
         raise ValueError("every value of the field is missing: at least one observation is needed")
-    spread = float(observed.std()) or 1.0
+    spread = float(observed.std(dtype=np.float64)) or 1.0
     sides = {dim: _side(field, dim) for dim in field.dims}
     chosen = [given.get(dim, default) for dim, (_, default) in sides.items()]
     scaled = any(_is_scaled(kernel) for kernel in chosen)
     if not scaled:
         chosen[0] = kernel_classes.Scale(chosen[0], spread)
-    model = LatentKroneckerGP(chosen, noise=noise or 0.1 * spread, mean=float(observed.mean()))
+    model = LatentKroneckerGP(chosen, noise=noise or 0.1 * spread, mean=float(observed.mean(dtype=np.float64)))
     if not scaled:
         # A field that hardly bends asks for an endless signal, and its systems for endless digits.
         model.constrain("signal", bounds=(1e-6 * spread, _LARGEST_SIGNAL * spread))
-    factors = [inputs.astype(values.dtype) for inputs, _ in sides.values()]
+    factors = [inputs for inputs, _ in sides.values()]
     options: dict[str, Any] = {"solver": solver, "tol": tol, "max_epochs": max_epochs, "samples": samples}
     if steps:
         model.fit(factors, values, steps=steps, optimiser="lbfgs", progress=progress, generator=generator, **options)
@@ -135,11 +136,18 @@ def fill_table(frame: Any, dims: Sequence[str], value: str, **options: Any) -> A
     """`fill` for a long table (pandas): one row per measured cell, columns ``dims`` and ``value``.
 
     Returns a table of all cells of the grid that the values in ``dims`` span, with the columns ``mean`` and ``std``,
-    and ``value`` where it was measured. ``options`` are those of `fill`.
+    and ``value`` where it was measured. ``options`` are those of `fill`. A row without a value in ``dims`` belongs to
+    no cell: it is refused.
     """
     missing = [name for name in (*dims, value) if name not in frame.columns]
     if missing:
         raise ValueError(f"the table has no column {missing[0]!r}; it has {', '.join(map(repr, frame.columns))}")
+    for name in dims:
+        if (absent := frame[name].isna().to_numpy()).any():
+            raise ValueError(
+                f"column {name!r} has no value in {int(absent.sum())} of {len(frame)} rows, first in row "
+                f"{int(absent.argmax())}: such a row belongs to no cell, fill it in or leave it out"
+            )
     twice = frame.duplicated(list(dims))
     if bool(twice.any()):
         row = int(twice.to_numpy().argmax())
@@ -194,13 +202,17 @@ def _numbers(coordinate: xr.DataArray) -> NDArray[np.float64]:
     if values.dtype.kind in "mM" and np.isnat(values).any():
         raise ValueError(f"coordinate {coordinate.name!r} has no time at position {int(np.isnat(values).argmax())}")
     if values.dtype.kind == "M":
-        values = values.astype("datetime64[ns]") - values.astype("datetime64[ns]").min()
+        values = values - values.min()
     if values.dtype.kind == "m":
-        return values.astype("timedelta64[ns]").astype(np.float64) / _DAY
+        return np.asarray(values / np.timedelta64(1, "D"), dtype=np.float64)
     if values.dtype.kind not in "biuf":
         kinds = "numbers, dates or names"
         raise ValueError(f"coordinate {coordinate.name!r} has dtype {values.dtype}: it must hold {kinds}")
-    return values.astype(np.float64)
+    numbers: NDArray[np.float64] = as_float64(values, f"coordinate {coordinate.name!r}")
+    if not np.isfinite(numbers).all():
+        position = int(np.argmin(np.isfinite(numbers)))
+        raise ValueError(f"coordinate {coordinate.name!r} is {numbers[position]} at position {position}: fill it in")
+    return numbers
 
 
 def _sphere(lat: NDArray[np.float64], lon: NDArray[np.float64]) -> NDArray[np.float64]:

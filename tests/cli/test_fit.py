@@ -14,7 +14,6 @@ import pathgp
 from cli_cases import ROWS, SMALL, Capture, fails, matrix, table, write
 from pathgp import GP, datasets, metrics, solvers
 from pathgp.cli import fitting, main
-from pathgp.columns import Columns
 
 
 def test_fit_tells_and_saves(folder: Path, capsys: Capture) -> None:
@@ -140,7 +139,7 @@ def test_an_interrupted_fit_leaves_what_it_has(folder: Path, capsys: Capture, mo
     path = folder / "partial.pgp"
     fit = ["fit", str(folder / "plants.csv"), "--target", "growth", "--quiet", "--out", str(path)]
 
-    def interrupted(gp: GP, X: Any, y: Any, options: Any) -> Any:
+    def interrupted(gp: GP, X: Any, y: Any, dtype: Any, options: Any) -> Any:
         def stop(step: Any) -> None:
             if step.step == 2:
                 raise KeyboardInterrupt
@@ -164,7 +163,7 @@ def test_an_interrupted_fit_leaves_what_it_has(folder: Path, capsys: Capture, mo
 
 
 def test_an_unconverged_solve_is_said(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hurried(gp: GP, X: Any, y: Any, options: Any) -> Any:
+    def hurried(gp: GP, X: Any, y: Any, dtype: Any, options: Any) -> Any:
         return gp.fit(X, y, steps=2, samples=4, features=16, solver=solvers.CG(None), max_epochs=3.0)
 
     monkeypatch.setattr(fitting, "_learned", hurried)
@@ -177,16 +176,22 @@ def test_an_unconverged_solve_is_said(folder: Path, capsys: Capture, monkeypatch
 
 
 def test_precision_follows_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    def data(offset: float) -> Any:
-        X = np.random.default_rng(0).uniform(size=(20, 2)) + np.array([0.0, offset])
-        return fitting._Data("a", Columns(["a", "time"]), "y", X, X[:, 0], 0)
+    def precision(asked: str | None, far: float = 0.0) -> Any:
+        X = torch.rand(200, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        # An offset is taken off before rounding; a row far away is not, and leaves no digits to the others.
+        X[:, 1] += 1e9
+        X[0, 1] += far
+        return fitting._precision(asked, X, X[:, 0], ["a", "time"])
 
     monkeypatch.setattr(fitting, "_DOUBLE_ROWS", 10)
-    assert fitting._precision(None, data(0.0)) == (torch.float32, "")
-    assert fitting._precision(None, data(1e5)) == (torch.float64, "float32 would blur 'time'")
-    assert fitting._precision("float32", data(1e5))[0] is torch.float32
-    monkeypatch.setattr(fitting, "_DOUBLE_ROWS", 20)
-    assert fitting._precision(None, data(0.0))[0] is torch.float64
+    assert precision(None) == (torch.float32, "")
+    assert precision(None, far=1e9) == (torch.float64, "float32 would blur 'time'")
+    assert precision("float32") == (torch.float32, "as asked")
+    with pytest.raises(ValueError, match="--precision float32 would blur or merge distinct values of 'time'"):
+        precision("float32", far=1e9)
+    assert precision("float64", far=1e9) == (torch.float64, "as asked")
+    monkeypatch.setattr(fitting, "_DOUBLE_ROWS", 200)
+    assert precision(None) == (torch.float64, "")
 
 
 def test_constant_inputs_come_last(tmp_path: Path, capsys: Capture) -> None:

@@ -163,7 +163,7 @@ def test_matern_has_the_right_limits(nu: float) -> None:
     zero = torch.zeros(1, 1, dtype=torch.float64)
     K = kernels.Matern(nu)(r[:-1, None], zero)[:, 0].detach()
     assert torch.isfinite(K).all()
-    assert (K.diff() <= 1e-15).all()
+    assert (K.diff() <= 1e-14).all()  # what the logarithms of a Bessel function are off
     assert K[0] == 1.0
     assert K[2] == 1.0
     assert K[-1] < 1e-295

@@ -73,6 +73,7 @@ def test_it_prints_as_a_small_table() -> None:
         "epochs",
         "residual",
         "error bound",
+        "error at data",
         "samples",
         "seconds",
     ]
@@ -81,7 +82,7 @@ def test_it_prints_as_a_small_table() -> None:
     assert lines[2].endswith("  high precision")
     assert "CG(" in lines[3]
     assert "CONVERGED" in lines[5]
-    assert lines[9].endswith("32 paths, 100 features each; std to 12 % or better, controlled by neighbours")
+    assert lines[10].endswith("32 paths, 100 features each; standard error of a std 12 % at most")
     assert repr(post) == "Posterior\n" + repr(post.report)
 
 

@@ -17,18 +17,28 @@ from pathgp import datasets, metrics
 from pathgp.cli.output import Refused, check_place, counted, finite, print_json, say, showing_progress
 from pathgp.cli.progress import reading
 from pathgp.cli.summary import described, printed
-from pathgp.cli.tables import Table, holds_text, is_missing, listed, numbers, open_table, require_columns, texts
-from pathgp.columns import EXACT_ROWS, MOST_CATEGORIES, Columns, distinct, kernel_of_columns
+from pathgp.cli.tables import (
+    Table,
+    dates,
+    holds_dates,
+    holds_text,
+    is_missing,
+    listed,
+    numbers,
+    open_table,
+    require_columns,
+    texts,
+)
+from pathgp.columns import EXACT_ROWS, MOST_CATEGORIES, Columns, distinct, kernel_of_columns, refuse_unclear_dates
 from pathgp.learning.report import FitReport
 from pathgp.models import GP
+from pathgp.models.standardise import Standardisation, blurred_column
 from pathgp.posterior import Posterior
 
 # Up to so many rows L-BFGS is affordable whatever it finds.
 _LBFGS_ROWS = 5_000
 # Beyond, float32 halves time and memory.
 _DOUBLE_ROWS = 10_000
-# float32 is used where it moves no input by more than this part of its standard deviation.
-_ROUNDING = 1e-4
 
 
 @dataclass(frozen=True)
@@ -69,18 +79,15 @@ def fit(options: argparse.Namespace) -> int:
         raise ValueError(f"{data.name} has {counted(n, 'usable row')}: at least two are needed to learn from")
     if np.ptp(data.y[~test]) == 0:
         raise ValueError(f"the target {data.target!r} is {data.y[0]:g} in every row: there is nothing to learn")
-    dtype, why = _precision(options.precision, data)
-
-    def tensor(values: NDArray[np.float64]) -> torch.Tensor:
-        return torch.tensor(values, dtype=dtype, device=device)
-
-    # Targets stay in float64: the model takes off their mean before it rounds.
-    X, y = tensor(data.X[~test]), torch.tensor(data.y[~test], device=device)
+    # Inputs and targets stay in float64: the model shifts and scales them before it rounds.
+    X, y = (torch.tensor(values[~test], device=device) for values in (data.X, data.y))
+    dtype, why = _precision(options.precision, X, y, data.columns.inputs)
     gp = _model(options, X.shape[1], float(y.std(correction=0)))
     about: dict[str, Any] = {
         "target": data.target,
         "columns": list(data.columns.names),
         "categories": data.columns.categories,
+        "dates": list(data.columns.dates),
         "kernel": options.kernel,
         "file": data.name,
         "skipped_rows": data.skipped,
@@ -89,7 +96,7 @@ def fit(options: argparse.Namespace) -> int:
         "seed": options.seed,
     }
     try:
-        report = _learned(gp, X, y, options)
+        report = _learned(gp, X, y, dtype, options)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_rescued(gp, options.out, about)) from None
     posterior = gp.posterior
@@ -100,7 +107,7 @@ def fit(options: argparse.Namespace) -> int:
         "fit_seconds": report.seconds,
     }
     if test.any():
-        about["held_out"] = _errors(posterior, tensor(data.X[test]), data.y[test])
+        about["held_out"] = _errors(posterior, torch.tensor(data.X[test], device=device), data.y[test])
     if options.out is not None:
         posterior.save(options.out, about=finite(about))
     if options.report is not None:
@@ -156,13 +163,18 @@ def _collected(options: argparse.Namespace) -> _Data:
     names, categorical = _inputs(table, target, options)
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in [*names, target]}
     text: set[str] = set()
+    dated: set[str] = set()
     first, skipped = None, 0
     for block in reading(table, [*names, target], options.quiet):
         if not parts[target]:
             if target not in categorical and holds_text(block, target):
                 raise ValueError(f"the target {target!r} holds text: pathgp learns numbers, not classes")
-            text = {name for name in names if name in categorical or holds_text(block, name)}
-        values = {name: texts(block, name) if name in text else numbers(block, name) for name in parts}
+            dated = {name for name in names if name not in categorical and holds_dates(block, name)}
+            text = {name for name in names if name not in dated and (name in categorical or holds_text(block, name))}
+        values = {
+            name: texts(block, name) if name in text else (dates if name in dated else numbers)(block, name)
+            for name in parts
+        }
         missing = np.zeros(len(block), dtype=bool)
         for name, column in values.items():
             empty = is_missing(column)
@@ -182,12 +194,14 @@ def _collected(options: argparse.Namespace) -> _Data:
         raise ValueError(f"{options.file} has no rows" + (" without missing values" if skipped else ""))
     categories = {name: distinct(whole[name].tolist()) for name in names if name in text}
     for name, known in categories.items():
+        if name not in categorical:
+            refuse_unclear_dates(name, known, f"leave it out with --ignore {name}, or insist with --categorical {name}")
         if len(known) > MOST_CATEGORIES and name not in categorical:
             raise ValueError(
                 f"column {name!r} holds text, {len(known):,} different ones such as {known[0]!r}: leave it out with "
                 f"--ignore {name} (names), turn it into numbers (dates), or insist with --categorical {name}"
             )
-    columns = Columns(names, categories)
+    columns = Columns(names, categories, [name for name in names if name in dated])
     return _Data(options.file.name, columns, target, columns.matrix(whole.__getitem__), whole[target], skipped)
 
 
@@ -224,18 +238,16 @@ def _example(options: argparse.Namespace) -> _Data:
     return _Data("the example", columns, target, columns.matrix(table.__getitem__), table[target], 0)
 
 
-def _precision(asked: str | None, data: _Data) -> tuple[torch.dtype, str]:
+def _precision(asked: str | None, X: torch.Tensor, y: torch.Tensor, names: list[str]) -> tuple[torch.dtype, str]:
     """The precision of the work and the reason for it, where that is not the number of rows."""
+    if asked == "float64" or (asked is None and len(y) <= _DOUBLE_ROWS):
+        return torch.float64, "as asked" if asked else ""
+    blurred = blurred_column(Standardisation.of(X, y).inputs(X), torch.float32)
+    if blurred is None:
+        return torch.float32, "as asked" if asked else ""
     if asked is not None:
-        return getattr(torch, asked), "as asked"
-    if len(data.y) <= _DOUBLE_ROWS:
-        return torch.float64, ""
-    spread = data.X.std(0)
-    error = np.abs(data.X).max(0) * np.finfo(np.float32).eps
-    worst = int(np.argmax(error / np.where(spread > 0, spread, np.inf)))
-    if error[worst] > _ROUNDING * spread[worst]:
-        return torch.float64, f"float32 would blur {data.columns.inputs[worst]!r}"
-    return torch.float32, ""
+        raise ValueError(f"--precision float32 would blur or merge distinct values of {names[blurred]!r}: use float64")
+    return torch.float64, f"float32 would blur {names[blurred]!r}"
 
 
 def _model(options: argparse.Namespace, columns: int, spread: float) -> GP:
@@ -246,7 +258,7 @@ def _model(options: argparse.Namespace, columns: int, spread: float) -> GP:
     return GP(kernel, noise=options.noise / spread, standardise=True).constrain("noise", fixed=True)
 
 
-def _learned(gp: GP, X: torch.Tensor, y: torch.Tensor, options: argparse.Namespace) -> FitReport:
+def _learned(gp: GP, X: torch.Tensor, y: torch.Tensor, dtype: torch.dtype, options: argparse.Namespace) -> FitReport:
     """Exact gradients for few rows; beyond, estimated ones, most of them on a part of the rows.
 
     L-BFGS goes to the optimum, where there may be next to no noise and the systems of many rows are hard; a hundred
@@ -264,6 +276,7 @@ def _learned(gp: GP, X: torch.Tensor, y: torch.Tensor, options: argparse.Namespa
         initialise="data",
         progress=showing_progress(options.quiet),
         generator=torch.Generator().manual_seed(options.seed),
+        dtype=dtype,
     )
 
 

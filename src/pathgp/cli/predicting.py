@@ -18,7 +18,7 @@ import pathgp
 from pathgp.cli.fitting import available
 from pathgp.cli.output import Refused, counted, print_json, say, writing
 from pathgp.cli.progress import reading
-from pathgp.cli.tables import Block, Table, is_missing, numbers, open_table, require_columns, texts
+from pathgp.cli.tables import Block, Table, dates, is_missing, numbers, open_table, require_columns, texts
 from pathgp.columns import Columns
 from pathgp.posterior import Posterior
 
@@ -143,7 +143,7 @@ class _Work:
     ) -> dict[str, Any]:
         """Write a line of ``columns`` for every row of the file, under these titles; then say what was done."""
         options, rows, skipped = self.options, 0, 0
-        digits = 7 if self.posterior.report.precision == "float32" else 9
+        digits = _digits(self.posterior)
         form = ",".join([f"%.{digits}g"] * len(titles)) + "\n"
         empty = "," * (len(titles) - 1) + "\n"
         with writing(options.out, options.file, options.model) as file:
@@ -172,10 +172,7 @@ class _Work:
         known = self.posterior._system.X
         names = [*self.columns.names, *([] if self.target is None else [self.target])]
         for block in reading(self.table, names, self.options.quiet, self.options.command):
-            values = {
-                name: texts(block, name) if name in self.columns.categories else numbers(block, name)
-                for name in self.columns.names
-            }
+            values = {name: self._read(block, name) for name in self.columns.names}
             missing = np.zeros(len(block), dtype=bool)
             for name, column in values.items():
                 absent = is_missing(column)
@@ -187,11 +184,23 @@ class _Work:
                 missing |= absent
             matrix = self._matrix(values, missing, block)
             y = None if self.target is None else numbers(block, self.target)
-            yield torch.tensor(matrix, dtype=known.dtype, device=known.device), y, missing
+            yield torch.tensor(matrix, device=known.device), y, missing
+
+    def _read(self, block: Block, name: str) -> NDArray[Any]:
+        if name in self.columns.categories:
+            return texts(block, name)
+        return dates(block, name) if name in self.columns.dates else numbers(block, name)
 
     def _matrix(self, values: dict[str, NDArray[Any]], missing: NDArray[np.bool_], block: Block) -> NDArray[np.float64]:
         kept = np.flatnonzero(~missing)
         return self.columns.matrix(lambda name: values[name][kept], lambda row: block.place(int(kept[row])))
+
+
+def _digits(posterior: Posterior) -> int:
+    """Significant digits of predictions: more where targets vary little about a level that is far from zero."""
+    digits = 7 if posterior.report.precision == "float32" else 9
+    level, unit = (abs(float(number)) for number in (posterior._scaling.target_shift, posterior._scaling.target_scale))
+    return min(17, digits + max(0, math.ceil(math.log10(level / unit)) if level else 0))
 
 
 def _columns(posterior: Posterior, about: dict[str, Any], table: Table, options: argparse.Namespace) -> Columns:
@@ -200,7 +209,7 @@ def _columns(posterior: Posterior, about: dict[str, Any], table: Table, options:
         if options.inputs is not None:
             raise Refused("the model knows its columns by name: leave out --inputs")
         require_columns(about["columns"], table)
-        return Columns(about["columns"], about.get("categories", {}))
+        return Columns(about["columns"], about.get("categories", {}), about.get("dates", []))
     count = posterior.report.columns
     names = table.names if options.inputs is None else [table.require(name, "--inputs") for name in options.inputs]
     if len(names) != count:

@@ -49,6 +49,7 @@ def described(posterior: Posterior, about: dict[str, Any]) -> dict[str, Any]:
         "skipped_rows": about.get("skipped_rows", 0),
         "columns": about.get("columns"),
         "categories": about.get("categories", {}),
+        "dates": about.get("dates", []),
         "inputs": inputs,
         "kernel": about.get("kernel", repr(posterior.model.kernel)),
         "held_out": about.get("held_out"),
@@ -89,7 +90,7 @@ def input_names(posterior: Posterior, about: dict[str, Any]) -> list[str]:
     from pathgp.columns import Columns
 
     if "columns" in about:
-        return Columns(about["columns"], about.get("categories", {})).inputs
+        return Columns(about["columns"], about.get("categories", {}), about.get("dates", [])).inputs
     return [str(i + 1) for i in range(posterior.report.columns)]
 
 
@@ -123,6 +124,8 @@ def _pairs(result: dict[str, Any]) -> list[tuple[str, str]]:
     for name, known in result["categories"].items():
         shown = known if len(known) <= 8 else [*known[:6], "..."]
         lines.append(("categories", f"{name}: {', '.join(map(str, shown))} ({len(known)}, each a column of 0 and 1)"))
+    if result["dates"]:
+        lines.append(("dates", f"{', '.join(map(str, result['dates']))} (in days since 1970)"))
     if (errors := result["held_out"]) is not None:
         share = errors["rmse"] / errors["target_std"] if errors["target_std"] else float("nan")
         lines.append(("held-out RMSE", f"{errors['rmse']:.4g}, which is {100 * share:.3g} % of the target's std"))

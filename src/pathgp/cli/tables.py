@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pathgp.cli.output import counted
+from pathgp.columns import are_dates, days
 
 ROWS = 8192
 MISSING = {"", "NA", "N/A", "NaN", "nan", "NULL", "null"}
@@ -97,6 +98,18 @@ def texts(block: Block, name: str) -> NDArray[np.object_]:
     return values
 
 
+def dates(block: Block, name: str) -> NDArray[np.float64]:
+    """A column of dates in days since 1970, NaN where a cell is empty."""
+    cells = block.cells[name]
+    return days(name, cells if isinstance(cells, np.ndarray) else texts(block, name), block.place)
+
+
+def holds_dates(block: Block, name: str) -> bool:
+    """Whether all cells of a column that are not empty are dates as ISO 8601 writes them."""
+    cells = block.cells[name]
+    return not isinstance(cells, np.ndarray) and are_dates(cell for cell in texts(block, name) if cell is not None)
+
+
 def is_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Where `numbers` or `texts` found nothing."""
     return np.isnan(values) if values.dtype.kind == "f" else np.array([value is None for value in values], dtype=bool)
@@ -139,9 +152,12 @@ class _CSV(Table):
     def __init__(self, path: Path, header: bool) -> None:
         self.path, self._header = path, header
         self._file: BinaryIO | None = None
+        self._size = path.stat().st_size
         with path.open("rb") as file:
             sample = file.read(_SAMPLE)
-        self._size = path.stat().st_size
+            # Names of many columns can be longer than the sample: the first line must be whole.
+            while len(sample) < self._size and len(sample.splitlines()) < 3:
+                sample += file.read(len(sample))
         lines = self._decoded(sample, whole=len(sample) == self._size).splitlines(keepends=True)
         lines = lines[:100] if len(sample) == self._size or len(lines) < 2 else lines[:-1][:100]
         if not any(line.strip() for line in lines):
@@ -230,7 +246,7 @@ class _Parquet(Table):
         for batch in self._file.iter_batches(batch_size=ROWS, columns=list(names)):
             self._read = start + len(batch)
             if len(batch):
-                cells = {name: _cells(batch.column(name)) for name in names}
+                cells = {name: _cells(name, batch.column(name), start) for name in names}
                 yield Block(cells, partial(_row_of, start))
             start += len(batch)
 
@@ -239,13 +255,22 @@ class _Parquet(Table):
         return self._read / max(1, self._rows)
 
 
-def _cells(column: Any) -> Sequence[Any]:
-    """The values of a column of pyarrow: an array of numbers, or a list of texts."""
+def _cells(name: str, column: Any, start: int) -> Sequence[Any]:
+    """The values of a column of pyarrow: an array of numbers (spans of time in days), or a list of texts."""
     import pyarrow as pa
 
     kind = column.type
+    if pa.types.is_duration(kind):
+        return days(name, column.to_numpy(zero_copy_only=False))  # type: ignore[return-value]
     if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        cells: NDArray[np.float64] = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        try:
+            cells: NDArray[np.float64] = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        except pa.ArrowInvalid:
+            row, value = next((i, v) for i, v in enumerate(column.to_pylist()) if v is not None and int(float(v)) != v)
+            raise ValueError(
+                f"column {name!r} has {value} in {_row_of(start, row)}, a whole number beyond 2^53 that float64 cannot "
+                "hold: subtract an offset, use a larger unit, or store times as timestamps"
+            ) from None
         return cells  # type: ignore[return-value]
     return [None if value is None else str(value) for value in column.to_pylist()]
 

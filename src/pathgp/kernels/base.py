@@ -137,6 +137,8 @@ def as_inputs(X: Tensor, name: str) -> Tensor:
         raise TypeError(f"{name} must be a torch.Tensor, got {type(X).__name__}")
     if X.ndim != 2:
         raise ValueError(f"{name} must have two dimensions (rows, columns), got shape {tuple(X.shape)}")
+    if X.shape[1] == 0:
+        raise ValueError(f"{name} has no columns, shape {tuple(X.shape)}: a kernel needs at least one input")
     return X if X.is_floating_point() else X.to(torch.float64)
 
 

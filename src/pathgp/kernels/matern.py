@@ -42,7 +42,8 @@ class Matern(Stationary):
     def profile(self, sq: Tensor, *shape: Tensor) -> Tensor:
         if self.nu not in (0.5, 1.5, 2.5):
             value = scaled_bessel(sq.mul_(2.0 * self.nu), self.nu, self._log_factor)
-            return value.masked_fill_(sq == 0, 1.0)
+            # Where 1 - k is less than the rounding of 1, the logarithms of a Bessel function would be off by 1e-14.
+            return value.masked_fill_(sq <= 1e-18 ** (1.0 / self.smoothness), 1.0)
         # a is kept negated: its exponential is then one pass over the tile, and needs no copy.
         minus_a = bounded_(sq.sqrt_().mul_(-math.sqrt(2.0 * self.nu)))
         if self.nu == 0.5:
@@ -81,6 +82,11 @@ class Matern(Stationary):
             return value, decayed.mul_(-1.5)
         value += torch.dot(decayed.flatten(), minus_a.square().flatten()) / 3.0
         return value, decayed.mul_(minus_a.sub_(1.0)).mul_(5.0 / 6.0)
+
+    @property
+    def smoothness(self) -> float:
+        """min(nu, 1)."""
+        return min(self.nu, 1.0)
 
     @property
     def tail(self) -> float:

@@ -42,11 +42,11 @@ class Periodic(Kernel):
         self._lengthscale = Positive(lengthscale, "lengthscale")
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return bounded(squared_distance(self.embed(X), self.embed(Z), X.dtype).mul_(-0.5)).exp_()
+        return bounded(_squared_distance(self.embed(X), self.embed(Z), X.dtype).mul_(-0.5)).exp_()
 
     def _gram(self, X: Tensor) -> Tensor:
         points = self.embed(X)
-        return bounded(squared_distance(points, points, X.dtype).fill_diagonal_(0.0).mul_(-0.5)).exp_()
+        return bounded(_squared_distance(points, points, X.dtype).fill_diagonal_(0.0).mul_(-0.5)).exp_()
 
     def _diagonal(self, X: Tensor) -> Tensor:
         return torch.ones_like(X[:, 0])
@@ -63,3 +63,8 @@ class Periodic(Kernel):
 
     def _settings(self) -> list[str]:
         return [f"period={short(self.period)}", f"lengthscale={short(self.lengthscale)}"]
+
+
+def _squared_distance(X: Tensor, Z: Tensor, dtype: torch.dtype) -> Tensor:
+    """Between embedded points, which are scaled already."""
+    return squared_distance(X, Z, X.new_ones(()), dtype)

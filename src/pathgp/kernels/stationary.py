@@ -14,7 +14,14 @@ import torch
 from torch import Tensor
 
 from pathgp.kernels.base import Kernel
-from pathgp.kernels.distance import of_squared_distance, squared_distance, strips
+from pathgp.kernels.distance import (
+    Columns,
+    of_squared_distance,
+    pull_differences,
+    split_columns,
+    squared_distance,
+    strips,
+)
 from pathgp.kernels.parameters import Positive, PositiveValue, short
 
 
@@ -39,18 +46,22 @@ class _Radial(torch.autograd.Function):
 
 
 class _Contraction(torch.autograd.Function):
-    """sum_ij W_ij p(|x_i - z_j|^2; shape parameters), with all gradients from the same pass over the distances.
+    """sum_ij W_ij p(D_ij; shape parameters), with all gradients from the same pass over the squared distances D.
 
-    With A_ij = W_ij p'(|x_i - z_j|^2): dX = 2 (diag(A 1) X - A Z) and dZ = 2 (diag(A^T 1) Z - A^T X), accumulated in
-    float64 because both terms are large and nearly cancel when the length scale is small.
+    With A_ij = W_ij p'(D_ij), in narrow columns dX = 2 (diag(A 1) X - A Z) and dZ = 2 (diag(A^T 1) Z - A^T X),
+    accumulated in float64 because both terms are large and nearly cancel when the length scale is small; in wide
+    columns by `pull_differences`.
     """
 
     @staticmethod
-    def forward(ctx: Any, kernel: Stationary, W: Tensor, same: bool, X: Tensor, Z: Tensor, *shape: Tensor) -> Tensor:
+    def forward(ctx: Any, kernel: Stationary, W: Tensor, same: bool, *inputs: Tensor) -> Tensor:
+        columns, shape = Columns(*inputs[:5]), inputs[5:]
+        X, Z, wide_X, wide_Z, scale = columns
         left, right = (torch.cat([points, torch.ones_like(points[:, :1])], 1) for points in (X, Z))
         pulled_X, pulled_Z = torch.empty_like(left), torch.zeros_like(right)
+        wide = [torch.empty_like(wide_X), torch.zeros_like(wide_Z), torch.zeros_like(scale)]
         value, *slopes = torch.zeros(1 + len(shape), dtype=torch.float64, device=X.device)
-        for rows, sq in strips(X, Z, W.dtype):
+        for rows, sq in strips(columns, W.dtype, kernel.smoothness):
             if same:
                 sq.diagonal(rows.start).fill_(0.0)
             weights = W[rows]
@@ -59,11 +70,16 @@ class _Contraction(torch.autograd.Function):
             part, A = kernel.contracted(sq, weights, *shape)
             value += part
             A = A.to(X.dtype)
-            torch.mm(A, right, out=pulled_X[rows])
-            pulled_Z.addmm_(A.T, left[rows])
+            if X.shape[1]:
+                torch.mm(A, right, out=pulled_X[rows])
+                pulled_Z.addmm_(A.T, left[rows])
+            if len(scale):
+                wide[0][rows], in_Z, in_scale = pull_differences(A, wide_X[rows], wide_Z, scale)
+                wide[1] += in_Z
+                wide[2] += in_scale
         grads = [2.0 * (p[:, -1:] * q - p[:, :-1]) for p, q in ((pulled_X, X), (pulled_Z, Z))]
-        ctx.save_for_backward(*grads, *slopes)
-        ctx.dtypes = [p.dtype for p in (X, Z, *shape)]
+        ctx.save_for_backward(*grads, *wide, *slopes)
+        ctx.dtypes = [p.dtype for p in inputs]
         return value
 
     @staticmethod
@@ -107,6 +123,11 @@ class Stationary(Kernel):
         return torch.dot(self.profile(sq, *shape).flatten(), W.flatten()), slope.mul_(W)
 
     @property
+    def smoothness(self) -> float:
+        """The power p with which 1 - k falls off near zero, 1 - k ~ r^2p, at most 1; below 1 close pairs need care."""
+        return 1.0
+
+    @property
     def tail(self) -> float:
         """How much heavier a tail half of the frequencies are drawn from (see `features.fourier`); 1: no heavier."""
         return 1.0
@@ -121,17 +142,18 @@ class Stationary(Kernel):
         raise NotImplementedError(f"{type(self).__name__} does not define its spectral measure")
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return self._evaluated(self._scaled(X), self._scaled(Z), X.dtype, same=False)
+        return self._evaluated(X, Z, same=False)
 
     def _gram(self, X: Tensor) -> Tensor:
-        scaled = self._scaled(X)
-        return self._evaluated(scaled, scaled, X.dtype, same=True)
+        return self._evaluated(X, X, same=True)
 
-    def _evaluated(self, X: Tensor, Z: Tensor, dtype: torch.dtype, same: bool) -> Tensor:
-        """The kernel at scaled inputs; ``same`` inputs have a diagonal of exact zeros in the distances."""
+    def _evaluated(self, X: Tensor, Z: Tensor, same: bool) -> Tensor:
+        """The kernel at inputs; ``same`` inputs have a diagonal of exact zeros in the distances."""
+        dtype = X.dtype
         shape = tuple(p.to(X.device, dtype) for p in self.shape_parameters())
-        if torch.is_grad_enabled() and any(t.requires_grad for t in (X, Z, *shape)):
-            sq = squared_distance(X, Z, dtype)
+        X, Z, scale = X.to(torch.float64), Z.to(torch.float64), self._inverse_lengthscales(X)
+        if torch.is_grad_enabled() and any(t.requires_grad for t in (X, Z, scale, *shape)):
+            sq = squared_distance(X, Z, scale, dtype, self.smoothness)
             result: Tensor = _Radial.apply(self, sq.fill_diagonal_(0.0) if same else sq, *shape)
             return result
 
@@ -140,24 +162,23 @@ class Stationary(Kernel):
                 sq.diagonal(start).fill_(0.0)
             return self.profile(sq, *shape)
 
-        return of_squared_distance(X, Z, dtype, finish)
+        return of_squared_distance(X, Z, scale, dtype, finish, self.smoothness)
 
     def _contract(self, W: Tensor, X: Tensor, Z: Tensor | None) -> Tensor:
         shape = tuple(p.to(X.device, W.dtype) for p in self.shape_parameters())
-        first = self._scaled(X)
-        second = first if Z is None else self._scaled(Z)
-        centre = second.detach().mean(0)
-        result: Tensor = _Contraction.apply(self, W, Z is None, first - centre, second - centre, *shape)
+        first, second = X.to(torch.float64), (X if Z is None else Z).to(torch.float64)
+        columns = split_columns(first, second, self._inverse_lengthscales(X), W.dtype, self.smoothness)
+        result: Tensor = _Contraction.apply(self, W, Z is None, *columns, *shape)
         return result
 
     def _diagonal(self, X: Tensor) -> Tensor:
         return torch.ones_like(X[:, 0])
 
     def _coordinates(self, X: Tensor) -> Tensor:
-        return self._scaled(X)
+        return X.to(torch.float64) * self._inverse_lengthscales(X)
 
-    def _scaled(self, X: Tensor) -> Tensor:
-        return X.to(torch.float64) / self.lengthscales(X.shape[1], X.device)
+    def _inverse_lengthscales(self, X: Tensor) -> Tensor:
+        return 1.0 / self.lengthscales(X.shape[1], X.device)
 
     def _settings(self) -> list[str]:
         return [f"lengthscale={short(self.lengthscale)}"]

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pathgp.conditioning import Settings, System
+from pathgp.conditioning import ACCURACY, Settings, System
 from pathgp.operators import Operator
 from pathgp.randomness import normal
 from pathgp.solvers import Solution
@@ -60,6 +60,12 @@ class State:
             everywhere[slice(None) if self.rows is None else self.rows] = self.solutions
             self.solutions = everywhere if rows is None else everywhere[rows]
         self.rows, self.operator = rows, None
+
+    def promote(self) -> None:
+        """Go on in float64."""
+        self.draws = None if self.draws is None else self.draws.to(torch.float64)
+        self.solutions = None if self.solutions is None else self.solutions.to(torch.float64)
+        self.operator = None
 
     def seen(self, data: Any) -> Any:
         """The rows of the data that count now."""
@@ -144,7 +150,10 @@ class Iterative:
         data = state.seen(data)
         H = state.operator = model.operator(data, settings, state.operator)
         began = time.perf_counter()
-        solution = settings.solve(H, system, generator, state.solutions, rule="average")
+        # A residual r shifts the gradient by up to 2 |r| / noise, relative to its size: small beside the noise will do.
+        largest = model.largest_variance(data)
+        allowed = ACCURACY * system.error_scale(None, largest)
+        solution = settings.solve(H, system, generator, state.solutions, rule="average", allowed=lambda x: allowed)
         state.solutions = solution.x
         seconds = time.perf_counter() - began
         v, Z = solution.x[:, :1], solution.x[:, 1:]

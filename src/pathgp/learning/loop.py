@@ -28,10 +28,12 @@ from pathgp.conditioning import Settings
 from pathgp.kernels.parameters import short
 from pathgp.learning.checkpoint import Checkpoint, at_sigterm, leave
 from pathgp.learning.estimators import Estimate, Exact, Iterative, State
+from pathgp.learning.guard import Guard
 from pathgp.learning.hyperparameters import Coordinates, description, log_prior, values
 from pathgp.learning.optimisers import LBFGS, Optimiser, make
 from pathgp.learning.report import NO_SOLVE, Step
 from pathgp.randomness import permutation
+from pathgp.solvers import Status
 from pathgp.solvers.base import NumericalFailure
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 LEAST_ROWS = 2000
 # The least noise that is learned unless bounds say otherwise, as a share of the standard deviation of y.
 LEAST_NOISE = 1e-5
+# Times that a refused step is shortened before the fit ends where it stands.
+_RETREATS = 8
 # Steps over which the gain is looked at before a fit is ended early.
 WINDOW = 10
 
@@ -105,6 +109,7 @@ class Fit:
         self.optimiser: Optimiser = make(self.plan.optimiser, self.coordinates, self.plan.learning_rate)
         # Where the step before stood, the gradient of its loss, and its log likelihood where known, per row.
         self._previous: tuple[torch.Tensor, torch.Tensor, float | None] | None = None
+        self._guard = None if isinstance(self.plan.estimator, Exact) else Guard.draw(self.data)
         self._best: tuple[float, dict[str, torch.Tensor]] | None = None
         self._stage = self._stage_began = 0
         self._order: torch.Tensor | None = None
@@ -178,28 +183,56 @@ class Fit:
             self._enter(self._stage + 1)
         rows = plan.stages[self._stage].rows
         before, solutions, prior = self.evaluated_at, self.state.solutions, self.state.prior
-        self.evaluated_at = copy.deepcopy(model.state_dict())
-        try:
-            self._move(rows, began)
-        except NumericalFailure as failure:
-            if not self.history:
-                raise
+        problem = ""
+        for _ in range(1 + _RETREATS):
+            self.evaluated_at = copy.deepcopy(model.state_dict())
+            try:
+                self._move(rows, began)
+                break
+            except NumericalFailure as failure:
+                if not self.history:
+                    raise
+                problem = str(failure)
+                self.state.solutions, self.state.prior = solutions, prior
+                self._retreat()
+        else:
             model.load_state_dict(before)
-            self.evaluated_at, self.state.solutions, self.state.prior = before, solutions, prior
-            self.stopped = f"{failure}; the step before was kept"
+            self.evaluated_at = before
+            self.stopped = f"{problem}; the step before was kept"
             return
         if self._stage + 1 == len(plan.stages):
             self.stopped = self._settled()
 
+    def _retreat(self) -> None:
+        """Shorten the step that led here to a quarter."""
+        assert self._previous is not None
+        start = self._previous[0]
+        self.coordinates.move(start + 0.25 * (self.coordinates.position() - start))
+        self.optimiser.retreat()
+
+    def _check(self) -> None:
+        """Refuse hyperparameters at which some of the rows are far less likely than before."""
+        if self._guard is None:
+            return
+        guard, model = self._guard, self.model
+        value = self.plan.settings.first(lambda: guard.value(model, self.data))
+        if not guard.accepts(value):
+            fall = guard.best - value
+            raise NumericalFailure(f"the log likelihood of {len(guard.rows)} rows fell by {fall:.2g} a row")
+        guard.enter(value, self.evaluated_at)
+
     def _move(self, rows: int, began: float) -> None:
         """Estimate the gradient, enter the step into the history, and let the optimiser move."""
         model, plan, prior = self.model, self.plan, self.state.prior
+        self._check()
         if prior is not None:
             self.state.prior = prior.follow(self.generator)
             if self.state.prior is not prior and isinstance(self.optimiser, LBFGS):
                 # Other draws make another objective.
                 self.optimiser.restart()
         estimate = plan.estimator.evaluate(model, self.data, self.state, plan.settings, self.generator)
+        if estimate.solution is not None and estimate.solution.status in (Status.STALLED, Status.DIVERGED):
+            raise NumericalFailure(f"the solver ended {estimate.solution.status.name}")
         density = log_prior(model)
         for parameter in self.coordinates.parameters:
             parameter.grad = None
@@ -224,6 +257,17 @@ class Fit:
             self.model.load_state_dict(self._best[1])
         elif isinstance(self.optimiser, LBFGS) and self.history:
             self.model.load_state_dict(self.evaluated_at)
+        if self._guard is not None and self.history:
+            self._conclude_safely(self._guard)
+
+    def _conclude_safely(self, guard: Guard) -> None:
+        """Take the best of the hyperparameters that were checked instead, if these are no better than the first."""
+        value = self.plan.settings.first(lambda: guard.value(self.model, self.data))
+        if guard.state is not None and not (guard.accepts(value) and value >= guard.first):
+            self.model.load_state_dict(guard.state)
+            self.stopped += (
+                f"; the values of the step with the highest log likelihood of {len(guard.rows)} rows were kept"
+            )
 
     def _enter(self, stage: int) -> None:
         rows = self.plan.stages[stage].rows
@@ -301,17 +345,30 @@ class Fit:
         }
 
     def _project(self) -> None:
-        """Back within the bounds; a learned noise without bounds stays above what rounding can tell from none.
+        """Back within the bounds; a learned noise without bounds stays where its systems can be solved.
 
-        Rounding K disturbs its eigenvalues by about eps sqrt(n) max k(x, x), and H must stay positive definite.
+        In float32 that may be well above what the data ask for: the fit then goes on in float64.
         """
         noise = self.model._noise
-        if self._free_noise:
-            largest = self.model.largest_variance(self.data)
-            rounding = torch.finfo(self.data.dtype).eps * math.sqrt(len(self.data.y)) * largest
-            noise.bounds = (math.sqrt(max(rounding, (LEAST_NOISE * self._spread) ** 2)), math.inf)
         for positive in self.coordinates.positive:
             positive.project()
+        if self._free_noise:
+            least = self._least_noise()
+            if float(noise.value.detach()) < least and self._promote():
+                least = self._least_noise()
+            noise.bounds = (least, math.inf)
+            noise.project()
+
+    def _least_noise(self) -> float:
+        return max(self.model.least_noise(self.data), LEAST_NOISE * self._spread)
+
+    def _promote(self) -> bool:
+        """Go on in float64, where that is allowed."""
+        if self.data.dtype == torch.float64 or not self.plan.settings.allows_float64(self.data.device):
+            return False
+        self.data = self.data.to(torch.float64)
+        self.state.promote()
+        return True
 
     def _save(self, checkpoint: Checkpoint, content: dict[str, Any]) -> None:
         checkpoint.write({"facts": self.facts, "mean": self._mean_values, **content}, content["step"])
@@ -322,6 +379,7 @@ class Fit:
         return {
             "step": len(self.history),
             "stage": (self._stage, self._stage_began),
+            "is_double": self.data.dtype == torch.float64,
             "order": self._order,
             "rows": self.state.rows,
             "model": copy.deepcopy(self.model.state_dict()),
@@ -333,6 +391,7 @@ class Fit:
             "solutions": self.state.solutions,
             "previous": self._previous,
             "best": self._best,
+            "guard": None if self._guard is None else self._guard.pack(),
             "history": [vars(step) for step in self.history],
             "stopped": self.stopped,
             "seed": self.seed,
@@ -342,6 +401,8 @@ class Fit:
         """The state after some step, from `_pack` or from a file."""
         device = self.data.device
         self.model.load_state_dict(content["model"])
+        if content["is_double"]:
+            self.data = self.data.to(torch.float64)
         self.evaluated_at = content["evaluated_at"]
         self.optimiser.load_state_dict(content["optimiser"])
         self.generator.set_state(content["generator"])
@@ -354,6 +415,8 @@ class Fit:
         self.state = State(prior, **found)
         self._stage, self._stage_began = content["stage"]
         self._previous, self._best = content["previous"], content["best"]
+        if self._guard is not None:
+            self._guard.unpack(content["guard"])
         self.history = [Step(**step) for step in content["history"]]
         self.stopped, self.seed = content["stopped"], content["seed"]
 

@@ -23,6 +23,9 @@ class Optimiser(Protocol):
 
     def step(self) -> Any: ...
 
+    def retreat(self) -> None:
+        """The last step was refused and shortened to a quarter: be more careful from here on."""
+
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
@@ -41,6 +44,7 @@ class Adam:
     def __init__(self, parameters: list[tuple[Tensor, float]]) -> None:
         self.parameters = parameters
         self.steps = 0
+        self.pace = 1.0
         self.moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p, _ in parameters]
 
     def step(self) -> None:
@@ -51,13 +55,16 @@ class Adam:
                 g = torch.zeros_like(p) if p.grad is None else p.grad
                 m.mul_(0.9).add_(g, alpha=0.1)
                 v.mul_(0.999).addcmul_(g, g, value=0.001)
-                p.addcdiv_(m / first, (v / second).sqrt().add_(1e-8), value=-rate)
+                p.addcdiv_(m / first, (v / second).sqrt().add_(1e-8), value=-self.pace * rate)
+
+    def retreat(self) -> None:
+        self.pace *= 0.5
 
     def state_dict(self) -> dict[str, Any]:
-        return {"steps": self.steps, "moments": self.moments}
+        return {"steps": self.steps, "moments": self.moments, "pace": self.pace}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps = state["steps"]
+        self.steps, self.pace = state["steps"], state["pace"]
         for mine, saved in zip(self.moments, state["moments"], strict=True):
             for moment, value in zip(mine, saved, strict=True):
                 moment.copy_(value)
@@ -117,6 +124,12 @@ class LBFGS:
         length = self.reach / widest
         self.origin, self.direction = (x, g), direction * (min(1.0, length) if self.pairs else length)
         self.coordinates.move(x + self.direction)
+
+    def retreat(self) -> None:
+        self.opening.retreat()
+        self.reach = max(0.25 * self.reach, 1e-4)
+        if self.direction is not None:
+            self.direction = 0.25 * self.direction
 
     def restart(self) -> None:
         """The objective is another one from here on: no comparison with the step before; the curvature is kept."""

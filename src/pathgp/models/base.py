@@ -11,16 +11,21 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from pathgp.conditioning import Settings, Solve, System
+from pathgp.conditioning import Settings, Solve, System, warn_unless_converged
 from pathgp.inputs import real_number, whole_number
 from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import LogNormal, Positive, PositiveValue
 from pathgp.learning.hyperparameters import constrain, values
+from pathgp.means import Constant
 from pathgp.operators import Operator
 from pathgp.pathwise import PriorPaths
 from pathgp.randomness import as_generator
+from pathgp.solvers import Status
 
 Mean = float | Callable[[Tensor], Tensor]
+
+# How many times the rounding of products must fit into the variance of the noise.
+RESOLVED = 20.0
 
 
 class Model(nn.Module):
@@ -66,12 +71,49 @@ class Model(nn.Module):
         """max k(x, x) at the data."""
 
     @abstractmethod
+    def covariance(self, data: Any, rows: Tensor) -> Tensor:
+        """The prior covariance of some rows of the data, without noise: (m, m), float64."""
+
+    @abstractmethod
     def kernels_and_inputs(self, data: Any) -> list[tuple[Kernel, Tensor]]:
         """Every kernel with the inputs it sees."""
 
     @abstractmethod
+    def solve(self, data: Any, prior: Any, draws: Tensor, how: Solve) -> Any:
+        """The posterior of this model, solved for in the dtype of the data."""
+
     def solved(self, data: Any, prior: Any, draws: Tensor, how: Solve) -> Any:
-        """The posterior of this model, which keeps the model and the draws: give copies."""
+        """The posterior of this model, which keeps the model and the draws: give copies.
+
+        Where rounding in float32 hides what the data say, it is solved for in float64. Warns where it did not converge.
+        """
+        settings = how.settings
+        single = data.dtype == torch.float32
+        reason = "the noise is too small beside the signal"
+        if not (single and settings.allows_float64(data.device)) or self.resolves(data):
+            posterior = self.solve(data, prior, draws, how)
+            rounding = posterior.report.status in (Status.STALLED, Status.DIVERGED)
+            if not (single and rounding and settings.allows_float64(data.device)):
+                warn_unless_converged(posterior.report)
+                return posterior
+            reason = f"in float32 the solver ended {posterior.report.status.name}"
+        posterior = self.solve(data.to(torch.float64), prior, draws.to(torch.float64), how.in_float64())
+        posterior.report = posterior.report.with_note(f"float64, for {reason}")
+        warn_unless_converged(posterior.report)
+        return posterior
+
+    def resolves(self, data: Any) -> bool:
+        """Whether products with H in the dtype of the data are accurate enough for the noise.
+
+        Rounding disturbs the entries of K, and so residuals, by about eps sqrt(n) max k(x, x) times the weights, whose
+        size is up to 1 / noise: that is to be less than a part of the noise.
+        """
+        return self.least_noise(data) <= float(self.deviation(data).detach().min())
+
+    def least_noise(self, data: Any) -> float:
+        """The smallest standard deviation of the noise that products in the dtype of the data resolve."""
+        rounding = torch.finfo(data.dtype).eps * math.sqrt(len(data.y)) * self.largest_variance(data)
+        return math.sqrt(RESOLVED * rounding)
 
     def drawing(
         self, samples: int, features: int, generator: torch.Generator | None
@@ -124,6 +166,11 @@ class Model(nn.Module):
     def working_copy(self, device: torch.device) -> Self:
         """A copy on a device, without the posterior of an earlier fit."""
         return copy.deepcopy(self, {id(self._posterior): None}).to(device)
+
+    @property
+    def mean_sees_inputs(self) -> bool:
+        """Whether the prior mean may depend on the inputs."""
+        return callable(self.mean) and not isinstance(self.mean, Constant)
 
     def mean_at(self, X: Tensor, exact: bool = False) -> Tensor:
         """The prior mean at X (m, d): (m,), or a scalar when it is constant; ``exact``: float64 whatever X is."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pathgp.conditioning import Settings, Solve, System, extend_prior
-from pathgp.inputs import Array, read_matrix, read_vector, whole_number
+from pathgp.inputs import Array, read_matrix, read_vector, result_dtype, whole_number
 from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import short
 from pathgp.learning.checkpoint import Checkpoint
@@ -23,7 +23,7 @@ from pathgp.learning.fitting import fit
 from pathgp.learning.report import FitReport, Step
 from pathgp.models.base import Mean, Model
 from pathgp.models.observations import Observations
-from pathgp.models.standardise import Standardisation, task_columns
+from pathgp.models.standardise import Standardisation, blurred_column, require_digits, task_columns
 from pathgp.operators import Group, Operator
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior import Posterior
@@ -87,6 +87,7 @@ class GP(Model):
         callback: Callback | None = None,
         group: Group | None = None,
         precision: str = "high",
+        dtype: torch.dtype | None = None,
     ) -> Posterior:
         """The posterior given observations y (n,) at X (n, d), hyperparameters fixed.
 
@@ -109,6 +110,10 @@ class GP(Model):
             group: who shares the work out, `Ranks` (processes started by torchrun) or `Devices`; None is nobody.
             precision: of the products between a solver's checks, "high", "medium" or "low", where K is fused; the
                 solution meets ``tol`` in full precision all the same. Rough products pay where the noise is large.
+            dtype: of the computations; None is that of X. X in float64 with dtype=torch.float32 is shifted and scaled
+                (``standardise=True``) before it is rounded; ValueError where rounding would spoil a column. Where the
+                noise is too small for float32, float64 is used all the same. Predictions have the dtype of X; float64
+                where y has more digits than that can hold, such as 2.4e8 + sin(x) in float64 with X in float32.
         """
         began = time.perf_counter()
         samples, features = whole_number(samples, "samples", 0), whole_number(features, "features", 1)
@@ -116,7 +121,7 @@ class GP(Model):
         settings.compare(samples=samples, features=features)
         generator = settings.generator(generator)
         seed = repeating_seed(generator)
-        data = self.observe(X, y, noise)
+        data = self.observe(X, y, noise, dtype)
         model = self.frozen(data.device)
         prior, no_paths = None, ""
         try:
@@ -155,6 +160,7 @@ class GP(Model):
         callback: Callable[[Step], None] | None = None,
         group: Group | None = None,
         precision: str = "high",
+        dtype: torch.dtype | None = None,
     ) -> FitReport:
         """Learn the hyperparameters by maximising the log marginal likelihood (with priors: the posterior density).
 
@@ -199,10 +205,11 @@ class GP(Model):
             group: as in `condition`. The first rank shows the progress and writes the checkpoint; when a rank is
                 lost, all that are left write it.
             precision: as in `condition`.
+            dtype: as in `condition`.
         """
         return fit(
             self,
-            self.observe(X, y, noise),
+            self.observe(X, y, noise, dtype),
             steps=steps,
             learning_rate=learning_rate,
             estimator=estimator,
@@ -221,21 +228,39 @@ class GP(Model):
             callback=callback,
         )
 
-    def observe(self, X: Array, y: Array, noise: Array | None = None) -> Observations:
-        """Check data and bring it into the model's units."""
+    def observe(self, X: Array, y: Array, noise: Array | None = None, dtype: torch.dtype | None = None) -> Observations:
+        """Check data and bring it into the model's units, and then to the dtype of the computations."""
         data = read_matrix(X)
+        dtype = data.X.dtype if dtype is None else dtype
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"dtype must be torch.float32, torch.float64 or None, got {dtype!r}")
         y = read_vector(y, data.X.shape[0], "y", like=data.X)
         if data.X.shape[0] == 0:
             raise ValueError("X has no rows: at least one observation is needed")
+        results = result_dtype(data.X, y)
         kept = task_columns(self.kernel, data.X)
-        if self.standardise and isinstance(self.mean, nn.Module):
+        learned = isinstance(self.mean, nn.Module)
+        centred = y if learned else y - self.mean_at(data.X, exact=True)
+        if self.standardise:
+            scaling = Standardisation.of(data.X, centred, kept, results)
             # A learned mean stands for the level of y: the units must not move with it.
-            scaling = replace(Standardisation.of(data.X, y, kept), target_shift=y.new_zeros(()))
-        elif self.standardise:
-            scaling = Standardisation.of(data.X, y - self.mean_at(data.X, exact=True), kept)
+            scaling = replace(scaling, target_shift=y.new_zeros(())) if learned else scaling
         else:
-            scaling = Standardisation.identity(data.X)
-        return Observations.of(data.X, y, noise, scaling)
+            scaling = Standardisation.identity(data.X, results)
+        self._require_digits(data.X, scaling, dtype)
+        if not learned:
+            require_digits(scaling.targets(centred), dtype)
+        return Observations.of(data.X, y, noise, scaling, dtype)
+
+    def _require_digits(self, X: Tensor, scaling: Standardisation, dtype: torch.dtype) -> None:
+        """ValueError where rounding to a dtype would spoil a column of X, for the kernel or for a mean function."""
+        column = blurred_column(scaling.inputs(X), dtype)
+        advice = "" if self.standardise else "standardise=True, which shifts X before it is rounded, or "
+        if column is None and self.mean_sees_inputs:
+            column, advice = blurred_column(X, dtype), "a mean function of shifted inputs, or "
+        if column is not None:
+            kind = str(dtype).removeprefix("torch.")
+            raise ValueError(f"{kind} would blur or merge distinct values of column {column} of X: use {advice}float64")
 
     def operator(self, data: Observations, settings: Settings, instead: Operator | None = None) -> Operator:
         return settings.operator(self.kernel, data.X, self.deviation(data), instead)
@@ -255,10 +280,13 @@ class GP(Model):
         with torch.no_grad():
             return float(self.kernel.diag(data.X).max())
 
+    def covariance(self, data: Observations, rows: Tensor) -> Tensor:
+        return self.kernel(data.X[rows].to(torch.float64))
+
     def kernels_and_inputs(self, data: Observations) -> list[tuple[Kernel, Tensor]]:
         return [(self.kernel, data.X)]
 
-    def solved(self, data: Observations, prior: PriorPaths | None, draws: Tensor, how: Solve) -> Posterior:
+    def solve(self, data: Observations, prior: PriorPaths | None, draws: Tensor, how: Solve) -> Posterior:
         return Posterior.solved(self, data.scaling, self.system(data, prior, draws), prior, how)
 
     def __repr__(self) -> str:
@@ -269,5 +297,5 @@ class GP(Model):
 FIT_OPTIONS = {
     name: parameter.default
     for name, parameter in inspect.signature(GP.fit).parameters.items()
-    if name not in ("self", "X", "y", "noise", "group", "precision")
+    if name not in ("self", "X", "y", "noise", "group", "precision", "dtype")
 }

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -35,7 +35,8 @@ _NOTHING = 1e-7
 class GridObservations:
     """Observed cells of a grid.
 
-    factors: the inputs of every side (p_i, d_i), standardised.  originals: the same in the caller's units.
+    factors: the inputs of every side (p_i, d_i), standardised, in the dtype of the computations.  originals: the same
+    in the caller's units, with all their digits.
     observed: (p_1, ..., p_k), boolean.  y: (n,) the observed values row by row, float64, in the caller's units.
     known: known standard deviations of the noise (n,) in the model's units, or None.
     scalings: one per side; the first also holds that of the targets.  is_numpy: whether the caller works in NumPy.
@@ -78,20 +79,29 @@ class GridObservations:
     @property
     def given(self) -> Tensor:
         """The inputs of the observed cells (n, d_1 + ... + d_k) in the caller's units, for mean functions."""
-        return self._at_cells(self.originals)
+        return self._at_cells([F.to(self.dtype) for F in self.originals], self.cells)
 
     @property
     def inputs(self) -> Tensor:
         """The same, standardised."""
-        return self._at_cells(self.factors)
+        return self._at_cells(self.factors, self.cells)
 
-    def _at_cells(self, factors: list[Tensor]) -> Tensor:
-        places = unravelled(self.cells, self.observed.shape)
+    def inputs_of(self, rows: Tensor) -> Tensor:
+        """The standardised inputs of some of the observed cells."""
+        return self._at_cells(self.factors, self.cells[rows])
+
+    def _at_cells(self, factors: list[Tensor], cells: Tensor) -> Tensor:
+        places = unravelled(cells, self.observed.shape)
         return torch.cat([F[place] for F, place in zip(factors, places, strict=True)], 1)
 
     def targets(self, mean: Tensor) -> Tensor:
         """(y - mean) in the model's units (n,), in the dtype of the factors."""
         return self.scaling.targets(self.y - mean).to(self.dtype)
+
+    def to(self, dtype: torch.dtype) -> GridObservations:
+        """The same data in another dtype of the computations; that of results stays."""
+        pairs = zip(self.scalings, self.originals, strict=True)
+        return replace(self, factors=[scaling.inputs(F, dtype) for scaling, F in pairs])
 
     def fingerprint(self) -> str:
         """A digest of the numbers: equal for equal data only."""
@@ -149,10 +159,10 @@ def root(kernel: Kernel, F: Tensor) -> Tensor:
     """L with L L^T = K(F, F), float64.
 
     A Cholesky factor follows the hyperparameters smoothly. Smooth kernels are singular up to rounding; the jitter that
-    lets the factorisation succeed is 1e-8 of the variance or a little more, far below what any draw can show.
+    lets the factorisation succeed is some 1e-14 of the variance: draws must not have more noise than the data.
     """
     with torch.no_grad():
-        return factorise(kernel(F.to(torch.float64)))[0]
+        return factorise(kernel(F.to(torch.float64)), least=1e-15)[0]
 
 
 def extended_root(kernel: Kernel, F: Tensor, G: Tensor | None) -> tuple[Tensor, int]:
@@ -186,7 +196,7 @@ def require_roots(data: GridObservations, budget: int) -> None:
 
 
 def cells(sides: Sequence[Tensor]) -> Tensor:
-    """The inputs of all cells of a grid, row by row: (g_1 ... g_k, d_1 + ... + d_k)."""
+    """The inputs of all cells of a grid, row by row: (g_1 ... g_k, d_1 + ... + d_k), float64 where one side is."""
     shape = torch.Size([len(G) for G in sides])
     places = unravelled(torch.arange(shape.numel(), device=sides[0].device), shape)
     return torch.cat([G[place] for G, place in zip(sides, places, strict=True)], 1)

@@ -22,7 +22,7 @@ from pathgp.learning.report import FitReport
 from pathgp.models.base import Mean, Model
 from pathgp.models.gp import FIT_OPTIONS
 from pathgp.models.grid import GridObservations, GridPrior, cells, prior_variance, require_roots
-from pathgp.models.standardise import Standardisation, task_columns
+from pathgp.models.standardise import Standardisation, blurred_column, task_columns
 from pathgp.operators import LatentKroneckerOperator, Operator
 from pathgp.pathwise import PriorPaths
 from pathgp.randomness import as_generator, normal, repeating_seed
@@ -78,7 +78,7 @@ class LatentKroneckerGP(Model):
             if len(inputs) != len(self.sides):
                 raise ValueError(f"{len(inputs)} sets of inputs for a grid with {len(self.sides)} sides")
             read = [read_side(G, f"inputs {i}") for i, G in enumerate(inputs)]
-            sides = [G.X.to(read[0].X) for G in read]
+            sides = [G.X.to(read[0].X.device) for G in read]
             X = cells(sides)
             values = paths(tuple(G.shape[1] for G in sides))(X) + model.mean_at(X)
             return read[0].give(values.view(-1, *(len(G) for G in sides)))
@@ -103,7 +103,8 @@ class LatentKroneckerGP(Model):
 
         Args:
             factors: the inputs of every side, (p_i, d_i) or (p_i,); None stands for 0, 1, ..., p_i - 1.
-            Y: observations (p_1, ..., p_k), NaN where there is none.
+            Y: observations (p_1, ..., p_k), NaN where there is none. Computations and results have its dtype; where
+                float32 would spoil a side's inputs, computations are in float64.
             noise: known standard deviations: (p_1, ..., p_k) or anything that broadcasts to it, or (p_i,) for the side
                 of this length; the total variance of a cell is gp.noise^2 + noise^2.
             solver: as in `GP.condition`.
@@ -163,20 +164,32 @@ class LatentKroneckerGP(Model):
             known = _spread(read_grid(noise, "noise").to(grid.device), grid)[observed].to(torch.float64)
             if not bool((known >= 0).all()):
                 raise ValueError("noise must hold standard deviations, not negative and not missing, in observed cells")
-        plain = [Standardisation.identity(F) for F in originals]
-        data = GridObservations(originals, originals, observed, y, known, plain, not isinstance(Y, Tensor))
+        results, is_numpy = grid.dtype, not isinstance(Y, Tensor)
+        scalings = [Standardisation.identity(F, results) for F in originals]
+        # A mean function sees the inputs as they are, a kernel with standardise=True only shifted and scaled.
+        unscaled = self.mean_sees_inputs or not self.standardise
+        dtype = self._dtype(originals, scalings, results) if unscaled else results
+        rounded = [F.to(dtype) for F in originals]
+        data = GridObservations(rounded, originals, observed, y, known, scalings, is_numpy)
         if not self.standardise:
             return data
         # As in `GP.observe`: a learned mean stands for the level of y, any other is taken off first.
         learned = isinstance(self.mean, nn.Module)
         centred = y if learned else y - self.mean_at(data.given, exact=True)
         kept = [task_columns(k, F) for k, F in zip(self.sides, originals, strict=True)]
-        scalings = [Standardisation.of(F, centred, names) for F, names in zip(originals, kept, strict=True)]
+        scalings = [Standardisation.of(F, centred, names, results) for F, names in zip(originals, kept, strict=True)]
         if learned:
             scalings[0] = replace(scalings[0], target_shift=y.new_zeros(()))
-        inputs = [scaling.inputs(F) for scaling, F in zip(scalings, originals, strict=True)]
+        dtype = self._dtype(originals, scalings, dtype)
+        inputs = [scaling.inputs(F, dtype) for scaling, F in zip(scalings, originals, strict=True)]
         known = None if known is None else known / scalings[0].target_scale
         return replace(data, factors=inputs, known=known, scalings=scalings)
+
+    @staticmethod
+    def _dtype(sides: Sequence[Tensor], scalings: Sequence[Standardisation], wanted: torch.dtype) -> torch.dtype:
+        """The dtype of the computations: the wanted one, or float64 where that would spoil the inputs of a side."""
+        scaled = [scaling.inputs(F) for scaling, F in zip(scalings, sides, strict=True)]
+        return torch.float64 if any(blurred_column(F, wanted) is not None for F in scaled) else wanted
 
     def operator(self, data: GridObservations, settings: Settings, instead: Operator | None = None) -> Operator:
         """Through the factors, or dense where so much is missing that a dense product takes fewer operations."""
@@ -212,10 +225,14 @@ class LatentKroneckerGP(Model):
     def largest_variance(self, data: GridObservations) -> float:
         return float(prior_variance(self.sides, data.factors).max())
 
+    def covariance(self, data: GridObservations, rows: Tensor) -> Tensor:
+        return self.product(data.widths)(data.inputs_of(rows).to(torch.float64))
+
     def kernels_and_inputs(self, data: GridObservations) -> list[tuple[Kernel, Tensor]]:
         return list(zip(self.sides, data.factors, strict=True))
 
-    def solved(self, data: GridObservations, prior: GridPrior | None, draws: Tensor, how: Solve) -> GridPosterior:
+    def solve(self, data: GridObservations, prior: GridPrior | None, draws: Tensor, how: Solve) -> GridPosterior:
+        prior = None if prior is None else replace(prior, w=prior.w.to(data.dtype))
         return GridPosterior.solved(self, data, prior, draws, how)
 
     def __repr__(self) -> str:

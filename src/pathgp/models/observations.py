@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,8 +16,9 @@ from pathgp.models.standardise import Standardisation
 class Observations:
     """n rows of data.
 
-    given: the inputs (n, d) in the caller's units, which mean functions see.  y: (n,) float64, in the caller's units.
-    X: (n, d) standardised.  known: known standard deviations of the noise (n,) in the model's units, or None.
+    given: the inputs (n, d) as the caller gave them, which mean functions see.  y: (n,) float64, in the caller's units.
+    X: (n, d) standardised, in the dtype of the computations.  known: known standard deviations of the noise (n,) in the
+    model's units, or None.
     """
 
     given: Tensor
@@ -27,11 +28,14 @@ class Observations:
     scaling: Standardisation
 
     @classmethod
-    def of(cls, given: Tensor, y: Tensor, noise: Array | None, scaling: Standardisation) -> Observations:
+    def of(
+        cls, given: Tensor, y: Tensor, noise: Array | None, scaling: Standardisation, dtype: torch.dtype
+    ) -> Observations:
         """Checked inputs and targets under a standardisation; a copy, for a caller may write into X later."""
         known = read_noise(noise, given)
-        X = scaling.inputs(given).detach().clone()
-        return cls(given.detach(), y, X, None if known is None else known / scaling.target_scale, scaling)
+        X = scaling.inputs(given, dtype).detach().clone()
+        known = None if known is None else known / scaling.target_scale
+        return cls(given.detach(), y, X, known, scaling)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -48,6 +52,10 @@ class Observations:
     def targets(self, mean: Tensor) -> Tensor:
         """(y - mean) in the model's units (n,), in the dtype of X."""
         return self.scaling.targets(self.y - mean).to(self.X.dtype)
+
+    def to(self, dtype: torch.dtype) -> Observations:
+        """The same data in another dtype of the computations; that of results stays."""
+        return replace(self, X=self.scaling.inputs(self.given, dtype))
 
     def subset(self, rows: Tensor) -> Observations:
         """Some of the rows, under the same standardisation."""

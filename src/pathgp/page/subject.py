@@ -69,8 +69,7 @@ class Subject:
     def targets(self) -> NDArray[np.float64]:
         """All training targets in the caller's units."""
         system, scaling = self.post._system.needed("the page"), self.post._scaling
-        given = (system.X.to(torch.float64) * scaling.scale + scaling.shift).to(system.X.dtype)
-        mean = self.post.model.mean_at(given, exact=True)
+        mean = self.post.model.mean_at(scaling.original_inputs(system.X), exact=True)
         with torch.no_grad():
             y = system.targets[:, 0].to(torch.float64) * scaling.target_scale + scaling.target_shift + mean
         return y.cpu().numpy()

@@ -84,14 +84,13 @@ class AP(Solver):
                 return run.finish(best, Status.DIVERGED, repr(self), note)
             if float(norms.mean()) < lowest:
                 best, lowest = x.clone(), float(norms.mean())
-            estimate = run.measure(norms)
-            if run.tol > 0 and correction * estimate <= run.tol:
+            if run.tol > 0 and correction * run.measure(norms) <= 1.0:
                 if not run.affords(run.H.cost()):
                     break
                 exact = run.record(column_norms(run.residual(x)), exact=True)
-                if run.satisfied(exact):
+                if run.confirmed(x, exact):
                     return run.finish(x, Status.CONVERGED, repr(self), note, exact)
-                correction = run.measure(exact) / max(estimate, 1e-300)
+                correction = run.measure(exact) / max(run.measure(norms), 1e-300)
             if run.stalled(norms, _PATIENCE):
                 return run.finish(best, Status.STALLED, repr(self), note)
         return run.finish(x, Status.BUDGET_EXHAUSTED, repr(self), note)
@@ -127,7 +126,7 @@ class AP(Solver):
                 r = run.residual(x)
                 norms = run.record(column_norms(r), exact=True)
                 claims += 1
-                if run.satisfied(norms):
+                if run.confirmed(x, norms):
                     return run.finish(x, Status.CONVERGED, repr(self), note, norms)
                 if claims == 5:
                     return run.finish(x, Status.STALLED, repr(self), note, norms)

@@ -77,14 +77,15 @@ class Auto(Solver):
     The prediction uses the sizes, the dtype, the device, the backend and how far the start is from ``tol``, and on a
     grid with holes what one of many columns takes; nothing is timed, so that the choice is the same in every run.
     Options that exceed the operator's memory budget or ``max_epochs`` are left out. Where the choice meets the floor of
-    its precision above ``tol``, Cholesky, which works in float64, takes over if it is allowed. ``Solution.solver``
-    names the choice, ``Solution.note`` the reason.
+    its precision above the goal, or takes longer than Cholesky would, Cholesky takes over if it is allowed; it works in
+    float64. ``Solution.solver`` names the choice, ``Solution.note`` the reason.
     """
 
     def _solve(self, run: Run) -> Solution:
         needed, s = digits(run), run.b.shape[1]
         preconditioner, epochs = automatic(run.H, run.max_epochs - run.epochs), EPOCHS_LEAST + EPOCHS_CG * needed
-        seconds: dict[Solver, float] = {AP(): predict_ap(run.H, s, EPOCHS_LEAST + EPOCHS_AP * needed)}
+        epochs_ap = EPOCHS_LEAST + EPOCHS_AP * needed
+        seconds: dict[Solver, float] = {AP(): predict_ap(run.H, s, epochs_ap)}
         seconds[CG(preconditioner)] = predict_cg(run.H, s, epochs, choice=preconditioner)
         if isinstance(preconditioner, GridInverse) and seconds[CG(preconditioner)] > _LONG and _unsure(run):
             seconds |= _tried(run, epochs)
@@ -95,10 +96,19 @@ class Auto(Solver):
         reasons = [f"{_name(choice)}: about {seconds[choice]:.2g} s predicted"]
         reasons += [f"{_name(other)} {seconds[other]:.2g} s" for other in others]
         reasons += [f"Cholesky {excluded}"] if excluded else []
+        limit = math.inf
+        if not excluded and choice != Cholesky():
+            # An iterative solver that turns out slow may cost as much as Cholesky, or twice its prediction, at most.
+            predicted = epochs_ap if choice == AP() else epochs
+            limit = run.epochs + predicted * max(2.0, seconds[Cholesky()] / max(seconds[choice], 1e-9))
+        budget, run.max_epochs = run.max_epochs, min(run.max_epochs, limit)
         solution = choice._solve(run)
-        failed = solution.status in (Status.STALLED, Status.DIVERGED) and choice != Cholesky()
+        run.max_epochs = budget
+        failed = not solution.converged and choice != Cholesky() and run.tol > 0
+        failed = failed and (run.epochs < budget or solution.status is not Status.BUDGET_EXHAUSTED)
         if failed and not (excluded or cholesky_excluded(run)):
-            reasons.append(f"it ended {solution.status.name} at {run.measure(solution.residual):.1e}: Cholesky instead")
+            reached = float(solution.residual.max())
+            reasons.append(f"it ended {solution.status.name} at {reached:.1e}: Cholesky instead")
             direct = Cholesky()._solve(run)
             solution = min(solution, direct, key=lambda found: run.measure(found.residual))
         return replace(solution, note="; ".join([*reasons, solution.note] if solution.note else reasons))
@@ -136,7 +146,7 @@ def _tried(run: Run, epochs: float) -> dict[Solver, float]:
 def _of_one_column(run: Run, solver: Solver, most: float) -> tuple[float, bool]:
     """Epochs that a solver takes for the last column, at most so many, and whether they suffice; they are counted."""
     most = min(run.max_epochs - run.epochs, max(most, 4.0))
-    alone = Run(run.H, run.b[:, -1:], None, None, run.tol, most, run.generator, None, run.rule)
+    alone = Run(run.H, run.b[:, -1:], None, None, float(run.goal[-1]), most, run.generator, None, run.rule)
     alone.begin()
     solution = solver._solve(alone)
     run.epochs += solution.epochs / run.b.shape[1]
@@ -145,8 +155,9 @@ def _of_one_column(run: Run, solver: Solver, most: float) -> tuple[float, bool]:
 
 def digits(run: Run) -> float:
     """How far the start is from tol, in units of a factor of 100: a warm start has less to do."""
-    target = max(run.tol, torch.finfo(run.H.dtype).eps)
-    return max(0.1, math.log(max(float(run.initial.max()) / target, 1.0)) / math.log(100.0))
+    target = run.goal.clamp_min(torch.finfo(run.H.dtype).eps)
+    excess = float((run.initial.cpu() / target).max())
+    return max(0.1, math.log(max(excess, 1.0)) / math.log(100.0))
 
 
 def cholesky_excluded(run: Run) -> str:

@@ -29,16 +29,16 @@ DEFAULT_MAX_EPOCHS = 1000.0
 class Status(Enum):
     """How a solve ended; the value says what it means and what to do."""
 
-    CONVERGED = "every residual asked for is below tol"
+    CONVERGED = "every residual reached its goal"
     BUDGET_EXHAUSTED = (
-        "the epoch budget ended before the residuals reached tol: raise max_epochs, loosen tol, "
+        "the epoch budget ended before the residuals reached their goal: raise max_epochs, loosen tol, "
         "start from an earlier solution (x0), or use another solver"
     )
     STALLED = (
-        "the residuals stopped falling above tol, as far as this precision goes: use float64 inputs, "
-        "raise the noise, or accept the residual reached"
+        "rounding errors keep the residuals above their goal: use float64 where this is float32, "
+        "otherwise accept the residual reached"
     )
-    DIVERGED = "the iterates grew and the best one is returned: use a smaller step size, or AP or CG"
+    DIVERGED = "the iterates grew and the best one is returned: use a smaller step size, or another solver"
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,9 @@ class Solution:
 
 Callback = Callable[[Record], None]
 
+AllowedResidual = Callable[[Tensor | None], float]
+"""The largest root mean square that a column of b - H x may have: before a solution is known (None), and given x."""
+
 
 class NumericalFailure(ValueError):
     """The numbers left their range: an indefinite matrix, an overflow; the message says what to do."""
@@ -106,6 +109,7 @@ class Run:
         generator: torch.Generator | None,
         callback: Callback | None,
         rule: str,
+        allowed: AllowedResidual | None = None,
     ) -> None:
         _check_system(H, B, x0, delta, tol, max_epochs, rule)
         self.H, self.tol, self.rule, self.callback = H, tol, rule, callback
@@ -124,6 +128,11 @@ class Run:
         self.start = start
         self.starts_at_zero = x0 is None
         self.initial: Tensor
+        self._allowed = allowed
+        # The relative residual to reach, one per column; on the CPU, where the stopping rule is evaluated.
+        self.goal = torch.full((B.shape[1],), float(tol), dtype=torch.float64)
+        if allowed is not None:
+            self._tighten(allowed(None))
         self.iterations = 0
         self.epochs = 0.0
         self.history: list[Record] = []
@@ -180,7 +189,7 @@ class Run:
         cheap = n >= 8 * _FEW and self.H.cost(_looked_at(n)) <= self.H.cost() / 8 and self.max_epochs >= 4.0
         looks = cheap and not self.starts_at_zero
         self.initial = self.look(self.start) if looks else self.record(column_norms(self.first), exact=True)
-        return self.satisfied(self.initial) and self.satisfied(column_norms(self.first))
+        return self.satisfied(self.initial) and self.confirmed(self.start, column_norms(self.first))
 
     def affords(self, epochs: float) -> bool:
         """Whether this much more work still leaves room for the closing check, and one of the start if need be."""
@@ -196,14 +205,33 @@ class Run:
         return residual
 
     def measure(self, residual: Tensor) -> float:
-        """What the stopping rule looks at: the worst column, or the first and the average of the others."""
-        if self.rule == "every" or len(residual) == 1:
-            return float(residual.max())
-        return max(float(residual[0]), float(residual[1:].mean()))
+        """Residual over goal, at most 1 when the rule is met: the worst column, or the first and the others' mean.
+
+        With tol = 0 there is no goal, and the residual itself is returned.
+        """
+        ratio = residual.cpu().to(torch.float64) / (self.goal if self.tol > 0 else 1.0)
+        if self.rule == "every" or len(ratio) == 1:
+            return float(ratio.max())
+        return max(float(ratio[0]), float(ratio[1:].mean()))
 
     def satisfied(self, residual: Tensor) -> bool:
         """Whether the stopping rule is met; never for tol = 0, which runs until the budget is spent."""
-        return self.tol > 0 and self.measure(residual) <= self.tol
+        return self.tol > 0 and self.measure(residual) <= 1.0
+
+    def confirmed(self, x: Tensor, residual: Tensor) -> bool:
+        """Whether x, whose relative residuals have been recomputed, is good enough.
+
+        The goals depend on the solution where ``allowed`` does: a solution that meets them first adapts them to itself.
+        """
+        if not self.satisfied(residual):
+            return False
+        if self._allowed is not None:
+            self._tighten(self._allowed(x * self.scale))
+        return self.satisfied(residual)
+
+    def _tighten(self, rms: float) -> None:
+        limit = rms * math.sqrt(self.b.shape[0]) / self.scale.cpu().to(torch.float64)
+        self.goal = torch.minimum(self.goal, limit)
 
     def stalled(self, residual: Tensor, patience: int) -> bool:
         """Whether the mean residual has not fallen by a percent for ``patience`` calls in a row."""
@@ -227,7 +255,7 @@ class Run:
         last = self.history[-1]
         if not last.is_exact or last.epochs < self.epochs:
             self.record(residual, exact=True)
-        if self.satisfied(residual):
+        if self.confirmed(x, residual):
             status = Status.CONVERGED
         elif status is Status.CONVERGED and self.tol > 0:
             status = Status.STALLED
@@ -260,6 +288,7 @@ class Solver(ABC):
         generator: torch.Generator | None = None,
         callback: Callback | None = None,
         rule: str = "every",
+        allowed: AllowedResidual | None = None,
     ) -> Solution:
         """Solve H x = B + Sigma delta for all columns of B (n, s) at once.
 
@@ -272,11 +301,13 @@ class Solver(ABC):
             max_epochs: budget in products with H, checks included; 1000 by default.
             generator: source of the solver's random choices; None draws a fresh seed.
             callback: called with a `Record` whenever residuals are known.
-            rule: "every" column below tol, or "average": the first column and the mean of the others (the rule
+            rule: "every" column below its goal, or "average": the first column and the mean of the others (the rule
                 of chapter 5 of the thesis).
+            allowed: the largest root mean square of b - H x in a column, as a function of the solution. A column's
+                goal is the smaller of this and ``tol``.
         """
         with torch.no_grad():
-            run = Run(H, B, x0, delta, tol, max_epochs, generator, callback, rule)
+            run = Run(H, B, x0, delta, tol, max_epochs, generator, callback, rule, allowed)
             if run.begin():
                 run.products += "" if H.precision == "high" else ": the start was good enough"
                 return run.finish(run.start, Status.CONVERGED, repr(self), "the start was good enough")

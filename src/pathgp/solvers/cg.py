@@ -76,7 +76,7 @@ class CG(Solver):
             norms[active] = column_norms(r).cpu()
             run.record(norms.clone(), exact=False)
 
-            claimed = run.satisfied(norms) or not bool((sound.cpu() & (norms[active] > run.tol)).any())
+            claimed = run.satisfied(norms) or not bool((sound.cpu() & (norms > run.goal)[active]).any())
             if claimed or run.iterations % _CHECK_EVERY == 0:
                 if not run.affords(1.0 + each):
                     break
@@ -86,7 +86,7 @@ class CG(Solver):
                 progress = bool((norms < 0.99 * best).any())
                 best_x, best = _better(best_x, best, x, norms)
                 run.record(best, exact=True)
-                if run.satisfied(best):
+                if run.confirmed(best_x, best):
                     return run.finish(best_x, Status.CONVERGED, repr(self), note, best)
                 if not bool(torch.isfinite(norms).all()) or float(norms.max()) > 1e6:
                     return run.finish(best_x, Status.DIVERGED, repr(self), note, best)
@@ -101,8 +101,8 @@ class CG(Solver):
                     d, rz = z.clone(), _dots(r, z)
                     continue
                 r = residual[:, active]
-            elif run.rule == "every" and int((norms[active] > run.tol).sum()) <= 0.75 * len(active):
-                keep = norms[active] > run.tol
+            elif run.rule == "every" and int((norms > run.goal)[active].sum()) <= 0.75 * len(active):
+                keep = (norms > run.goal)[active]
                 x[:, active] = part
                 active, part, r, d = active[keep], part[:, keep], r[:, keep], d[:, keep]
                 rz, sound = rz[keep], sound[keep]
@@ -132,8 +132,8 @@ def _dots(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _unfinished(run: Run, norms: Tensor) -> Tensor:
-    """Columns to work on: those above tol under the rule "every", all non-zero ones otherwise."""
-    return torch.nonzero(norms > run.tol if run.rule == "every" else norms > 0).flatten()
+    """Columns to work on: those above their goal under the rule "every", all non-zero ones otherwise."""
+    return torch.nonzero(norms > run.goal if run.rule == "every" else norms > 0).flatten()
 
 
 def automatic(H: Operator, epochs: float = math.inf) -> Preconditioner:

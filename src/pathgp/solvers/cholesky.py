@@ -37,17 +37,17 @@ class Cholesky(Solver):
         return run.finish(x, Status.CONVERGED, repr(self), note)
 
 
-def factorise(A: Tensor) -> tuple[Tensor, float]:
+def factorise(A: Tensor, least: float = 1e-8) -> tuple[Tensor, float]:
     """Lower Cholesky factor of a float64 matrix, overwritten on failure, and the jitter it took.
 
-    Rounding K to float32 can make H indefinite when the noise is tiny. Jitter starts at that rounding error
-    relative to the largest variance and grows tenfold until the factorisation succeeds.
+    Rounding K to float32 can make H indefinite when the noise is tiny. Jitter starts at ``least``, relative to the
+    largest variance, by default that rounding error, and grows tenfold until the factorisation succeeds.
     """
     factor, info = torch.linalg.cholesky_ex(A)
     jitter = 0.0
     while int(info) != 0:
         scale = float(A.diagonal().max())
-        added = 1e-8 * scale if jitter == 0.0 else 9.0 * jitter
+        added = least * scale if jitter == 0.0 else 9.0 * jitter
         jitter += added
         if not jitter <= scale < math.inf:
             raise NumericalFailure("the matrix is not positive definite, not even with jitter: check it for NaN")

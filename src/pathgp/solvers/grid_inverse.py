@@ -84,7 +84,7 @@ def _filled(run: Run, H: LatentKroneckerOperator, weights: _Weights, holes: Tens
         cells = grid.reshape(-1, grid.shape[-1])
         return cells[H.cells], cells[holes]
 
-    target = torch.full_like(b[0], _PART * run.tol if run.tol > 0 else _FINEST)
+    target = torch.full_like(b[0], _PART * float(run.goal.min()) if run.tol > 0 else _FINEST)
     if H.noise.ndim:
         # The noise of M is not that of H: more than one application follows, and they must be linear.
         target = target.minimum(_LINEAR * torch.linalg.vector_norm(b, dim=0))

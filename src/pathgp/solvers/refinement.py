@@ -36,7 +36,7 @@ def refined(solve: Callable[[Run], Solution], solver: str, run: Run) -> Solution
     note = "no round of refinement fitted the budget"
     run.products = f"high precision: {note}"
     while run.affords(4.0 * run.H.cost()):
-        depth = min(0.5, max(_DEEPEST, 0.5 * run.tol / run.measure(norms)))
+        depth = min(0.5, max(_DEEPEST, 0.5 / run.measure(norms) if run.tol > 0 else 0.0))
         # A product for the truth, and in the first round one for the error.
         left = run.max_epochs - run.epochs - (1.0 if rounds else 2.0) * run.H.cost()
         cheap = Run(run.H.inner, residual, None, None, depth, left, run.generator, None, run.rule)
@@ -57,7 +57,7 @@ def refined(solve: Callable[[Run], Solution], solver: str, run: Run) -> Solution
         contracts = run.measure(reached) <= _WORTHWHILE * run.measure(norms)
         if run.measure(reached) < run.measure(norms):
             x, residual, norms = moved, after, reached
-        if run.satisfied(norms):
+        if run.confirmed(x, norms):
             return run.finish(x, Status.CONVERGED, solver, note, norms)
         if not contracts:
             run.start, run.starts_at_zero, run.first, run.initial = x, False, residual, norms

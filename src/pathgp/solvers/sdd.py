@@ -90,7 +90,7 @@ class SDD(Solver):
         # The truth at the end of an epoch relative to its estimate, learned from the checks.
         correction = 1.0
         best, halvings = run.initial, 0
-        before, floor = best, max(run.tol, torch.finfo(u.dtype).eps)
+        before, floor = best, max(float(run.goal.min()), torch.finfo(u.dtype).eps)
         # The step in the direction of the gradient, and the squares of an epoch's residuals.
         rate, seen = torch.empty((), dtype=u.dtype, device=u.device), torch.zeros_like(best)
 
@@ -144,14 +144,14 @@ class SDD(Solver):
             if growth < _GROWTH / 2:
                 good = (a, a if averaging is None else average.clone())
             # Rows were seen half an epoch ago on average, and the residual has gone on falling since.
-            estimate = run.measure(norms * (norms / before).nan_to_num(1.0).clamp(max=1.0).sqrt())
-            if 0.0 < correction * estimate <= run.tol:
+            expected = norms * (norms / before).nan_to_num(1.0).clamp(max=1.0).sqrt()
+            if run.tol > 0 and 0.0 < correction * run.measure(expected) <= 1.0:
                 if not run.affords(run.H.cost()):
                     return run.finish(a, Status.BUDGET_EXHAUSTED, repr(self), note())
                 exact = run.record(column_norms(run.residual(a)), exact=True)
-                if run.satisfied(exact):
+                if run.confirmed(a, exact):
                     return run.finish(a, Status.CONVERGED, repr(self), note(), exact)
-                correction = run.measure(exact) / estimate
+                correction = run.measure(exact) / run.measure(expected)
             before, best = norms, torch.minimum(best, norms)
             if averaging is None and run.stalled(norms, _PATIENCE):
                 return run.finish(a, Status.STALLED, repr(self), note())

@@ -99,7 +99,7 @@ class SGD(Solver):
             if bool((norms <= _GROWTH * best).all()):
                 good = (a.clone(), average.clone(), norms)
                 best = torch.minimum(best, norms)
-                if run.satisfied(norms):
+                if run.confirmed(good[1], norms):
                     return finish(Status.CONVERGED)
             elif halvings == _MAX_HALVINGS:
                 return finish(Status.DIVERGED)

@@ -12,10 +12,13 @@ from pathgp.compiled import missing
 from pathgp.kernels import Kernel
 from pathgp.operators.fused.engine import Engine, check_room
 from pathgp.operators.fused.expression import Expression
-from pathgp.operators.fused.points import Extent, Frame, Points, half_width
+from pathgp.operators.fused.points import Extent, Frame, Points, half_width, middle
 from pathgp.operators.fused.structure import HELD_LEVELS, Leaf, Structure
 from pathgp.operators.groups import share
 from pathgp.operators.streamed import Streamed
+
+# In prepared units: up to which radius gradients in the hyperparameters are as good as 1e-3.
+_GRADIENT_RADIUS = 4096.0
 
 
 class Fused(Streamed):
@@ -41,7 +44,7 @@ class Fused(Streamed):
         super().__init__(kernel, X, memory, member)
         self.own = share(len(X), *member)
         self.expression = Expression.read(kernel, X.shape[1])
-        self.centre = X.to(torch.float64).mean(0)
+        self.centre = middle(X.to(torch.float64))
         with torch.no_grad():
             prepared = self.expression.points(X, self.centre)
             self.extent = Extent.of(self.expression, prepared)
@@ -81,8 +84,12 @@ class Fused(Streamed):
         self, L: Tensor, R: Tensor, learned: list[Tensor], symmetric: bool = False
     ) -> tuple[Tensor, list[Tensor]]:
         """One pass: with a symmetric W = L R^T, made so by twice as many columns, the gradient in the points is twice
-        that in the rows' points, and autograd carries it on to the hyperparameters.
+        that in the rows' points, and autograd carries it on to the hyperparameters. That multiplies it by the points:
+        where they lie far out the rounding of float32 would decide, and the gradient is streamed.
         """
+        leaves = zip(self.expression.kinds, self.extent.radii, strict=True)
+        if any(radius > _GRADIENT_RADIUS for kind, radius in leaves if kind not in ("linear", "tanimoto")):
+            return super().bilinear(L, R, learned, symmetric)
         if not symmetric:
             L, R = torch.cat([L, R], 1), torch.cat([0.5 * R, 0.5 * L], 1)
         engine, points = self._exact
@@ -134,15 +141,19 @@ def obstacle(kernel: Kernel, X: Tensor, *others: Tensor) -> str:
 
 
 def _check_room(expression: Expression, *sets: Tensor) -> None:
-    """ValueError where tiles do not fit. Only many columns are prepared for that, O(n d): their form decides."""
+    """ValueError where tiles do not fit, or where a linear kernel is out of scale.
+
+    Only many columns, and those of linear kernels, are prepared for that, O(n d): their form decides.
+    """
     last = sets[-1]
     columns = [part.shape[1] for part in expression.points(last[:0], last.new_zeros(last.shape[1]))]
     widths = [half_width(c) for kind, c in zip(expression.kinds, columns, strict=True) if kind != "tanimoto"]
     # The most room that as many columns can take.
     leaf = Leaf("", "triple", 0, 0, 0, 0, -1, HELD_LEVELS if len(widths) < len(columns) else 0)
-    with suppress(ValueError):
-        return check_room(Structure((), (leaf,), sum(widths), 0), last.device)
-    centre = last.to(torch.float64).mean(0)
+    if "linear" not in expression.kinds:
+        with suppress(ValueError):
+            return check_room(Structure((), (leaf,), sum(widths), 0), last.device)
+    centre = middle(last.to(torch.float64))
     extent = Extent.of(expression, *(expression.points(X, centre) for X in sets))
     for exact in (False, True):
         check_room(Frame.around(extent, exact=exact).structure, last.device)

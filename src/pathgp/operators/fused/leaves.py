@@ -1,8 +1,10 @@
 """The lines of a leaf in the source of a fused kernel: its points, its value, its gradient.
 
-A leaf's points come in one of five forms:
+A leaf's points come in one of six forms:
 
 - differences: float32, one dimension after the other; exact for close points, 2 operations per entry and dimension.
+- double: differences of x = high + low, both float32, for points whose coordinates are too large for one of them; 4
+  operations.
 - split: x = high + low, both half precision. ``high`` is a multiple of a power of two h, at most 2048 of them long, so
   that |high_i|^2 + |high_j|^2 - 2 high_i.high_j is free of rounding errors: all its terms are integers below 2^24 in
   units of h^2. What ``low`` adds is h / |x| times smaller, and so are its errors. Four tensor-core products.
@@ -32,9 +34,9 @@ def held(structure: Structure, l: int) -> Iterator[str]:
     leaf = structure.leaves[l]
     if leaf.shape >= 0:
         yield f"shape_{l} = theta_{leaf.shape + 1}"
-    if leaf.form == "differences":
+    if leaf.fine_parts:
         if leaf.columns <= _HELD:
-            for d in range(leaf.columns):
+            for d in range(leaf.fine_parts * leaf.columns):
                 yield f"x{l}_{d} = {_fine('X', leaf, d)}"
     elif leaf.form == "levels":
         yield f"x{l}n = tl.load(Xn + {leaf.norm} * m + i + row)"
@@ -47,7 +49,7 @@ def held(structure: Structure, l: int) -> Iterator[str]:
 def value(structure: Structure, l: int) -> Iterator[str]:
     """Inside the loop: q, the squared distance or inner product, and the value k."""
     leaf = structure.leaves[l]
-    if leaf.form == "differences":
+    if leaf.fine_parts:
         yield from _differences(l, leaf)
     elif leaf.form == "levels":
         yield from _common(structure, l)
@@ -73,10 +75,10 @@ def pulled(structure: Structure, l: int, weight: str) -> Iterator[str]:
     if leaf.shape >= 0:
         yield f"number_{leaf.shape} += tl.sum({weight} * k{l} * (u{l} / (1.0 + u{l}) - log_{l}), 1)"
     yield f"G = {weight} * ({slope})" if slope else f"G = {weight}"
-    if leaf.form == "differences":
+    if leaf.fine_parts:
         for d in range(leaf.columns):
-            x, z = f"{_fine('X', leaf, d)}[:, None]", f"{_fine('Z', leaf, d)}[None, :]"
-            yield f"pulled = tl.sum(G * ({z if leaf.kind == 'linear' else f'{x} - {z}'}), 1)"
+            z = f"{_fine('Z', leaf, d)}[None, :]"
+            yield f"pulled = tl.sum(G * ({z if leaf.kind == 'linear' else _difference(l, leaf, d, held=False)}), 1)"
             yield f"pull_{l} += tl.where(tl.arange(0, {leaf.width})[None, :] == {d}, pulled[:, None], 0.0)"
         return
     yield f"G = gain_{l} * G"
@@ -129,12 +131,21 @@ def _differences(l: int, leaf: Leaf) -> Iterator[str]:
     # One line per dimension: with a loop inside the pipelined one Triton 3.6 met an illegal access on large inputs.
     yield f"q{l} = tl.zeros((M, N), tl.float32)"
     for d in range(leaf.columns):
-        x = f"x{l}_{d}" if leaf.columns <= _HELD else _fine("X", leaf, d)
         if leaf.kind == "linear":
+            x = f"x{l}_{d}" if leaf.columns <= _HELD else _fine("X", leaf, d)
             yield f"q{l} += {x}[:, None] * {_fine('Z', leaf, d)}[None, :]"
         else:
-            yield f"delta = {x}[:, None] - {_fine('Z', leaf, d)}[None, :]"
+            yield f"delta = {_difference(l, leaf, d, leaf.columns <= _HELD)}"
             yield f"q{l} += delta * delta"
+
+
+def _difference(l: int, leaf: Leaf, d: int, held: bool) -> str:
+    """x - z in one dimension. High parts of close points have an exact difference, and so have their low parts."""
+    parts = []
+    for column in range(d, leaf.fine_parts * leaf.columns, leaf.columns):
+        x = f"x{l}_{column}" if held else _fine("X", leaf, column)
+        parts.append(f"({x}[:, None] - {_fine('Z', leaf, column)}[None, :])")
+    return " + ".join(parts)
 
 
 def _common(structure: Structure, l: int) -> Iterator[str]:

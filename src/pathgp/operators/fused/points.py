@@ -16,15 +16,21 @@ from pathgp.operators.fused.structure import LEVELS, Leaf, Structure
 BLOCK = 128
 # Up to so many dimensions differences cost no more than tensor-core products.
 _FEW = 4
+# Points whose median is the centre of all.
+_MIDDLE = 2048
 # Half-precision integers are exact up to here.
 _INTEGERS = 2048.0
-# In prepared units: up to which radius points in two and in three parts are as good as float32.
+# In prepared units: up to which radius points in float32, or in two and in three parts, are as good as float32 results.
 _SPLIT_RADIUS = 32.0
 _TRIPLE_RADIUS = 2048.0
 # The relative error of products that coarse points may cause, and |k'| / k at most where k > 1e-3, in prepared units:
 # below, k weighs little beside the diagonal, which is free of errors.
 _COARSE_ERROR = 4e-3
 _DECAYS = {"squared_exponential": 4.38, "matern32": 0.625, "matern52": 0.582, "rational_quadratic": 3.72}
+# For a linear kernel the farthest point sets the scale of all values: up to so many times the median length the tensor
+# cores, and products at all, keep the digits of the other points.
+_LINEAR_SPLIT = 64.0
+_LINEAR_RATIO = 2048.0
 # A gradient is a difference of sums, whose errors grow with the square of the radius, of most points: a few that lie
 # far out have no neighbours to sum over.
 _GRADIENT_SPREAD = 40.0
@@ -38,10 +44,10 @@ _FLOOR = 2.0**-21
 class Points:
     """n points of all leaves, padded with zeros to ``padded`` rows.
 
-    fine: (columns, padded), float32, the points of leaves in differences.  high, low, last: (padded, width), half
-    precision; ``last`` has no columns unless some leaf is in three parts.  bits: (padded, levels), int8, whether a
-    count reaches a level.  norms: float32, rows of every leaf: |high|^2 and what each further part adds to it; or the
-    sum of the counts.
+    fine: (columns, padded), float32, the points of leaves in differences; of double ones the high parts of all columns,
+    then the low parts.  high, low, last: (padded, width), half precision; ``last`` has no columns unless a leaf is in
+    three parts.  bits: (padded, levels), int8, whether a count reaches a level.  norms: float32, rows of every leaf:
+    |high|^2 and what each further part adds to it; or the sum of the counts.
     """
 
     n: int
@@ -73,8 +79,8 @@ class Extent:
     """Where sets of prepared points lie and what the hyperparameters are, read from the device in one go.
 
     centres: of the last set, for every leaf.  radii: of all sets about them.  spreads: the fourth root of the mean
-    fourth power of the distances from them.  For counts instead the largest of every column in the last set, and their
-    sum.  numbers: of the tree.
+    fourth power of the distances from them; for linear leaves the median length of points that are not zero.  For
+    counts instead the largest of every column in the last set, and their sum.  numbers: of the tree.
     """
 
     expression: Expression
@@ -94,11 +100,14 @@ class Extent:
                 radii.append(centres[-1].sum())
                 spreads.append(radii[-1])
                 continue
-            centre = torch.zeros_like(parts[-1][0]) if kind == "linear" else parts[-1].mean(0)
+            centre = torch.zeros_like(parts[-1][0]) if kind == "linear" else middle(parts[-1])
             lengths = torch.cat([(part - centre).norm(dim=1) for part in parts])
             centres.append(centre)
             radii.append(lengths.max())
-            spreads.append(lengths.pow(4).mean().pow(0.25))
+            if kind == "linear":
+                spreads.append(lengths.where(lengths > 0.0, torch.nan).nanmedian().nan_to_num(1.0))
+            else:
+                spreads.append(lengths.pow(4).mean().pow(0.25))
         numbers = [number.to(centres[0]) for number in (*expression.numbers(), expression.coefficient())]
         found = torch.stack([*radii, *spreads, *numbers]).tolist()
         leaves = len(centres)
@@ -122,7 +131,9 @@ class Frame:
 
     @classmethod
     def around(cls, extent: Extent, precision: str = "high", exact: bool = False) -> Frame:
-        """The frame that holds sets of prepared points. ``exact``: for entries and gradients."""
+        """The frame that holds sets of prepared points; ValueError where none does. ``exact``: for entries and
+        gradients.
+        """
         expression = extent.expression
         leaves: list[Leaf] = []
         units, floors, largest = [], [], []
@@ -139,14 +150,22 @@ class Frame:
                 continue
             columns = len(centre)
             far = radius > _TRIPLE_RADIUS or (exact and spread > _GRADIENT_SPREAD)
+            if kind == "linear":
+                far = radius > _LINEAR_SPLIT * spread
+                if radius > _LINEAR_RATIO * spread:
+                    raise ValueError(
+                        f"one input of a Linear kernel is {radius / spread:.0f} times larger than most: fused products "
+                        "would lose the digits of the others"
+                    )
             unit = 2.0 ** max(-12, math.ceil(math.log2(max(radius, 1e-30) / _INTEGERS)))
             coarse = precision == "low" and _coarse_error(expression, kind, unit) <= _COARSE_ERROR
             form = _form(kind, columns, radius, coarse, far)
             padded = half_width(columns)
-            leaf = Leaf(kind, form, columns, padded, fine if form == "differences" else width, norm, shape, 0)
+            by_differences = form in ("differences", "double")
+            leaf = Leaf(kind, form, columns, padded, fine if by_differences else width, norm, shape, 0)
             leaves.append(leaf)
-            if form == "differences":
-                fine += columns
+            if by_differences:
+                fine += leaf.fine_parts * columns
             else:
                 width, norm = width + padded, norm + leaf.parts
             units.append(unit)
@@ -176,8 +195,10 @@ class Frame:
                 norms.append(points.sum(1))
                 continue
             centred = points.detach() - centre
-            if leaf.form == "differences":
+            if leaf.fine_parts:
                 fine.append(centred.T.to(torch.float32))
+                if leaf.form == "double":
+                    fine.append((centred.T - fine[-1]).to(torch.float32))
                 continue
             place = slice(leaf.offset, leaf.offset + leaf.columns)
             coarse = (centred / unit).round_().mul_(unit)
@@ -207,6 +228,11 @@ class Frame:
         )
 
 
+def middle(points: Tensor) -> Tensor:
+    """The median of every column (c,), of some thousand points: a few that lie far out do not move it."""
+    return points.detach()[:: max(1, len(points) // _MIDDLE)].median(0).values
+
+
 def half_width(columns: int) -> int:
     """Columns of half-precision points with zeros behind, as tensor cores want them."""
     return max(16, 1 << (columns - 1).bit_length())
@@ -214,15 +240,16 @@ def half_width(columns: int) -> int:
 
 def _form(kind: str, columns: int, radius: float, coarse: bool, far: bool) -> str:
     # The square root of Matern-1/2 magnifies the errors of small distances without a bound.
+    by_differences = "differences" if radius <= _SPLIT_RADIUS or kind == "linear" else "double"
     if columns <= _FEW or kind == "matern12":
-        return "differences"
+        return by_differences
     if kind == "linear":
-        return "split" if radius < 2.0**14 else "differences"
+        return "split" if radius < 2.0**14 and not far else by_differences
     if coarse:
         return "coarse"
     if radius <= _SPLIT_RADIUS:
         return "split"
-    return "differences" if far else "triple"
+    return by_differences if far else "triple"
 
 
 def _coarse_error(expression: Expression, kind: str, unit: float) -> float:

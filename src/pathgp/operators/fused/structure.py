@@ -14,9 +14,9 @@ HELD_LEVELS = 2048
 class Leaf(NamedTuple):
     """kind: the profile.  form: as above.  columns: of the prepared points; 0 for levels.
 
-    width: columns padded to a power of two.  offset: the first column, of the float32 points for differences, of the
-    half-precision points or of the bits otherwise.  norm: the row of |high|^2, or of the sums of counts.  shape: the
-    place of its shape parameter, or -1.  levels: bits of counts, with zeros behind.
+    width: columns padded to a power of two.  offset: the first column, of the float32 points for differences and
+    double, of the half-precision points or of the bits otherwise.  norm: the row of |high|^2, or of the sums of counts.
+    shape: the place of its shape parameter, or -1.  levels: bits of counts, with zeros behind.
     """
 
     kind: str
@@ -27,6 +27,11 @@ class Leaf(NamedTuple):
     norm: int
     shape: int
     levels: int
+
+    @property
+    def fine_parts(self) -> int:
+        """float32 numbers that make up a coordinate."""
+        return {"differences": 1, "double": 2}.get(self.form, 0)
 
     @property
     def parts(self) -> int:
