@@ -262,9 +262,9 @@ def solve_system(
     ``largest``: the largest prior variance at the data.  ``columns``: of the inputs.
     """
     settings, n = how.settings, H.shape[0]
-    size = float(torch.linalg.vector_norm(system.targets[:, 0]))
-    if not math.isfinite(size):
-        raise ValueError(f"the sum of squares of y is beyond the range of {H.dtype}: rescale y")
+    size = float(column_norms(system.targets[:, 0]))
+    if not size <= torch.finfo(H.dtype).max:
+        raise ValueError(f"the norm of y is beyond the range of {H.dtype}: rescale y")
 
     def allowed(x: Tensor | None) -> float:
         return ACCURACY * system.error_scale(x, largest)

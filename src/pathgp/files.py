@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import struct
 import sys
 import uuid
@@ -25,6 +26,11 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+try:
+    import fcntl
+except ImportError:  # not on Windows, where unfinished files stay until somebody removes them
+    fcntl = None  # type: ignore[assignment]
+
 # Raised whenever files of a new kind could be misread, or not be read, by versions that know the previous number.
 FORMAT = 1
 
@@ -32,6 +38,7 @@ _MARK = b"\x89pathgp\n"  # the first byte is no text, the last is altered by a t
 _KINDS = (torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool)
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _KINDS}
 _TENSOR = "$tensor"
+_UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")
 
 
 @contextmanager
@@ -39,19 +46,59 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file to write that takes the place of ``path`` when all is well: the old one or the new one, never a part.
 
     Written beside ``path`` under a name of its own, for processes on several machines may write at the same time;
-    flushed to the disk and renamed. Folders that are missing are made.
+    flushed to the disk and renamed. Folders that are missing are made. What a killed process left half written is
+    removed by the next one that writes the same file.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    neighbour = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    _remove_abandoned(path)
+    neighbour, file = _open_neighbour(path)
     try:
-        with neighbour.open("wb") as file:
+        with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(neighbour, path)
     finally:
         neighbour.unlink(missing_ok=True)
+
+
+def _open_neighbour(path: Path) -> tuple[Path, BinaryIO]:
+    """A new file beside ``path``, locked for as long as it is open."""
+    while True:
+        neighbour = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+        file = neighbour.open("wb")
+        _lock(file)
+        # Until it was locked, another process could take it for abandoned.
+        if neighbour.exists():
+            return neighbour, file
+        file.close()
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove the unfinished files beside ``path`` that nobody is writing: the system drops the locks of the dead."""
+    for neighbour in path.parent.iterdir():
+        name = neighbour.name
+        if not (name.startswith(f"{path.name}.") and _UNFINISHED.fullmatch(name[len(path.name) :])):
+            continue
+        try:
+            with neighbour.open("rb+") as file:
+                if _lock(file):
+                    neighbour.unlink()
+        except OSError:
+            # Gone meanwhile, or not ours to remove: nothing depends on it.
+            continue
+
+
+def _lock(file: BinaryIO) -> bool:
+    """Lock a file for this process until it is closed; False where another one has done so, or locks are unknown."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:

@@ -181,7 +181,9 @@ class GridPosterior:
     def log_marginal_likelihood(self, probes: int = 32, generator: torch.Generator | None = None) -> Evidence:
         """log p(y) of the observed cells in the units of y, with an error bar, as for `Posterior`."""
         system = self._system.needed("log_marginal_likelihood")
-        H = self.model.operator(self._data, self._settings)
+        # In float64: rounding K to float32 can change its determinant by many nats.
+        data = replace(self._data, factors=[F.to(torch.float64) for F in self._data.factors])
+        H = self.model.operator(data, self._settings)
         found = log_density(H, system.targets[:, 0], self._weights[:, 0], probes, generator)
         units = len(self._data.y) * math.log(float(self._data.scaling.target_scale))
         return replace(found, value=found.value - units)

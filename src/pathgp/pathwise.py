@@ -44,6 +44,19 @@ class PriorPaths:
         """The paths with this ``state()``, for a kernel of the same structure."""
         return cls(FeatureMap.from_state(kernel, state["features"]), state["weights"])
 
+    def follow(self, generator: torch.Generator) -> PriorPaths:
+        """These paths, with features that carry the kernel as it is now.
+
+        The same object unless a periodic kernel has outgrown its harmonics. Features that stay keep their draws: a
+        series changes by what was missing; the frequencies of a product with it are dealt out anew over the harmonics.
+        """
+        if self.features.suffices:
+            return self
+        phi, places = self.features.rebuild(generator)
+        fresh = normal((len(self.weights), phi.num), generator, torch.float64, torch.device("cpu"))
+        weights = torch.where(places >= 0, self.weights[:, places.clamp_min(0)], fresh)
+        return PriorPaths(phi, weights)
+
     def __call__(self, X: Tensor, only: Collection[int] | None = None) -> Tensor:
         """Values (s, m) at X (m, d); differentiable in X. Time O(s m features). ``only``: see `FeatureMap.weighted`."""
         return self.features.weighted(X, self.weights.to(X), only)

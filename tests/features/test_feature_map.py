@@ -239,19 +239,18 @@ def test_integer_inputs() -> None:
     assert kernels.Matern().features(8)(X).dtype == torch.float64
 
 
-def test_periodic_refuses_what_it_cannot_represent() -> None:
-    with pytest.raises(ValueError, match="ask for more features"):
-        kernels.Periodic(1.0, 0.05).features(20, dim=1)
-    with pytest.raises(ValueError, match="ask for more features"):
-        (kernels.Periodic(1.0, 0.1) * kernels.Matern()).features(20, dim=1)
+def test_a_map_says_when_a_periodic_kernel_has_outgrown_it() -> None:
     kernel = kernels.Periodic(1.0, 1.0)
     phi = kernel.features(512, dim=1)
     X = torch.linspace(0, 1, 5, dtype=torch.float64)[:, None]
     kernel.lengthscale = 0.26
+    assert phi.suffices
     torch.testing.assert_close(phi(X) @ phi(X).T, kernel(X), rtol=0, atol=1e-11)
-    kernel.lengthscale = 0.01
-    with pytest.raises(ValueError, match="no longer suffice"):
-        phi(X)
+    for lengthscale in (0.01, 1e-6):
+        kernel.lengthscale = lengthscale
+        assert not phi.suffices
+        with pytest.raises(ValueError, match="no longer suffice"):
+            phi(X)
 
 
 def test_a_kernel_without_features_says_so() -> None:

@@ -48,7 +48,7 @@ class FeatureMap:
         self.kernel = kernel
         self.paths = paths
         self.seed = _drawn_seed(generator) if seed is None else seed
-        self._asked = {"num": num, "seed": self.seed, "paths": paths, "dim": dim}
+        self._asked: dict[str, Any] = {"num": num, "seed": self.seed, "paths": paths, "dim": dim}
         self._origin = {name: value.clone() for name, value in kernel.state_dict().items()}
         terms = expand(kernel)
         self._columns = max((max(a.columns) + 1 for t in terms for a in t.atoms if a.columns), default=1)
@@ -81,6 +81,27 @@ class FeatureMap:
             frequencies.normal, frequencies.uniform, frequencies.weight = draws
         return phi
 
+    @property
+    def suffices(self) -> bool:
+        """Whether the map carries its kernel as it is now: a periodic one may have outgrown its harmonics."""
+        return all(term.harmonics is None or term.harmonics.suffice for term in self.terms)
+
+    def rebuild(self, generator: torch.Generator) -> tuple[FeatureMap, Tensor]:
+        """A map for the kernel as it is now, with the draws of this one wherever the features are the same.
+
+        Also returns for every feature its number in this map, -1 for a new one: (num,).
+        """
+        asked = self._asked
+        phi = FeatureMap(self.kernel, asked["num"], generator, asked["paths"], asked["dim"])
+        places, start = [], 0
+        for before, after in zip(self.terms, phi.terms, strict=True):
+            if isinstance(before, RandomMap) and isinstance(after, RandomMap):
+                after.adopt(before)
+            known = {label: start + i for i, label in enumerate(before.labels())}
+            places += [known.get(label, -1) for label in after.labels()]
+            start += before.num
+        return phi, torch.tensor(places)
+
     def __call__(self, X: Tensor) -> Tensor:
         """The features at X: (n, num), or (s, n, num) for a map with paths. Differentiable in X."""
         X = self._inputs(X)
@@ -103,7 +124,8 @@ class FeatureMap:
         return reduce(torch.add, chosen)
 
     def _frequencies(self) -> list[Frequencies]:
-        return [f for term in self.terms if isinstance(term, RandomMap) for f in term.frequencies]
+        maps = [term for term in self.terms if isinstance(term, RandomMap)]
+        return [f for term in maps for f in term.frequencies + term.circle_frequencies]
 
     def _inputs(self, X: Tensor) -> Tensor:
         X = as_inputs(X, "X")
@@ -130,7 +152,11 @@ def _built(
         share = num - sum(part.num for part in maps)
         if term.is_random or term.of(Periodic):
             share //= len(order) - i
-        maps.append(RandomMap(term, share, dim, paths, source) if term.is_random else ExactMap(term, share, dim))
+        exact = None if term.is_random else ExactMap(term, share, dim)
+        if exact is not None and exact.is_exact:
+            maps.append(exact)
+        else:
+            maps.append(RandomMap(term, share, dim, paths, source))
     return maps
 
 

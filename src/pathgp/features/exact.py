@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 
 import torch
 from torch import Tensor
@@ -45,17 +46,31 @@ def finite_features(term: Term, X: Tensor) -> Tensor:
 
 
 class ExactMap:
-    """A map with phi(x) . phi(z) = k(x, z): finite kernels times sqrt(w_k) [cos, sin] of the harmonics."""
+    """A map with phi(x) . phi(z) = k(x, z): finite kernels times sqrt(w_k) [cos, sin] of the harmonics.
+
+    ``is_exact`` says whether ``share`` features leave room for enough harmonics.
+    """
 
     def __init__(self, term: Term, share: int, dim: int | None) -> None:
         columns = finite_columns(term, dim)
         check_share(term, columns, share)
         self.term = term
         self.harmonics: Harmonics | None = None
+        self.columns = columns
         self.num = columns
         if term.of(Periodic):
             self.harmonics = Harmonics(term.of(Periodic), dim, limit=(share // columns + 1) // 2)
             self.num = columns * (2 * self.harmonics.num - 1)
+
+    @property
+    def is_exact(self) -> bool:
+        return self.harmonics is None or self.harmonics.suffice
+
+    def labels(self) -> list[tuple[Hashable, ...]]:
+        """A name for every feature, the same in another map of the term: column, wave and harmonic."""
+        vectors = [()] if self.harmonics is None else [tuple(vector) for vector in self.harmonics.table.tolist()]
+        waves = [("cos", vector) for vector in vectors] + [("sin", vector) for vector in vectors[1:]]
+        return [(column, *wave) for column in range(self.columns) for wave in waves]
 
     def __call__(self, X: Tensor) -> Tensor:
         """(1, n, num): the same for every path."""

@@ -59,6 +59,17 @@ class Frequencies:
         full = omega.new_zeros(omega.shape[0], dim, omega.shape[2])
         return full.index_add(1, torch.tensor(self.columns, device=device), omega)
 
+    def adopt(self, other: Frequencies, places: Tensor) -> None:
+        """Take over draws of ``other``: pair i those of pair places[i], where that is not negative."""
+        if other.normal is None:
+            return
+        kept, origin = torch.nonzero(places >= 0).flatten(), places[places >= 0]
+        normal = self._draws(other.normal.shape[1], other.normal.device)
+        normal[:, :, kept.to(normal.device)] = other.normal[:, :, origin.to(normal.device)]
+        for mine, theirs in ((self.uniform, other.uniform), (self.weight, other.weight)):
+            if mine is not None and theirs is not None:
+                mine[:, kept] = theirs[:, origin]
+
     def _draws(self, dim: int, device: torch.device) -> Tensor:
         if self.normal is None:
             generator = torch.Generator().manual_seed(self.seed)

@@ -3,6 +3,9 @@
 In one dimension exp(-2 sin^2(pi t / p) / l^2) = sum_k q_k cos(2 pi k t / p) over all integers k, with
 q_k = I_k(1/l^2) exp(-1/l^2), and a product over dimensions is the same sum over integer vectors. It converges
 faster than geometrically; which vectors are kept is decided once, the weights follow the hyperparameters.
+
+Short length scales in several dimensions need more vectors than there are features. The kernel is then taken as the
+squared exponential kernel at points on circles (`RandomMap`), whose random features are unbiased for any number.
 """
 
 from __future__ import annotations
@@ -20,15 +23,16 @@ from pathgp.features.expansion import Atom
 from pathgp.kernels.periodic import Periodic
 
 _NEGLIGIBLE = 1e-12  # what a series may lose of the variance when it is set up
-_TOLERABLE = 1e-6  # what it may lose before it is refused
+_TOLERABLE = 1e-6  # what it may lose before it no longer suffices
 _MARGIN = 4.0  # the series still converges when the length scales shrink by this factor
+_LARGEST_PRECISION = 1e8  # scipy's Bessel functions are NaN from 1e9; no number of harmonics is enough here
 
 
 class Harmonics:
     """The kept part of the series of a product of periodic kernels.
 
     ``table`` (H, D) holds integer vectors over the columns of all the kernels, row 0 the zero vector, and of
-    k and -k only one, which then counts twice.
+    k and -k only one, which then counts twice. There are at most ``limit`` of them, which may be too few (`suffice`).
     """
 
     def __init__(self, atoms: list[Atom], dim: int | None, limit: int) -> None:
@@ -37,13 +41,12 @@ class Harmonics:
         with torch.no_grad():
             precision = self._precision().cpu().numpy()
         self.table = _largest(precision * _MARGIN**2, limit, _NEGLIGIBLE)
-        if _lost(self._weights()) > _TOLERABLE:
-            needed = len(_largest(precision, 65536, 0.5 * _TOLERABLE))
-            raise ValueError(
-                f"a periodic kernel of length scale {precision.max() ** -0.5:.3g} in {len(precision)} "
-                f"dimension(s) needs {needed} harmonics, but the number of features leaves room for {limit}: "
-                "ask for more features"
-            )
+
+    @property
+    def suffice(self) -> bool:
+        """Whether they carry the kernel at its present hyperparameters."""
+        with torch.no_grad():
+            return _lost(self._weights()) <= _TOLERABLE
 
     @property
     def num(self) -> int:
@@ -53,7 +56,7 @@ class Harmonics:
     def weights(self, device: torch.device) -> Tensor:
         """The current weight of each harmonic: (H,), float64; they sum to one less what is lost."""
         weights = self._weights()
-        if _lost(weights) > _TOLERABLE:
+        if not _lost(weights) <= _TOLERABLE:
             smallest = float(self._precision().detach().max()) ** -0.5
             raise ValueError(
                 f"the length scale of a periodic kernel fell to {smallest:.3g}, where its {self.num} harmonics "
@@ -112,8 +115,9 @@ def _largest(precision: NDArray[np.float64], limit: int, lost: float) -> Tensor:
     """
     vectors = np.zeros((1, 0), dtype=np.int64)
     weights = np.ones(1)
-    for z in precision:
-        top = math.ceil(8.0 * math.sqrt(z)) + 16
+    for z in precision.clip(max=_LARGEST_PRECISION):
+        # Weights fall with the order: no vector among the largest has an order above their number.
+        top = min(math.ceil(8.0 * math.sqrt(z)) + 16, limit)
         orders = np.arange(-top, top + 1)
         heads = np.repeat(vectors, len(orders), axis=0)
         tails = np.tile(orders, len(vectors))

@@ -10,19 +10,23 @@ features is amplitude * sign(x) * column(x) * [sin, cos](omega . x), with
 every pair with its own frequencies and hashes. The pairs are dealt out over the columns, and over the
 harmonics in proportion to their weight; with an amplitude 1/sqrt(count) their sum is an average, unbiased for
 every count. Without stationary and periodic kernels a feature is amplitude * sign(x) * column(x) alone.
+
+Where there are fewer pairs than harmonics, omega . x is extended by a frequency for the position u(x) on the circles
+of each periodic kernel, which is the squared exponential kernel there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable
 from functools import reduce
 
 import torch
 from torch import Tensor
 
 from pathgp.features.exact import check_share, finite_columns, finite_features
-from pathgp.features.expansion import Term
+from pathgp.features.expansion import Atom, Term
 from pathgp.features.fourier import Frequencies
 from pathgp.features.harmonics import Harmonics
 from pathgp.features.hashing import Hashes
@@ -30,6 +34,7 @@ from pathgp.features.tiles import tile_entries, tiled
 from pathgp.features.waves import angles, sine_sum
 from pathgp.kernels.finite import Finite
 from pathgp.kernels.periodic import Periodic
+from pathgp.kernels.squared_exponential import SquaredExponential
 from pathgp.kernels.stationary import Stationary
 from pathgp.kernels.tanimoto import Tanimoto
 
@@ -49,12 +54,46 @@ class RandomMap:
         columns = finite_columns(term, dim)
         check_share(term, width * columns, share)
         self.each = each = share // (width * columns)
-        self.harmonics = Harmonics(term.of(Periodic), dim, limit=each) if term.of(Periodic) else None
+        harmonics = Harmonics(term.of(Periodic), dim, limit=each) if term.of(Periodic) else None
+        self.harmonics = harmonics if harmonics is not None and harmonics.suffice else None
         self.harmonic, self.count = _dealt(each, columns, self.harmonics)
         self.pairs = each * columns
         self.num = width * self.pairs
         self.frequencies = [Frequencies(atom, paths, self.pairs, _seed(source)) for atom in term.of(Stationary)]
         self.hashes = [Hashes(atom, paths, self.pairs, _seed(source)) for atom in term.of(Tanimoto)]
+        self.circles = [] if self.harmonics is not None else term.of(Periodic)
+        # Points on the circles are in units of the length scale.
+        plane = Atom(SquaredExponential().requires_grad_(False), None)
+        self.circle_frequencies = [Frequencies(plane, paths, self.pairs, _seed(source)) for _ in self.circles]
+
+    def labels(self) -> list[tuple[Hashable, ...]]:
+        """A name for every feature, the same in another map of the term that can take over the draws."""
+        pairs = self._pair_labels()
+        return [(wave, *pair) for wave in (("sin", "cos") if self.has_waves else ("",)) for pair in pairs]
+
+    def adopt(self, other: RandomMap) -> None:
+        """Take over the draws of all pairs that ``other`` has, too."""
+        known = {label: i for i, label in enumerate(other._pair_labels())}
+        places = torch.tensor([known.get(label, -1) for label in self._pair_labels()])
+        if bool((places >= 0).any()):
+            mine, theirs = (map_.frequencies + map_.circle_frequencies for map_ in (self, other))
+            for frequencies, before in zip(mine, theirs, strict=True):
+                frequencies.adopt(before, places)
+
+    def _pair_labels(self) -> list[tuple[Hashable, ...]]:
+        """Of every pair: its column, its harmonic, and a number among those that share both."""
+        # Hashes are made anew from seeds of this map.
+        kind = id(self) if self.hashes else "circles" if self.circles else "harmonics"
+        vectors = [()] * self.pairs
+        if self.harmonics is not None:
+            vectors = [tuple(vector) for vector in self.harmonics.table[self.harmonic].tolist()]
+        shared: Counter[Hashable] = Counter()
+        labels: list[tuple[Hashable, ...]] = []
+        for i, vector in enumerate(vectors):
+            place = (i // self.each, vector)
+            labels.append((kind, *place, shared[place]))
+            shared[place] += 1
+        return labels
 
     def __call__(self, X: Tensor) -> Tensor:
         """(paths, n, num)."""
@@ -67,7 +106,7 @@ class RandomMap:
             result = result * signs.transpose(0, 1)
         if not self.has_waves:
             return result
-        angle = angles(X.to(torch.float64), self._turns(X, slice(None)), X.dtype)
+        angle = angles(self._points(X), self._turns(X, slice(None)), X.dtype)
         return torch.cat([angle.sin() * result, angle.cos() * result], 2)
 
     def weighted(self, X: Tensor, W: Tensor) -> Tensor:
@@ -83,7 +122,7 @@ class RandomMap:
     def _weighted(self, X: Tensor, W: Tensor) -> Tensor:
         tokens = [hashes.tokens(X) for hashes in self.hashes]
         columns = finite_features(self.term, X)
-        augmented = torch.cat([X.to(torch.float64), X.new_ones(X.shape[0], 1, dtype=torch.float64)], 1)
+        augmented = torch.cat([self._points(X), X.new_ones(X.shape[0], 1, dtype=torch.float64)], 1)
         modulated = self.has_columns or bool(self.hashes)
         # Sums of sines see to tiles of their own; their gradients do not.
         alone = self.has_waves and not modulated and not torch.is_grad_enabled()
@@ -124,14 +163,24 @@ class RandomMap:
 
         return contract
 
+    def _points(self, X: Tensor) -> Tensor:
+        """X and the positions on the circles of periodic kernels without a series: (n, d + c), float64."""
+        kernels = ((atom.kernel, atom.select(X)) for atom in self.circles)
+        circles = [kernel.embed(columns) for kernel, columns in kernels if isinstance(kernel, Periodic)]
+        return torch.cat([X.to(torch.float64), *circles], 1)
+
     def _turns(self, X: Tensor, paths: slice) -> Tensor:
-        """The frequencies in turns per unit, whose fractional part reduces the range: (s, d, pairs)."""
+        """The frequencies in turns per unit, whose fractional part reduces the range: (s, d + c, pairs)."""
         dim, device = X.shape[1], X.device
         total = torch.zeros(1, dim, self.pairs, dtype=torch.float64, device=device)
         for frequencies in self.frequencies:
             total = total + frequencies(dim, device, paths) / (2.0 * math.pi)
         if self.harmonics is not None:
             total = total + self.harmonics.turns(dim, device)[:, self.harmonic.to(device)]
+        for atom, frequencies in zip(self.circles, self.circle_frequencies, strict=True):
+            columns = dim if atom.columns is None else len(atom.columns)
+            more = frequencies(2 * columns, device, paths) / (2.0 * math.pi)
+            total = torch.cat([total.expand(len(more), -1, -1), more], 1)
         return total
 
     def _amplitude(self, X: Tensor, paths: slice) -> Tensor:

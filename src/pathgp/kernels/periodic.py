@@ -42,19 +42,20 @@ class Periodic(Kernel):
         self._lengthscale = Positive(lengthscale, "lengthscale")
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return bounded(_squared_distance(self._embedded(X), self._embedded(Z), X.dtype).mul_(-0.5)).exp_()
+        return bounded(_squared_distance(self.embed(X), self.embed(Z), X.dtype).mul_(-0.5)).exp_()
 
     def _gram(self, X: Tensor) -> Tensor:
-        points = self._embedded(X)
+        points = self.embed(X)
         return bounded(_squared_distance(points, points, X.dtype).fill_diagonal_(0.0).mul_(-0.5)).exp_()
 
     def _diagonal(self, X: Tensor) -> Tensor:
         return torch.ones_like(X[:, 0])
 
     def _coordinates(self, X: Tensor) -> Tensor:
-        return self._embedded(X)
+        return self.embed(X)
 
-    def _embedded(self, X: Tensor) -> Tensor:
+    def embed(self, X: Tensor) -> Tensor:
+        """u(x) at the columns that the kernel sees: (n, 2 d), float64."""
         period = self._period.matching(X.shape[1], X.device)
         lengthscale = self._lengthscale.matching(X.shape[1], X.device)
         phase = X.to(torch.float64) * (2.0 * math.pi / period)

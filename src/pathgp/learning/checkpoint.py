@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -13,10 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from pathgp import files
 
 # Raised whenever a file of the previous number could not be continued bit for bit.
-FORMAT = 2
+FORMAT = 3
+
+_ADVICE = "remove the file to start anew, or use another path"
 
 
 @dataclass
@@ -44,10 +50,11 @@ class Checkpoint:
         files.write(self.path, {"pathgp checkpoint": FORMAT, **content})
         self._last_step, self._last_time = step, time.monotonic()
 
-    def read(self, expected: dict[str, str]) -> dict[str, Any] | None:
+    def read(self, expected: dict[str, str], mean: Tensor) -> dict[str, Any] | None:
         """The content, or None where there is no file yet; an error where it belongs to something else.
 
-        ``expected``: facts of the fit that the file must agree with, in words by name.
+        ``expected``: facts of the fit that the file must agree with, in words by name.  ``mean``: values of the mean
+        function at the data, with which those in the file must agree up to rounding.
         """
         path = Path(self.path)
         self._last_step, self._last_time = 0, time.monotonic()
@@ -59,15 +66,26 @@ class Checkpoint:
         except (ValueError, KeyError) as error:
             reason = "it has other content" if isinstance(error, KeyError) else error
             raise ValueError(f"{path} is not a checkpoint of a pathgp fit: {reason}") from error
-        advice = "remove the file to start anew, or use another path"
         if number != FORMAT:
-            raise ValueError(f"{path} has checkpoint format {number}, this version writes {FORMAT}: {advice}")
+            raise ValueError(f"{path} has checkpoint format {number}, this version writes {FORMAT}: {_ADVICE}")
         for name, value in expected.items():
             found = content.get("facts", {}).get(name)
             if found != value:
-                raise ValueError(f"{path} belongs to another fit: its {name} is {found}, here it is {value}; {advice}")
+                raise ValueError(f"{path} belongs to another fit: its {name} is {found}, here it is {value}; {_ADVICE}")
+        _compare_means(path, content["mean"], mean)
         self._last_step = content["step"]
         return content
+
+
+def _compare_means(path: Path, saved: Tensor, mean: Tensor) -> None:
+    """An error where two mean functions differ by more than devices that round differently."""
+    gap = float((saved - mean).abs().max())
+    size = max(float(saved.abs().max()), float(mean.abs().max()))
+    if not gap <= 0.1 * math.sqrt(torch.finfo(mean.dtype).eps) * size:
+        raise ValueError(
+            f"{path} belongs to another fit: its mean function has other values at the data, up to {gap:.3g} apart "
+            f"from those here; {_ADVICE}"
+        )
 
 
 def leave(number: int, frame: object) -> None:

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 class State:
     """What a fit carries from one step to the next; serves warm starts, the posterior and checkpoints alike.
 
-    prior: frozen draws of prior functions, which follow the hyperparameters (pathwise).
+    prior: frozen draws of prior functions, which follow the hyperparameters (pathwise); more are drawn where a periodic
+        kernel needs more harmonics.
     draws: (n, s) standard normal: the paths' noise (pathwise), or the probes (standard).
     rows: which rows of the data the current stage looks at; None for all n.
     solutions: (len(rows), 1 + s), of the previous step.

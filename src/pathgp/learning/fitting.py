@@ -7,6 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -106,10 +107,16 @@ def fit(
         try:
             running.run(file, progress, callback)
             posterior = _posterior(running, samples, features)
-        except KeyboardInterrupt:
-            _leave_usable(gp, running)
+            value = posterior.log_marginal_likelihood(generator=generator).value if starts > 1 else 0.0
+        except (KeyboardInterrupt, Exception) as error:
+            if best is not None:
+                _adopt(gp, best[1].model.state_dict(), best[2])
+            else:
+                _leave_usable(gp, running)
+            if isinstance(error, Exception) and (best is not None or running.history):
+                kept = f"start {best[3] + 1}" if best is not None else f"step {running.history[-1].step}"
+                error.add_note(f"the model has the hyperparameters of {kept} of this fit")
             raise
-        value = posterior.log_marginal_likelihood(generator=generator).value if starts > 1 else 0.0
         if best is None or value > best[0]:
             best = (value, running, posterior, start)
     assert best is not None
@@ -151,7 +158,8 @@ def _posterior(running: Fit, samples: int, features: int) -> Any:
 
 def _solved(running: Fit, state: State, settings: Settings, x0: Tensor | None, no_paths: str = "") -> Any:
     """A posterior with a model of its own; the copies of model and prior draws belong together."""
-    model, prior = copy.deepcopy((running.model, state.prior))
+    prior = None if state.prior is None else state.prior.follow(running.generator)
+    model, prior = copy.deepcopy((running.model, prior))
     model.requires_grad_(False)
     data = running.data
     empty = torch.empty(len(data.y), 0, dtype=data.dtype, device=data.device)
@@ -170,7 +178,7 @@ def _draw(model: Model, data: Any, state: State, samples: int, features: int, ge
 
 
 def _leave_usable(gp: Model, running: Fit) -> None:
-    """After an interruption: the hyperparameters of the last whole step, and its solutions as the posterior."""
+    """After an error or Ctrl-C: the hyperparameters of the last whole step, and its solutions as the posterior."""
     estimator, state = running.plan.estimator, running.state
     if not running.history:
         return
@@ -181,7 +189,8 @@ def _leave_usable(gp: Model, running: Fit) -> None:
     if isinstance(estimator, Iterative) and estimator.pathwise and running.plan.settings.group is None:
         # One product: the residuals are confirmed, nothing is solved.
         settings = replace(running.plan.settings, max_epochs=1.0)
-        with warnings.catch_warnings():
+        # What ended the fit may stand in the way of this product, too.
+        with warnings.catch_warnings(), suppress(Exception):
             warnings.simplefilter("ignore", ConvergenceWarning)
             posterior = _solved(running, state, settings, state.solutions)
     _adopt(gp, running.model.state_dict(), posterior)

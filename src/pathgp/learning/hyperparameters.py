@@ -83,11 +83,11 @@ def log_prior(model: nn.Module) -> Tensor:
 
 
 def description(model: nn.Module) -> str:
-    """What a model is made of and what may be learned, in words: everything but the values."""
+    """What a model is made of and what may be learned, in words: everything but the values of what is learned."""
     plain, rules = copy.deepcopy(model), []
     for name, parameter in hyperparameters(plain).items():
         raw = parameter.raw if isinstance(parameter, Positive) else parameter
-        rules += [] if raw.requires_grad else [f"{name} fixed"]
+        rules += [] if raw.requires_grad else [f"{name} fixed at {value_of(parameter).tolist()}"]
         if isinstance(parameter, Positive):
             rules += [f"{name} within {parameter.bounds}"] if parameter.bounds else []
             rules += [f"{name} under {parameter.prior}"] if parameter.prior else []

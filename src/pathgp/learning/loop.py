@@ -33,7 +33,6 @@ from pathgp.learning.guard import Guard
 from pathgp.learning.hyperparameters import Coordinates, description, log_prior, values
 from pathgp.learning.optimisers import LBFGS, Optimiser, make
 from pathgp.learning.report import NO_SOLVE, Step
-from pathgp.operators import RankLost
 from pathgp.randomness import permutation
 from pathgp.solvers import Status
 from pathgp.solvers.base import NumericalFailure
@@ -99,6 +98,7 @@ class Fit:
 
     def __post_init__(self) -> None:
         self._described = description(self.model)
+        self._mean_values = _mean_values(self.model, self.data)
         self._free_noise = self.model._noise.bounds is None and self.model._noise.raw.requires_grad
         self._spread = float(self.data.targets(self.data.y.mean()).to(torch.float64).std(correction=0)) or 1.0
         self._bounded = set_default_bounds(self.model, self.data, self._spread)
@@ -149,13 +149,13 @@ class Fit:
                 if checkpoint is not None:
                     # All wait for it, so that it is there whoever is lost in what follows.
                     self.plan.settings.first(lambda: self._save(checkpoint, self._pack()))
-            except (KeyboardInterrupt, RankLost, SystemExit) as error:
+            except BaseException as error:
                 # Back to the end of the last whole step. Every rank writes: the first may be the one that is lost.
                 # A SIGTERM that comes now would end the writing.
                 with at_sigterm(signal.SIG_IGN):
                     self._unpack(saved)
                     try:
-                        if checkpoint is not None:
+                        if checkpoint is not None and (self.history or not isinstance(error, Exception)):
                             self._save(checkpoint, saved)
                     except OSError as problem:
                         error.add_note(f"the checkpoint could not be written: {problem}")
@@ -165,7 +165,7 @@ class Fit:
     def resume(self, checkpoint: Checkpoint) -> bool:
         """Go on from the file, where there is one."""
         # The file may be out of reach of the other ranks.
-        content = self.plan.settings.first(lambda: checkpoint.read(self.facts))
+        content = self.plan.settings.first(lambda: checkpoint.read(self.facts, self._mean_values))
         if content is None:
             return False
         self._unpack(content)
@@ -184,7 +184,7 @@ class Fit:
         elif self._stage + 1 < len(plan.stages) and (self._stage_is_over() or self._settled()):
             self._enter(self._stage + 1)
         rows = plan.stages[self._stage].rows
-        before, solutions = self.evaluated_at, self.state.solutions
+        before, solutions, prior = self.evaluated_at, self.state.solutions, self.state.prior
         problem = ""
         for _ in range(1 + _RETREATS):
             self.evaluated_at = copy.deepcopy(model.state_dict())
@@ -195,11 +195,11 @@ class Fit:
                 if not self.history:
                     raise
                 problem = str(failure)
-                self.state.solutions = solutions
+                self.state.solutions, self.state.prior = solutions, prior
                 self._retreat()
         else:
             model.load_state_dict(before)
-            self.evaluated_at, self.state.solutions = before, solutions
+            self.evaluated_at = before
             self.stopped = f"{problem}; the step before was kept"
             return
         if self._stage + 1 == len(plan.stages):
@@ -226,20 +226,25 @@ class Fit:
 
     def _move(self, rows: int, began: float) -> None:
         """Estimate the gradient, enter the step into the history, and let the optimiser move."""
-        model, plan = self.model, self.plan
+        model, plan, prior = self.model, self.plan, self.state.prior
         likelihood = self._check()
+        if prior is not None:
+            self.state.prior = prior.follow(self.generator)
+            if self.state.prior is not prior and isinstance(self.optimiser, LBFGS):
+                # Other draws make another objective.
+                self.optimiser.restart()
         estimate = plan.estimator.evaluate(model, self.data, self.state, plan.settings, self.generator)
         if estimate.solution is not None and estimate.solution.status in (Status.STALLED, Status.DIVERGED):
             raise NumericalFailure(f"the solver ended {estimate.solution.status.name}")
         if self._guard is not None:
             self._guard.enter(likelihood, self.evaluated_at)
-        prior = log_prior(model)
+        density = log_prior(model)
         for parameter in self.coordinates.parameters:
             parameter.grad = None
         # Per row, so that the stages have objectives of one size.
-        objective = estimate.objective / rows + prior.to(estimate.objective.device) / len(self.data.y)
+        objective = estimate.objective / rows + density.to(estimate.objective.device) / len(self.data.y)
         (-objective).backward()
-        value = None if estimate.value is None else estimate.value / rows + float(prior.detach()) / len(self.data.y)
+        value = None if estimate.value is None else estimate.value / rows + float(density.detach()) / len(self.data.y)
         self.history.append(self._record(estimate, value, rows, began))
         if value is not None and rows == len(self.data.y) and (self._best is None or value > self._best[0]):
             self._best = (value, self.evaluated_at)
@@ -373,7 +378,7 @@ class Fit:
         return True
 
     def _save(self, checkpoint: Checkpoint, content: dict[str, Any]) -> None:
-        checkpoint.write({"facts": self.facts, **content}, content["step"])
+        checkpoint.write({"facts": self.facts, "mean": self._mean_values, **content}, content["step"])
 
     def _pack(self) -> dict[str, Any]:
         """Everything that the next step depends on, in tensors and plain types."""
@@ -421,6 +426,18 @@ class Fit:
             self._guard.unpack(content["guard"])
         self.history = [Step(**step) for step in content["history"]]
         self.stopped, self.seed = content["stopped"], content["seed"]
+
+
+def _mean_values(model: Model, data: Any) -> torch.Tensor:
+    """The mean function at the data, on the CPU; its learned parameters count up from 0.1 to 1."""
+    mean = copy.deepcopy(model.mean)
+    with torch.no_grad():
+        if isinstance(mean, torch.nn.Module):
+            for p in mean.parameters():
+                if p.requires_grad:
+                    p.copy_(torch.linspace(0.1, 1.0, p.numel(), dtype=p.dtype).view_as(p))
+        values = mean(data.given) if callable(mean) else torch.tensor([mean], dtype=torch.float64)
+    return values.detach().cpu()
 
 
 def _shown(model: Model) -> str:

@@ -168,8 +168,9 @@ class GP(Model):
         and moves the hyperparameters; a last solve makes ``gp.posterior``. With the pathwise estimator its samples are
         the probes of the gradient, so that prediction needs no further solve. Thesis, chapter 5.
 
-        The model is changed when the fit is done, or interrupted: Ctrl-C leaves the hyperparameters of the last whole
-        step (and its posterior, with the pathwise estimator), writes the checkpoint, and is raised again.
+        The model is changed when the fit is done, or interrupted: Ctrl-C or an error in a later step leaves the
+        hyperparameters of the last whole step (and its posterior, with the pathwise estimator; with several starts the
+        best one that is complete), writes the checkpoint, and is raised again.
 
         Args:
             X: inputs (n, d).

@@ -132,6 +132,10 @@ class GridPrior:
     def state(self) -> dict[str, Any]:
         return {"w": self.w, "features": self.features}
 
+    def follow(self, generator: torch.Generator) -> GridPrior:
+        """Itself: the roots are made anew from the present hyperparameters."""
+        return self
+
     def on_grid(self, kernels: Sequence[Kernel], factors: Sequence[Tensor]) -> Tensor:
         """The draws on the training grid at the present hyperparameters: (p_1, ..., p_k, s).
 

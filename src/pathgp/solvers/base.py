@@ -118,7 +118,7 @@ class Run:
         noise = H.noise.to(H.dtype)
         noise = noise.unsqueeze(1) if noise.ndim else noise
         full = B if delta is None else B + noise * delta
-        norms = torch.linalg.vector_norm(full, dim=0)
+        norms = norms_of_any_size(full).to(full.dtype)
         self.scale = torch.where(norms > 0, norms, torch.ones_like(norms))
         self.b = full / self.scale
         self.targets = self.b if delta is None else B / self.scale
@@ -330,6 +330,12 @@ def _looked_at(n: int) -> int:
 def column_norms(R: Tensor) -> Tensor:
     """Euclidean norm of every column, accumulated in float64."""
     return torch.linalg.vector_norm(R, dim=0, dtype=torch.float64)
+
+
+def norms_of_any_size(R: Tensor) -> Tensor:
+    """The same for numbers whose squares are beyond the range of float64."""
+    largest = R.abs().amax(0).to(torch.float64)
+    return largest * column_norms(R / torch.where(largest > 0, largest, 1.0))
 
 
 def _check_system(

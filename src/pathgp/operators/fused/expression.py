@@ -195,6 +195,6 @@ def _prepared(kernel: Kernel, X: Tensor) -> Tensor:
         return torch.cat([*bias, scaled], 1)
     unit = _UNITS[leaf_kind(kernel)]
     if isinstance(kernel, Periodic):
-        return kernel._embedded(X) * unit
+        return kernel.embed(X) * unit
     assert isinstance(kernel, Matern | SquaredExponential | RationalQuadratic)
     return X * (unit / kernel.lengthscales(X.shape[1], X.device))
