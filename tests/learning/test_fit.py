@@ -133,7 +133,7 @@ def test_a_converged_fit_ends(estimator: str, optimiser: str) -> None:
     assert report.stopped == "10 steps changed the objective by less than 0.0005 nats a row"
     longer = gp.fit(X, Y, steps=30, tol=1e-8, min_gain=0.0, generator=seeded(22), **options)
     assert len(longer.history) == 30
-    assert longer.stopped == "all steps done"
+    assert longer.stopped.startswith("all steps done")
 
 
 # What it refuses

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from scipy.special import gammaincinv
+from scipy.special import gammainccinv
 from torch import Tensor
 
 from pathgp.kernels.parameters import Positive, PositiveValue, short
@@ -55,8 +55,13 @@ class RationalQuadratic(Stationary):
         log = u.log1p()
         return ((-alpha * log).exp() * (u / (1.0 + u) - log),)
 
+    @property
+    def tail(self) -> float:
+        """As for Matern-5/2: what little noise leaves undetermined lives at the highest frequencies."""
+        return 5.0
+
     def mixing(self, uniform: Tensor) -> Tensor:
-        """sqrt(tau), tau ~ Gamma(alpha, rate alpha)."""
+        """sqrt(tau), tau ~ Gamma(alpha, rate alpha); small quantiles are the large ones."""
         alpha = self.alpha
         quantile: Tensor = _GammaQuantile.apply(alpha, uniform)
         return (quantile / alpha).sqrt()
@@ -66,7 +71,7 @@ class RationalQuadratic(Stationary):
 
 
 class _GammaQuantile(torch.autograd.Function):
-    """The quantile of Gamma(alpha, 1) at fixed probabilities, differentiable in alpha."""
+    """The value that Gamma(alpha, 1) exceeds with fixed probabilities, differentiable in alpha."""
 
     @staticmethod
     def forward(ctx: Any, alpha: Tensor, uniform: Tensor) -> Tensor:
@@ -85,4 +90,4 @@ class _GammaQuantile(torch.autograd.Function):
 
 
 def _gamma_quantile(alpha: float, uniform: Tensor) -> Tensor:
-    return torch.from_numpy(gammaincinv(alpha, uniform.numpy()))
+    return torch.from_numpy(gammainccinv(alpha, uniform.numpy()))

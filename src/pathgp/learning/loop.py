@@ -268,13 +268,11 @@ class Fit:
             self._conclude_safely(self._guard)
 
     def _conclude_safely(self, guard: Guard) -> None:
-        """Take the best of the hyperparameters that were checked instead, if these are no better than the first."""
+        """Take the best of the hyperparameters that were checked instead, if these are worse than the first."""
         value = self.plan.settings.first(lambda: guard.value(self.model, self.data))
-        if guard.state is not None and not (guard.accepts(value) and value >= guard.first):
+        if guard.state is not None and not (guard.accepts(value) and value >= guard.first - self.plan.min_gain):
             self.model.load_state_dict(guard.state)
-            self.stopped += (
-                f"; the values of the step with the highest log likelihood of {len(guard.rows)} rows were kept"
-            )
+            self.stopped += f"; the step at which {len(guard.rows)} rows were likeliest was kept"
 
     def _enter(self, stage: int) -> None:
         rows = self.plan.stages[stage].rows

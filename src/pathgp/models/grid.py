@@ -28,7 +28,7 @@ from pathgp.randomness import normal, offspring
 from pathgp.solvers.cholesky import factorise
 
 # Directions of S22 with less than this part of the variance at new inputs are rounding errors: inputs seen before.
-_NOTHING = 1e-7
+_NOTHING = 1e-12
 
 
 @dataclass(frozen=True)
