@@ -111,6 +111,9 @@ class Auto(Solver):
             reasons.append(f"it ended {solution.status.name} at {reached:.1e}: Cholesky instead")
             direct = Cholesky()._solve(run)
             solution = min(solution, direct, key=lambda found: run.measure(found.residual))
+            if solution.status is Status.BUDGET_EXHAUSTED:
+                # Neither of them got there, and it was not for want of epochs.
+                solution = replace(solution, status=Status.STALLED)
         return replace(solution, note="; ".join([*reasons, solution.note] if solution.note else reasons))
 
 
