@@ -106,7 +106,7 @@ def test_short_length_scales(d: int) -> None:
 
 
 @pytest.mark.parametrize("nu", [0.5, 1.5])
-@pytest.mark.parametrize("d", [3, 26])
+@pytest.mark.parametrize("d", [3, 16])
 def test_equal_points_have_their_exact_variance(nu: float, d: int) -> None:
     X = normal(40, d, 0).repeat(3, 1)
     H = KernelOperator(kernels.Matern(nu, 1e-3 * d**0.5), X, 0.0, "fused")

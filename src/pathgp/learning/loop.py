@@ -52,6 +52,10 @@ _RETREATS = 8
 WINDOW = 10
 
 
+class StalledSolve(NumericalFailure):
+    """Rounding errors kept a solver from its goal."""
+
+
 @dataclass(frozen=True)
 class Stage:
     """A part of a fit that looks at some rows only; ``steps`` at most."""
@@ -194,10 +198,13 @@ class Fit:
                 self._move(rows, began)
                 break
             except NumericalFailure as failure:
+                problem = str(failure)
+                self.state.prior = prior
+                self.state.solutions = None if solutions is None else solutions.to(self.data.dtype)
+                if isinstance(failure, StalledSolve) and self._promote():
+                    continue
                 if not self.history:
                     raise
-                problem = str(failure)
-                self.state.solutions, self.state.prior = solutions, prior
                 self._retreat()
         else:
             model.load_state_dict(before)
@@ -237,7 +244,7 @@ class Fit:
                 self.optimiser.restart()
         estimate = plan.estimator.evaluate(model, self.data, self.state, plan.settings, self.generator)
         if estimate.solution is not None and estimate.solution.status in (Status.STALLED, Status.DIVERGED):
-            raise NumericalFailure(f"the solver ended {estimate.solution.status.name}")
+            raise StalledSolve(f"the solver ended {estimate.solution.status.name}")
         if self._guard is not None:
             self._guard.enter(likelihood, self.evaluated_at)
         density = log_prior(model)

@@ -37,6 +37,8 @@ class Adam:
     Kingma and Ba (2015), with their b1 = 0.9, b2 = 0.999, eps = 1e-8. torch's own imports a compiler at its first step,
     which takes seconds.
 
+    ``pace`` scales all rates: halved when a step is refused, it grows back to one within a few steps.
+
     Args:
         parameters: tensors and the learning rate of each.
     """
@@ -49,6 +51,7 @@ class Adam:
 
     def step(self) -> None:
         self.steps += 1
+        self.pace = min(1.0, 1.1 * self.pace)
         first, second = 1.0 - 0.9**self.steps, 1.0 - 0.999**self.steps
         with torch.no_grad():
             for (p, rate), (m, v) in zip(self.parameters, self.moments, strict=True):

@@ -31,6 +31,8 @@ _DECAYS = {"squared_exponential": 4.38, "matern32": 0.625, "matern52": 0.582, "r
 # cores, and products at all, keep the digits of the other points.
 _LINEAR_SPLIT = 64.0
 _LINEAR_RATIO = 2048.0
+# Columns up to which differences of two parts pay: with 64 they take 38 s to compile and are slower than streaming.
+_DOUBLE_COLUMNS = 16
 # A gradient is a difference of sums, whose errors grow with the square of the radius, of most points: a few that lie
 # far out have no neighbours to sum over.
 _GRADIENT_SPREAD = 40.0
@@ -160,6 +162,10 @@ class Frame:
             unit = 2.0 ** max(-12, math.ceil(math.log2(max(radius, 1e-30) / _INTEGERS)))
             coarse = precision == "low" and _coarse_error(expression, kind, unit) <= _COARSE_ERROR
             form = _form(kind, columns, radius, coarse, far)
+            if form == "double" and columns > _DOUBLE_COLUMNS:
+                raise ValueError(
+                    f"inputs lie {radius:.1g} length scales apart in {columns} columns: streamed products are faster"
+                )
             padded = half_width(columns)
             by_differences = form in ("differences", "double")
             leaf = Leaf(kind, form, columns, padded, fine if by_differences else width, norm, shape, 0)
@@ -239,8 +245,10 @@ def half_width(columns: int) -> int:
 
 
 def _form(kind: str, columns: int, radius: float, coarse: bool, far: bool) -> str:
+    # Differences of two parts cost little with few columns; with many they are for what lies far out.
+    limit = _SPLIT_RADIUS if columns <= _FEW else _TRIPLE_RADIUS
+    by_differences = "differences" if radius <= limit or kind == "linear" else "double"
     # The square root of Matern-1/2 magnifies the errors of small distances without a bound.
-    by_differences = "differences" if radius <= _SPLIT_RADIUS or kind == "linear" else "double"
     if columns <= _FEW or kind == "matern12":
         return by_differences
     if kind == "linear":
