@@ -41,9 +41,9 @@ def data(n: int = 80, seed: int = 0) -> tuple[Any, Any]:
 def test_predictions_are_those_of_the_model() -> None:
     X, y = data()
     Xs = data(20, 1)[0]
-    model = GPRegressor(steps=30).fit(X, y)
+    model = GPRegressor(steps=60).fit(X, y)
     gp = pathgp.GP(kernels.Scale(kernels.Matern(2.5, np.ones(2)), 1.0), noise=0.1, standardise=True)
-    gp.fit(X, y, steps=30, optimiser="lbfgs", estimator="exact", initialise="data")
+    gp.fit(X, y, steps=60, optimiser="lbfgs", estimator="exact", initialise="data")
     mean, std = model.predict(Xs, return_std=True)
     np.testing.assert_allclose(mean, gp.posterior.mean(Xs), atol=1e-6)
     np.testing.assert_allclose(std, gp.posterior.variance(Xs, method="solve") ** 0.5, atol=1e-6)
