@@ -82,10 +82,10 @@ class LBFGS:
     are accepted and shrinks when one was not. Nocedal (1980).
 
     The first twenty steps are left to Adam, which moves all hyperparameters at the same speed. With short length scales
-    in many dimensions K is almost diagonal, and signal and noise can stand for each other: steps that follow the steepest
-    slope send the noise to zero before the length scales have grown, and it does not come back (elevators from 1.0: a
-    log likelihood of -0.77 a row instead of -0.54). On rough data ten are too few: it ends where noise explains what
-    short length scales would (-0.18 a row instead of 0.03).
+    in many dimensions K is almost diagonal, and signal and noise can stand for each other: steps that follow the
+    steepest slope send the noise to zero before the length scales have grown, and it does not come back (elevators from
+    1.0: a log likelihood of -0.77 a row instead of -0.54). On rough data ten are too few: it ends where noise explains
+    what short length scales would (-0.18 a row instead of 0.03).
 
     Args:
         coordinates: the hyperparameters to learn.
