@@ -148,7 +148,7 @@ class Case:
     @property
     def signal(self) -> float:
         """Prior standard deviation of f."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define its signal")
 
     @property
     def model_level(self) -> float:
