@@ -221,3 +221,16 @@ def test_the_command_line_keeps_the_digits(
         assert main(["predict", str(model), str(table), "--out", str(out), "--quiet"]) == 0
         mean = np.loadtxt(out, delimiter=",", skiprows=1)[:, 0]
         np.testing.assert_allclose(mean - LEVEL, y, atol=0.05)
+
+
+def test_a_side_with_one_value_keeps_its_digits() -> None:
+    """No gap between values says what rounding may cost: new inputs lie beside the only one."""
+    sides, noise = [2.3e10, 1.6e6], 0.1
+    model = pathgp.LatentKroneckerGP([Matern(1.5, 50.0), Matern(2.5, 0.003)], noise=noise)
+    post = model.condition([np.array([side]) for side in sides], np.array([[2.0]], dtype=np.float32))
+    away = torch.tensor([[28.0], [0.001]], dtype=torch.float64)
+    origin = torch.zeros(1, 1, dtype=torch.float64)
+    k = reference.matern(away[:1], origin, 1.5, 50.0) * reference.matern(away[1:], origin, 2.5, 0.003)
+    mean = post.mean(*(np.array([side]) + step.numpy() for side, step in zip(sides, away, strict=True)))
+    assert mean.dtype == np.float32
+    assert mean[0, 0] == pytest.approx(2.0 * float(k) / (1.0 + noise**2), rel=1e-4)

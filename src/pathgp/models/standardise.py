@@ -99,18 +99,18 @@ def blurred_column(X: Tensor, dtype: torch.dtype) -> int | None:
     """The first column of X (n, d) that rounding to a dtype would spoil, or None.
 
     Rounding spoils a column if it merges more than a twentieth of its distinct values, or moves a typical value by more
-    than a hundredth of a typical gap between neighbours. Time O(n d log n), none where X has this dtype.
+    than a hundredth of a typical gap between neighbours; a constant column, if it moves by more than 1e-4, for new
+    inputs may differ from it. Time O(n d log n), none where X has this dtype.
     """
     if X.dtype == dtype or torch.finfo(X.dtype).eps >= torch.finfo(dtype).eps:
         return None
     for column in range(X.shape[1]):
         values = X[:, column].detach().unique()
         rounded = values.to(dtype)
-        if len(values) < 2:
-            continue
         merged = len(values) - len(rounded.unique_consecutive())
         moved = (rounded.to(values.dtype) - values).abs().median()
-        if merged > len(values) / 20 or bool(moved > 0.01 * values.diff().median()):
+        limit = 0.01 * values.diff().median() if len(values) > 1 else 1e-4
+        if merged > len(values) / 20 or bool(moved > limit):
             return column
     return None
 

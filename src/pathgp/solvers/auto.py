@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
@@ -70,6 +71,13 @@ def rates(device: torch.device, dtype: torch.dtype) -> Rates:
     return Rates(20e12 if single else 0.5e12, 0.5e12, 0.4e12, 0.5e12, 0.004e12, 0.1e12, 2e-3)
 
 
+class Cost(NamedTuple):
+    """What a solver is predicted to take."""
+
+    epochs: float
+    seconds: float
+
+
 @dataclass(frozen=True)
 class Auto(Solver):
     """The cheapest of Cholesky, AP with shuffled blocks and CG, by predicted seconds.
@@ -83,24 +91,24 @@ class Auto(Solver):
 
     def _solve(self, run: Run) -> Solution:
         needed, s = digits(run), run.b.shape[1]
-        preconditioner, epochs = automatic(run.H, run.max_epochs - run.epochs), EPOCHS_LEAST + EPOCHS_CG * needed
-        epochs_ap = EPOCHS_LEAST + EPOCHS_AP * needed
-        seconds: dict[Solver, float] = {AP(): predict_ap(run.H, s, epochs_ap)}
-        seconds[CG(preconditioner)] = predict_cg(run.H, s, epochs, choice=preconditioner)
-        if isinstance(preconditioner, GridInverse) and seconds[CG(preconditioner)] > _LONG and _unsure(run):
-            seconds |= _tried(run, epochs)
+        epochs_ap, epochs_cg = EPOCHS_LEAST + EPOCHS_AP * needed, EPOCHS_LEAST + EPOCHS_CG * needed
+        preconditioner = automatic(run.H, run.max_epochs - run.epochs)
+        options: dict[Solver, Cost] = {AP(): Cost(epochs_ap, predict_ap(run.H, s, epochs_ap))}
+        cost = options[CG(preconditioner)] = Cost(epochs_cg, predict_cg(run.H, s, epochs_cg, choice=preconditioner))
+        if isinstance(preconditioner, GridInverse) and cost.seconds > _LONG and _unsure(run):
+            options |= _tried(run, epochs_cg)
         excluded = cholesky_excluded(run)
         if not excluded:
-            seconds[Cholesky()] = predict_cholesky(run.H, s)
-        choice, *others = sorted(seconds, key=lambda solver: seconds[solver])
-        reasons = [f"{_name(choice)}: about {seconds[choice]:.2g} s predicted"]
-        reasons += [f"{_name(other)} {seconds[other]:.2g} s" for other in others]
+            options[Cholesky()] = Cost(0.0, predict_cholesky(run.H, s))
+        choice, *others = sorted(options, key=lambda solver: options[solver].seconds)
+        reasons = [f"{_name(choice)}: about {options[choice].seconds:.2g} s predicted"]
+        reasons += [f"{_name(other)} {options[other].seconds:.2g} s" for other in others]
         reasons += [f"Cholesky {excluded}"] if excluded else []
         limit = math.inf
         if not excluded and choice != Cholesky():
             # An iterative solver that turns out slow may cost as much as Cholesky, or twice its prediction, at most.
-            predicted = epochs_ap if choice == AP() else epochs
-            limit = run.epochs + predicted * max(2.0, seconds[Cholesky()] / max(seconds[choice], 1e-9))
+            slower = options[Cholesky()].seconds / max(options[choice].seconds, 1e-9)
+            limit = run.epochs + options[choice].epochs * max(2.0, slower)
         budget, run.max_epochs = run.max_epochs, min(run.max_epochs, limit)
         solution = choice._solve(run)
         run.max_epochs = budget
@@ -124,26 +132,26 @@ def _unsure(run: Run) -> bool:
     return holes and many and run.tol > 0 and run.max_epochs - run.epochs >= _TRIAL / 4
 
 
-def _tried(run: Run, epochs: float) -> dict[Solver, float]:
-    """Seconds of CG on a grid with holes, by what the last column takes: by way of the whole grid, and plainly.
+def _tried(run: Run, epochs: float) -> dict[Solver, Cost]:
+    """What CG takes on a grid with holes, by what the last column takes: by way of the whole grid, and plainly.
 
     Nothing where neither meets the tolerance. A low-rank factor would have to be built to be tried: it is an option
     where it is predicted to be far better.
     """
     H, s = run.H, run.b.shape[1]
     taken, is_filled = _of_one_column(run, CG(GridInverse()), _TRIAL)
-    filled = predict_cg(H, s, epochs, choice=GridInverse(), holes=taken)
-    taken, is_plain = _of_one_column(run, CG(None), filled / product(H, s))
-    plain = taken * product(H, s)
+    filled = Cost(taken, predict_cg(H, s, epochs, choice=GridInverse(), holes=taken))
+    taken, is_plain = _of_one_column(run, CG(None), filled.seconds / product(H, s))
+    plain = Cost(taken, taken * product(H, s))
     if not (is_filled or is_plain):
         return {}
-    factored = predict_cg(H, s, epochs, choice=RandomlyPivotedCholesky())
-    seconds: dict[Solver, float] = {CG(GridInverse()): filled}
+    factored = Cost(epochs, predict_cg(H, s, epochs, choice=RandomlyPivotedCholesky()))
+    options: dict[Solver, Cost] = {CG(GridInverse()): filled}
     if is_plain:
-        seconds[CG(None)] = plain
-    if _SURELY * factored < min(seconds.values()):
-        seconds[CG(RandomlyPivotedCholesky())] = factored
-    return seconds
+        options[CG(None)] = plain
+    if _SURELY * factored.seconds < min(cost.seconds for cost in options.values()):
+        options[CG(RandomlyPivotedCholesky())] = factored
+    return options
 
 
 def _of_one_column(run: Run, solver: Solver, most: float) -> tuple[float, bool]:
