@@ -178,7 +178,7 @@ def test_constraints_learned_means_and_several_starts() -> None:
 
 
 def test_initialise_from_data() -> None:
-    """Median distances along every side, and the spread of the observed values."""
+    """Distances along every side, typical ones and those of neighbours, and the spread of the observed values."""
     grid = Grid(2)
     factors = [100.0 * grid.factors[0], 0.01 * grid.factors[1]]
     gp = grid.model
@@ -186,9 +186,13 @@ def test_initialise_from_data() -> None:
     found, spread = gp.hyperparameters(), 50.0 * grid.observed()[1].std(correction=0).item()
     assert found["0.signal"].item() == pytest.approx(spread)
     assert found["noise"].item() == pytest.approx(0.1 * spread)
-    columns = torch.stack([torch.pdist(F).median() for F in (*factors[0].split(1, 1), factors[1])])
-    torch.testing.assert_close(found["0.lengthscale"], columns[:2] * math.sqrt(2.0))
-    torch.testing.assert_close(found["1.lengthscale"], columns[2])
+    columns = torch.stack([torch.pdist(F).median() for F in factors[0].split(1, 1)])
+    scaled = factors[0] / columns
+    assert float((found["0.lengthscale"] / columns).std()) < 1e-8
+    for side, ell in ((scaled, found["0.lengthscale"][0] / columns[0]), (factors[1], found["1.lengthscale"])):
+        apart = torch.cdist(side, side)
+        nearest = apart.where(apart > 0, torch.inf).amin(1).median()
+        assert ell.item() == pytest.approx(math.sqrt(nearest * torch.pdist(side).median()), rel=0.2)
 
 
 def test_a_task_factor_is_learned() -> None:

@@ -32,6 +32,10 @@ class Atom:
         """The columns of X that the kernel sees."""
         return X if self.columns is None else X[:, list(self.columns)]
 
+    def width(self, dim: int) -> int:
+        """How many of ``dim`` columns the kernel sees."""
+        return dim if self.columns is None else len(self.columns)
+
 
 @dataclass
 class Term:

@@ -178,8 +178,7 @@ class RandomMap:
         if self.harmonics is not None:
             total = total + self.harmonics.turns(dim, device)[:, self.harmonic.to(device)]
         for atom, frequencies in zip(self.circles, self.circle_frequencies, strict=True):
-            columns = dim if atom.columns is None else len(atom.columns)
-            more = frequencies(2 * columns, device, paths) / (2.0 * math.pi)
+            more = frequencies(2 * atom.width(dim), device, paths) / (2.0 * math.pi)
             total = torch.cat([total.expand(len(more), -1, -1), more], 1)
         return total
 
@@ -189,6 +188,8 @@ class RandomMap:
         amplitude = (self.term.signal.to(device) * self.count.to(device).rsqrt()).unsqueeze(0)
         for frequencies in self.frequencies:
             amplitude = amplitude * frequencies.weights(X.shape[1], device, paths)
+        for atom, frequencies in zip(self.circles, self.circle_frequencies, strict=True):
+            amplitude = amplitude * frequencies.weights(2 * atom.width(X.shape[1]), device, paths)
         if self.harmonics is None:
             return amplitude
         return amplitude * self.harmonics.weights(device).sqrt()[self.harmonic.to(device)]

@@ -91,7 +91,8 @@ def fit(
             pathwise, estimator = False, "standard"
             note = f"standard estimator, without paths: {error}"
     chosen = Exact() if estimator == "exact" else Iterative(pathwise, samples, features, bool(warm_start))
-    plan = Plan(stages(len(data.y), steps, coarse), learning_rate, optimiser, min_gain, chosen, settings)
+    opening = optimiser == "lbfgs" and isinstance(chosen, Iterative)
+    plan = Plan(stages(len(data.y), steps, coarse, opening), learning_rate, optimiser, min_gain, chosen, settings)
 
     best: tuple[float, Fit, Any, int] | None = None
     earlier = 0.0
@@ -127,7 +128,7 @@ def fit(
     return FitReport(
         rows=len(data.y),
         columns=data.columns,
-        estimator=_described(chosen),
+        estimator=_described(chosen, running.history),
         optimiser=f"{optimiser} at rate {learning_rate:g}",
         history=running.history,
         values={name: value.flatten().tolist() for name, value in values(running.model).items()},
@@ -208,8 +209,10 @@ def _numbered(checkpoint: Checkpoint | None, start: int) -> Checkpoint | None:
     return replace(checkpoint, path=f"{os.fspath(checkpoint.path)}.{start}")
 
 
-def _described(estimator: Exact | Iterative) -> str:
+def _described(estimator: Exact | Iterative, history: list[Step]) -> str:
     if isinstance(estimator, Exact):
         return "exact"
     kind = "pathwise" if estimator.pathwise else "standard"
-    return f"{kind}, {estimator.samples} probes, {'warm' if estimator.warm_start else 'cold'} starts"
+    told = f"{kind}, {estimator.samples} probes, {'warm' if estimator.warm_start else 'cold'} starts"
+    opening = [step for step in history if not step.solver]
+    return f"exact on {opening[0].rows} rows for {len(opening)} steps, then {told}" if opening else told

@@ -2,12 +2,14 @@
 
 Estimated gradients can point anywhere once a solve has gone wrong, and there is no value of the objective to notice it
 by. The likelihood of a fixed random subset is exact, cheap (one Cholesky factor in float64) and follows that of all
-rows closely enough to tell a step that helps from one that leads to where the systems cannot be solved.
+rows closely enough to tell a step that helps from one that leads to where the systems cannot be solved. Its gradient
+is exact, too: L-BFGS takes its first steps by it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from pathgp.learning.hyperparameters import log_prior
 from pathgp.randomness import permutation
+from pathgp.solvers.base import NumericalFailure
 
 if TYPE_CHECKING:
     from pathgp.models.base import Model
@@ -45,18 +48,28 @@ class Guard:
     def value(self, model: Model, data: Any) -> float:
         """Log marginal likelihood of the subset plus log prior, in nats a row; -inf for an indefinite H."""
         with torch.no_grad():
-            H = model.covariance(data, self.rows)
-            deviation = model.deviation(data).to(torch.float64)
-            H.diagonal().add_((deviation[self.rows] if deviation.ndim else deviation).square())
-            factor, info = torch.linalg.cholesky_ex(H)
-            if int(info) or not bool(torch.isfinite(factor).all()):
-                return -math.inf
-            mean = model.mean_at(data.given, exact=True)
-            y = data.targets(mean)[self.rows].to(torch.float64)
-            white = torch.linalg.solve_triangular(factor, y.unsqueeze(1), upper=False)
-            total = -0.5 * float(white.square().sum()) - float(factor.diagonal().log().sum())
-            prior = float(log_prior(model)) / len(data.y)
-        return total / len(y) - 0.5 * math.log(2 * math.pi) + prior
+            return float(self._objective(model, data))
+
+    def gradient(self, model: Model, data: Any, parameters: Sequence[Tensor]) -> tuple[float, list[Tensor]]:
+        """The same value and its gradient; NumericalFailure for an indefinite H."""
+        objective = self._objective(model, data)
+        if not math.isfinite(float(objective.detach())):
+            raise NumericalFailure(f"the kernel matrix of {len(self.rows)} rows is not positive definite")
+        found = torch.autograd.grad(objective, parameters, allow_unused=True)
+        gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+        return float(objective.detach()), gradients
+
+    def _objective(self, model: Model, data: Any) -> Tensor:
+        deviation = model.deviation(data).to(torch.float64)
+        noise = (deviation[self.rows] if deviation.ndim else deviation.expand(len(self.rows))).square()
+        H = model.covariance(data, self.rows) + noise.diag_embed()
+        factor, info = torch.linalg.cholesky_ex(H)
+        if int(info) or not bool(torch.isfinite(factor).all()):
+            return H.new_tensor(-math.inf)
+        y = data.targets(model.mean_at(data.given, exact=True))[self.rows].to(torch.float64)
+        white = torch.linalg.solve_triangular(factor, y.unsqueeze(1), upper=False)
+        total = -0.5 * white.square().sum() - factor.diagonal().log().sum()
+        return total / len(y) - 0.5 * math.log(2 * math.pi) + log_prior(model).to(total.device) / len(data.y)
 
     def accepts(self, value: float) -> bool:
         """Whether hyperparameters with this value are as good as any before, or nearly so."""

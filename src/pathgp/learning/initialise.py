@@ -37,8 +37,9 @@ def from_data(model: Model, data: Any, generator: torch.Generator) -> None:
     """Length scales from median distances, the signal from the spread of y, the noise a tenth of it, a learned
     constant mean from the average of y.
 
-    A length scale of a radial kernel becomes the median distance of two rows in its column, times sqrt(d) for d
-    columns with one length scale each: typical points then lie about one length scale apart.
+    Length scales of a radial kernel are proportional to the median distance of two rows in each column. Their size is
+    the geometric mean of two extremes: typical rows one length scale apart, and nearest neighbours. From longer ones a
+    fit may take a fast wave for noise, from shorter ones everything.
     """
     with torch.no_grad():
         spread = data.targets(model.mean_at(data.given, exact=True)).to(torch.float64).std(correction=0)
@@ -96,7 +97,7 @@ def perturb(model: Model, generator: torch.Generator) -> None:
 
 
 def _lengthscale(X: Tensor, per_column: bool) -> Tensor:
-    """Median distances between rows: one number, or one per column times sqrt(d); 1 where a column is constant."""
+    """Of rows X (n, d): one number, or one per column (d,); 1 where there is nothing to go by."""
     n, half = len(X), len(X) // 2
     if half == 0:
         return torch.ones(X.shape[1] if per_column else (), dtype=torch.float64)
@@ -106,10 +107,21 @@ def _lengthscale(X: Tensor, per_column: bool) -> Tensor:
         apart = X[first] - X[second]
     if not per_column:
         median = torch.linalg.vector_norm(apart, dim=1).median()
-        return median if bool(median > 0) else torch.ones_like(median)
+        typical = median if bool(median > 0) else torch.ones_like(median)
+        return typical * _towards_neighbours(X / typical)
     # The mean absolute difference where the median vanishes: a column that is zero in most rows.
     distance = torch.where(apart.abs().median(0).values > 0, apart.abs().median(0).values, apart.abs().mean(0))
-    return torch.where(distance > 0, distance * X.shape[1] ** 0.5, torch.ones_like(distance))
+    typical = torch.where(distance > 0, distance * X.shape[1] ** 0.5, torch.ones_like(distance))
+    return typical * _towards_neighbours(X / typical)
+
+
+def _towards_neighbours(Z: Tensor) -> Tensor:
+    """sqrt(nearest / typical), both median distances between rows of Z (n, d) that are not the same."""
+    distances = torch.cdist(Z, Z)
+    distances = distances.where(distances > 0, torch.inf)
+    nearest = distances.amin(1)
+    nearest, typical = nearest[nearest.isfinite()], distances[distances.isfinite()]
+    return (nearest.median() / typical.median()).sqrt() if len(nearest) else Z.new_ones(())
 
 
 def _learned(parameter: Positive) -> bool:

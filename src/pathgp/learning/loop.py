@@ -29,7 +29,7 @@ from pathgp.kernels.parameters import short
 from pathgp.learning.bounds import set_default_bounds
 from pathgp.learning.checkpoint import Checkpoint, at_sigterm, leave
 from pathgp.learning.estimators import Estimate, Exact, Iterative, State
-from pathgp.learning.guard import Guard
+from pathgp.learning.guard import ROWS, Guard
 from pathgp.learning.hyperparameters import Coordinates, description, log_prior, values
 from pathgp.learning.optimisers import LBFGS, Optimiser, make
 from pathgp.learning.report import NO_SOLVE, Step
@@ -48,8 +48,10 @@ LEAST_ROWS = 2000
 LEAST_NOISE = 1e-4
 # Times that a refused step is shortened before the fit ends where it stands.
 _RETREATS = 8
-# Steps over which the gain is looked at before a fit is ended early.
+# Steps over which the gain is looked at before a fit is ended early, and the gain in nats a row below which an opening
+# on few rows is over: its optimum is not that of all rows.
 WINDOW = 10
+_OPENING_GAIN = 0.01
 
 
 class StalledSolve(NumericalFailure):
@@ -58,17 +60,22 @@ class StalledSolve(NumericalFailure):
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a fit that looks at some rows only; ``steps`` at most."""
+    """A part of a fit that looks at some rows only; ``steps`` at most. ``exact``: by the gradients of the guard."""
 
     rows: int
     steps: int
+    exact: bool = False
 
 
-def stages(n: int, steps: int, coarse: bool) -> tuple[Stage, ...]:
+def stages(n: int, steps: int, coarse: bool, opening: bool) -> tuple[Stage, ...]:
     """Cheap before dear: the way to the optimum on random subsets that grow, the last quarter of the steps on all rows.
 
     An eighth of the rows costs a sixty-fourth per step. Subsets have a few thousand rows, smaller data is taken whole.
+    With ``opening`` half of the steps, or fewer, are exact ones on the rows of the guard.
     """
+    if opening and n > ROWS and steps > 1:
+        first = Stage(ROWS, steps // 2, exact=True)
+        return (first, *stages(n, steps - first.steps, coarse, opening=False))
     if not coarse:
         return (Stage(n, steps),)
     sizes = [max(LEAST_ROWS, n // 8), max(LEAST_ROWS, n // 3)]
@@ -144,7 +151,7 @@ class Fit:
                     self._advance()
                     saved = self._pack()
                     if len(self.history) == taken:
-                        break
+                        continue
                     if checkpoint is not None and self.plan.settings.leads and checkpoint.due(len(self.history)):
                         self._save(checkpoint, saved)
                     last = self.history[-1]
@@ -209,7 +216,10 @@ class Fit:
         else:
             model.load_state_dict(before)
             self.evaluated_at = before
-            self.stopped = f"{problem}; the step before was kept"
+            if plan.stages[self._stage].exact:
+                self._enter(self._stage + 1)
+            else:
+                self.stopped = f"{problem}; the step before was kept"
             return
         if self._stage + 1 == len(plan.stages):
             self.stopped = self._settled()
@@ -222,21 +232,32 @@ class Fit:
         self._project()
         self.optimiser.retreat()
 
-    def _check(self) -> float:
-        """The likelihood of some of the rows; hyperparameters at which it is far less than before are refused."""
-        if self._guard is None:
-            return 0.0
-        guard, model = self._guard, self.model
-        value = self.plan.settings.first(lambda: guard.value(model, self.data))
-        if not guard.accepts(value):
-            fall = guard.best - value
-            raise NumericalFailure(f"the log likelihood of {len(guard.rows)} rows fell by {fall:.2g} a row")
-        return value
-
     def _move(self, rows: int, began: float) -> None:
-        """Estimate the gradient, enter the step into the history, and let the optimiser move."""
-        model, plan, prior = self.model, self.plan, self.state.prior
-        likelihood = self._check()
+        """Find the gradient, enter the step into the history, and let the optimiser move."""
+        estimate, value = self._open() if self.plan.stages[self._stage].exact else self._estimate(rows)
+        self.history.append(self._record(estimate, value, rows, began))
+        if value is not None and rows == len(self.data.y) and (self._best is None or value > self._best[0]):
+            self._best = (value, self.evaluated_at)
+        self.optimiser.step()
+        self._project()
+
+    def _open(self) -> tuple[Estimate | None, float]:
+        """The exact gradient of the loss of the guard's rows, into the parameters' ``grad``; its value a row."""
+        guard, parameters = self._guard, self.coordinates.parameters
+        assert guard is not None
+        value, gradients = self.plan.settings.first(lambda: guard.gradient(self.model, self.data, parameters))
+        self._require_likely(guard, value)
+        guard.enter(value, self.evaluated_at)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = -gradient
+        return None, value
+
+    def _estimate(self, rows: int) -> tuple[Estimate, float | None]:
+        """The estimator's gradient of the loss, into the parameters' ``grad``; the objective a row, where known."""
+        model, plan, prior, guard, n = self.model, self.plan, self.state.prior, self._guard, len(self.data.y)
+        if guard is not None:
+            likelihood = plan.settings.first(lambda: guard.value(model, self.data))
+            self._require_likely(guard, likelihood)
         if prior is not None:
             self.state.prior = prior.follow(self.generator)
             if self.state.prior is not prior and isinstance(self.optimiser, LBFGS):
@@ -245,20 +266,22 @@ class Fit:
         estimate = plan.estimator.evaluate(model, self.data, self.state, plan.settings, self.generator)
         if estimate.solution is not None and estimate.solution.status in (Status.STALLED, Status.DIVERGED):
             raise StalledSolve(f"the solver ended {estimate.solution.status.name}")
-        if self._guard is not None:
-            self._guard.enter(likelihood, self.evaluated_at)
+        if guard is not None:
+            guard.enter(likelihood, self.evaluated_at)
         density = log_prior(model)
         for parameter in self.coordinates.parameters:
             parameter.grad = None
         # Per row, so that the stages have objectives of one size.
-        objective = estimate.objective / rows + density.to(estimate.objective.device) / len(self.data.y)
+        objective = estimate.objective / rows + density.to(estimate.objective.device) / n
         (-objective).backward()
-        value = None if estimate.value is None else estimate.value / rows + float(density.detach()) / len(self.data.y)
-        self.history.append(self._record(estimate, value, rows, began))
-        if value is not None and rows == len(self.data.y) and (self._best is None or value > self._best[0]):
-            self._best = (value, self.evaluated_at)
-        self.optimiser.step()
-        self._project()
+        return estimate, None if estimate.value is None else estimate.value / rows + float(density.detach()) / n
+
+    @staticmethod
+    def _require_likely(guard: Guard, value: float) -> None:
+        """Refuse hyperparameters at which the guard's rows are far less likely than before."""
+        if not guard.accepts(value):
+            fall = guard.best - value
+            raise NumericalFailure(f"the log likelihood of {len(guard.rows)} rows fell by {fall:.2g} a row")
 
     def _conclude(self) -> None:
         """The hyperparameters to end with: after the last move, unless an evaluated point is the safer choice.
@@ -297,7 +320,7 @@ class Fit:
     def _stage_is_over(self) -> bool:
         return len(self.history) - self._stage_began >= self.plan.stages[self._stage].steps
 
-    def _record(self, estimate: Estimate, value: float | None, rows: int, began: float) -> Step:
+    def _record(self, estimate: Estimate | None, value: float | None, rows: int, began: float) -> Step:
         here, gradient = self.coordinates.position(), self.coordinates.gradient()
         if not bool(torch.isfinite(gradient).all()):
             raise NumericalFailure(
@@ -307,7 +330,7 @@ class Fit:
         gain = self._gain(here, gradient, value)
         self._previous = (here, gradient, value)
         solve: dict[str, Any] = dict(NO_SOLVE)
-        if estimate.solution is not None:
+        if estimate is not None and estimate.solution is not None:
             residual, solution = estimate.solution.residual, estimate.solution
             solve = {
                 "residual": float(residual[0]),
@@ -321,9 +344,9 @@ class Fit:
             step=len(self.history),
             rows=rows,
             gain=gain,
-            log_likelihood=estimate.value if rows == len(self.data.y) else None,
+            log_likelihood=estimate.value if estimate is not None and rows == len(self.data.y) else None,
             values={name: value.flatten().tolist() for name, value in values(self.model).items()},
-            solver_seconds=estimate.solver_seconds,
+            solver_seconds=0.0 if estimate is None else estimate.solver_seconds,
             seconds=time.perf_counter() - began,
             **solve,
         )
@@ -341,9 +364,12 @@ class Fit:
     def _settled(self) -> str:
         """Says so when the objective has stopped moving; an optimiser that overshot and comes back still moves."""
         gains = [step.gain for step in self.history[self._stage_began :][-1 - WINDOW :]]
-        if len(gains) <= WINDOW or max(gains) - min(gains) >= self.plan.min_gain * len(self.data.y):
+        least = self.plan.min_gain
+        if self.plan.stages[self._stage].exact:
+            least = max(least, _OPENING_GAIN)
+        if len(gains) <= WINDOW or max(gains) - min(gains) >= least * len(self.data.y):
             return ""
-        return f"{WINDOW} steps changed the objective by less than {self.plan.min_gain:g} nats a row"
+        return f"{WINDOW} steps changed the objective by less than {least:g} nats a row"
 
     @cached_property
     def facts(self) -> dict[str, str]:

@@ -90,7 +90,7 @@ class FitReport:
         steps = self.history
         solvers = sorted({step.solver.split("(")[0] for step in steps if step.solver})
         short = sum(step.status not in ("CONVERGED", "") for step in steps)
-        per_step = sum(step.epochs for step in steps) / max(1, len(steps))
+        per_step = sum(step.epochs for step in steps) / max(1, sum(bool(step.solver) for step in steps))
         lines = [
             ("data", f"{self.rows} rows, {self.columns} columns"),
             ("estimator", self.estimator),
