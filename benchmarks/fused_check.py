@@ -18,7 +18,7 @@ from pathgp.operators import KernelOperator, cross_product
 
 CHECKED = 1500
 # The largest errors that docs/performance.md states, and which of them bounds an operation; None: its precision's.
-BOUNDS = {"high": 2e-6, "far out": 4e-6, "medium": 1e-3, "low": 4e-3, "gradient": 3e-4}
+BOUNDS = {"high": 2e-6, "far out": 4e-6, "medium": 1e-3, "low": 4e-3, "gradient": 1e-3}
 OPERATIONS = {
     "product": None,
     "rows": None,

@@ -35,9 +35,7 @@ from pathgp.models import GP
 from pathgp.models.standardise import Standardisation, blurred_column
 from pathgp.posterior import Posterior
 
-# Up to so many rows L-BFGS is affordable whatever it finds.
-_LBFGS_ROWS = 5_000
-# Beyond, float32 halves time and memory.
+# Beyond so many rows float32 halves time and memory.
 _DOUBLE_ROWS = 10_000
 
 
@@ -259,11 +257,7 @@ def _model(options: argparse.Namespace, columns: int, spread: float) -> GP:
 
 
 def _learned(gp: GP, X: torch.Tensor, y: torch.Tensor, dtype: torch.dtype, options: argparse.Namespace) -> FitReport:
-    """Exact gradients for few rows; beyond, estimated ones, most of them on a part of the rows.
-
-    L-BFGS goes to the optimum, where there may be next to no noise and the systems of many rows are hard; a hundred
-    steps of Adam cost about the same on all data.
-    """
+    """Exact gradients for few rows; beyond, estimated ones, most of them on a part of the rows."""
     exact = len(y) <= EXACT_ROWS
     return gp.fit(
         X,
@@ -271,7 +265,7 @@ def _learned(gp: GP, X: torch.Tensor, y: torch.Tensor, dtype: torch.dtype, optio
         steps=options.steps,
         samples=options.samples,
         estimator="exact" if exact else "pathwise",
-        optimiser="lbfgs" if len(y) <= _LBFGS_ROWS else "adam",
+        optimiser="lbfgs",
         coarse=not exact,
         initialise="data",
         progress=showing_progress(options.quiet),

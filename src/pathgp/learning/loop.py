@@ -302,7 +302,7 @@ class Fit:
     def _conclude_safely(self, guard: Guard) -> None:
         """Take the best of the hyperparameters that were checked instead, if these are worse than the first."""
         value = self.plan.settings.first(lambda: guard.value(self.model, self.data))
-        if guard.state is not None and not (guard.accepts(value) and value >= guard.first - self.plan.min_gain):
+        if guard.state is not None and not guard.ends_well(value + self.plan.min_gain):
             self.model.load_state_dict(guard.state)
             self.stopped += f"; the step at which {len(guard.rows)} rows were likeliest was kept"
 
