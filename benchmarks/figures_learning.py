@@ -20,9 +20,9 @@ from torch import Tensor
 from uci_learning import initial, move
 
 from pathgp import GP, FitReport
+from pathgp.data.observations import Observations
 from pathgp.learning.estimators import Iterative, State
 from pathgp.metrics import nll
-from pathgp.models.observations import Observations
 from pathgp.operators import KernelOperator
 
 SAMPLES, FEATURES = 64, 512

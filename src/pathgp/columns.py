@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from pathgp import kernels
-from pathgp.inputs import as_float64
+from pathgp.compute.inputs import as_float64
 
 KERNELS: dict[str, Callable[[torch.Tensor], kernels.Kernel]] = {
     "squared-exponential": kernels.SquaredExponential,

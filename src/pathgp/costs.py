@@ -10,11 +10,11 @@ from typing import cast
 
 import torch
 
-from pathgp.inputs import whole_number
+from pathgp.compute.inputs import whole_number
+from pathgp.compute.memory import given_bytes, memory_budget
 from pathgp.kernels import Matern
 from pathgp.operators import Operator
 from pathgp.operators.kernel import SMALL
-from pathgp.operators.memory import given_bytes, memory_budget
 from pathgp.solvers.auto import (
     EPOCHS_AP,
     EPOCHS_CG,

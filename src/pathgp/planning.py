@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from pathgp.inputs import whole_number
+from pathgp.compute.inputs import whole_number
 from pathgp.solvers.auto import rates
 
 

@@ -32,11 +32,11 @@ from pathgp.columns import (
     kernel_of_columns,
     refuse_unclear_dates,
 )
-from pathgp.grid_posterior import GridPosterior
-from pathgp.inputs import as_float64
+from pathgp.compute.inputs import as_float64
 from pathgp.learning.report import FitReport
 from pathgp.models import GP, LatentKroneckerGP
-from pathgp.posterior import Posterior
+from pathgp.posterior.grid import GridPosterior
+from pathgp.posterior.table import Posterior
 from pathgp.solvers import Solver
 
 try:

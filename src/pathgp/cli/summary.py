@@ -10,8 +10,8 @@ from typing import Any
 import pathgp
 from pathgp._version import __version__
 from pathgp.cli.output import print_json
-from pathgp.grid_posterior import GridPosterior
-from pathgp.posterior import Posterior
+from pathgp.posterior.grid import GridPosterior
+from pathgp.posterior.table import Posterior
 from pathgp.solvers import Status
 
 # Inputs that `fit` lists with their length scales; `info` lists all.

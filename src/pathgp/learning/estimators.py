@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pathgp.conditioning import ACCURACY, Settings, System
+from pathgp.compute.random import normal
 from pathgp.operators import Operator
-from pathgp.randomness import normal
+from pathgp.posterior.conditioning import ACCURACY, Settings, System
 from pathgp.solvers import Solution
 from pathgp.solvers.cholesky import factorise
 

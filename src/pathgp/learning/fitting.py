@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pathgp.conditioning import Settings, Solve
-from pathgp.inputs import real_number, whole_number
+from pathgp.compute.inputs import real_number, whole_number
+from pathgp.compute.random import repeating_seed
 from pathgp.learning.checkpoint import Checkpoint, as_checkpoint
 from pathgp.learning.estimators import Exact, Iterative, State
 from pathgp.learning.hyperparameters import values
 from pathgp.learning.initialise import from_data, from_subsets, perturb
 from pathgp.learning.loop import Fit, Plan, stages
 from pathgp.learning.report import FitReport, Step
-from pathgp.randomness import repeating_seed
-from pathgp.report import ConvergenceWarning
+from pathgp.posterior.conditioning import Settings, Solve
+from pathgp.posterior.report import ConvergenceWarning
 
 if TYPE_CHECKING:
     from pathgp.models.base import Model

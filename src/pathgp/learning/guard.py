@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from pathgp.compute.random import permutation
 from pathgp.learning.hyperparameters import log_prior
-from pathgp.randomness import permutation
 from pathgp.solvers.base import NumericalFailure
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pathgp.conditioning import Settings
+from pathgp.compute.random import permutation
+from pathgp.data.observations import Observations
 from pathgp.kernels.algebra import Scale, leaves
 from pathgp.kernels.parameters import Positive
 from pathgp.kernels.stationary import Stationary
@@ -19,8 +20,7 @@ from pathgp.learning.estimators import Exact
 from pathgp.learning.hyperparameters import hyperparameters, value_of
 from pathgp.learning.loop import Fit, Plan, Stage
 from pathgp.means import Constant
-from pathgp.models.observations import Observations
-from pathgp.randomness import permutation
+from pathgp.posterior.conditioning import Settings
 
 if TYPE_CHECKING:
     from pathgp.models.base import Model

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tqdm.auto import tqdm
 
-from pathgp.conditioning import Settings
+from pathgp.compute.random import permutation
 from pathgp.kernels.parameters import short
 from pathgp.learning.bounds import set_default_bounds
 from pathgp.learning.checkpoint import Checkpoint, at_sigterm, leave
@@ -33,7 +33,7 @@ from pathgp.learning.guard import ROWS, Guard
 from pathgp.learning.hyperparameters import Coordinates, description, log_prior, values
 from pathgp.learning.optimisers import LBFGS, Optimiser, make
 from pathgp.learning.report import NO_SOLVE, Step
-from pathgp.randomness import permutation
+from pathgp.posterior.conditioning import Settings
 from pathgp.solvers import Status
 from pathgp.solvers.base import NumericalFailure
 

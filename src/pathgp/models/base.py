@@ -11,15 +11,15 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from pathgp.conditioning import Settings, Solve, System, warn_unless_converged
-from pathgp.inputs import real_number, whole_number
+from pathgp.compute.inputs import real_number, whole_number
+from pathgp.compute.random import as_generator
 from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import LogNormal, Positive, PositiveValue
 from pathgp.learning.hyperparameters import constrain, values
 from pathgp.means import Constant
 from pathgp.operators import Operator
 from pathgp.pathwise import PriorPaths
-from pathgp.randomness import as_generator
+from pathgp.posterior.conditioning import Settings, Solve, System, warn_unless_converged
 from pathgp.solvers import Status
 
 Mean = float | Callable[[Tensor], Tensor]
