@@ -26,7 +26,7 @@ LAYERS = (
     ("learning",),
     ("models",),
     ("io",),
-    ("planning", "costs", "columns"),
+    ("plans",),
     ("plots", "grids", "datasets"),
     ("html",),
     ("pathgp",),
@@ -44,12 +44,6 @@ DEBTS = {
     ("posterior.table", "models"),
     ("posterior.grid", "learning"),
     ("posterior.grid", "models"),
-    ("learning.bounds", "models"),
-    ("learning.estimators", "models"),
-    ("learning.fitting", "models"),
-    ("learning.guard", "models"),
-    ("learning.initialise", "models"),
-    ("learning.loop", "models"),
 }
 
 

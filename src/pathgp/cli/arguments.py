@@ -14,7 +14,7 @@ from typing import Any
 
 from pathgp._version import __version__
 from pathgp.cli.output import Refused, say
-from pathgp.columns import KERNELS
+from pathgp.data.columns import KERNELS
 from pathgp.posterior.report import ConvergenceWarning
 
 _COMMANDS = """\

@@ -103,6 +103,9 @@ class GridObservations:
         pairs = zip(self.scalings, self.originals, strict=True)
         return replace(self, factors=[scaling.inputs(F, dtype) for scaling, F in pairs])
 
+    def subset(self, rows: Tensor) -> GridObservations:
+        raise ValueError("a grid is learned from as a whole")
+
     def fingerprint(self) -> str:
         """A digest of the numbers: equal for equal data only."""
         digest = hashlib.sha256()

@@ -22,8 +22,9 @@ from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import short
 from pathgp.learning.checkpoint import Checkpoint
 from pathgp.learning.fitting import fit
+from pathgp.learning.model import Mean
 from pathgp.learning.report import FitReport, Step
-from pathgp.models.base import Mean, Model
+from pathgp.models.base import Model
 from pathgp.operators import Group, Operator
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior.conditioning import Settings, Solve, System, extend_prior

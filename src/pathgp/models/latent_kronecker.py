@@ -19,8 +19,9 @@ from pathgp.data.standardise import Standardisation, blurred_column, task_column
 from pathgp.kernels import Kernel, Product, Sum
 from pathgp.kernels.parameters import short
 from pathgp.learning.fitting import fit
+from pathgp.learning.model import Mean
 from pathgp.learning.report import FitReport
-from pathgp.models.base import Mean, Model
+from pathgp.models.base import Model
 from pathgp.models.gp import FIT_OPTIONS
 from pathgp.operators import LatentKroneckerOperator, Operator
 from pathgp.pathwise import PriorPaths

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pathgp
-from pathgp import costs, kernels, operators
+from pathgp import kernels, operators, plans
 
 GB = 1e9
 
@@ -59,10 +59,10 @@ def test_a_plan_prints_as_a_table() -> None:
 
 def test_measured_rates_are_remembered() -> None:
     found = pathgp.plan(3_000, 4, samples=3, memory=GB, measure=True)
-    measured = costs.measured.cache_info().misses
+    measured = plans.measured.cache_info().misses
     assert pathgp.plan(3_000, 4, samples=3, memory=GB, measure=True).backends == found.backends
-    assert costs.measured.cache_info().misses == measured
-    r = costs.measured(torch.device("cpu"), torch.float32)
+    assert plans.measured.cache_info().misses == measured
+    r = plans.measured(torch.device("cpu"), torch.float32)
     assert all(rate > 0 for rate in (r.multiply, r.multiply64, r.factorise, r.read, r.evaluate))
 
 
