@@ -3,7 +3,7 @@
     H [v, alpha_1, ..., alpha_s] = [y, f_1(X) + eps_1, ..., f_s(X) + eps_s],   H = K + Sigma,  eps_j = Sigma^1/2 w_j
 
 The noise is handed to the solver as delta = Sigma^-1/2 w, so that eps = Sigma delta: primal SGD moves it into its
-regulariser (thesis, section 3.1.2), every other solver adds it to the right-hand side.
+regulariser (thesis, section 3.2.2), every other solver adds it to the right-hand side.
 """
 
 from __future__ import annotations
