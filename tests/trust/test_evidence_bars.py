@@ -14,7 +14,7 @@ from torch import Tensor
 import pathgp
 import reference
 from pathgp.kernels import Kernel, Matern, Scale, SquaredExponential
-from pathgp.learning import evidence as evidence_module
+from pathgp.posterior import evidence as evidence_module
 from pathgp.posterior import exact_covariance as exact_module
 from pathgp.posterior.report import ConvergenceWarning
 
