@@ -42,10 +42,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import pathgp
 from pathgp import kernels
-from pathgp.conditioning import Settings
+from pathgp.data.grid import GridObservations
 from pathgp.metrics import nll, rmse
-from pathgp.models.grid import GridObservations
 from pathgp.operators import KernelOperator, LatentKroneckerOperator, Operator
+from pathgp.posterior.conditioning import Settings
 
 WAYS = ("dense", "kronecker")
 # softplus(0), the initial value of every variance and length scale in GPyTorch.

@@ -49,7 +49,7 @@ from torch import Tensor
 
 import pathgp
 from pathgp import kernels
-from pathgp.models.grid import root
+from pathgp.data.grid import root
 from pathgp.operators.kronecker import along_sides
 
 NOISE = 0.1

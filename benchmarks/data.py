@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from pathgp import kernels
+from pathgp.compute.random import normal
 from pathgp.operators import KernelOperator
 from pathgp.pathwise import PriorPaths
-from pathgp.randomness import normal
 
 UCI = ("pol", "elevators", "bike", "protein", "keggdirected")
 

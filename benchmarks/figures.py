@@ -3,7 +3,7 @@
     python benchmarks/figures.py NAME [--out DIR] [--rows N]
 
 NAME is 2.1, 2.2, 2.3 (priors), 3.1 (solvers on a toy problem), 3.3 (error norms), 4.1, 4.2, 4.3 (gradient methods),
-5.1, 5.3, 5.4, 5.5, 5.7, 5.8 (learning), 6.2, 6.3 (grids with holes), or all. Figures on real data use a part of the
+5.1, 5.3, 5.4, 5.5, 5.8, 5.9 (learning), 6.2, 6.3 (grids with holes), or all. Figures on real data use a part of the
 rows on a CPU (--rows, 3000 by default, 1000 for learning, with 30 steps in place of 100; 1000 a side for 6.2, 250 for
 6.3) and all of them on a GPU.
 """
@@ -42,8 +42,8 @@ LEARNING: dict[str, Callable[[Path, int | None], Path]] = {
     "5.3": figures_learning.initial_distances,
     "5.4": figures_learning.probes,
     "5.5": figures_learning.cold_trajectories,
-    "5.7": figures_learning.warm_trajectories,
-    "5.8": figures_costs.budgets,
+    "5.8": figures_learning.warm_trajectories,
+    "5.9": figures_costs.budgets,
 }
 GRIDS: dict[str, Callable[[Path, int | None], Path]] = {
     "6.2": figures_grid.resources_against_n,

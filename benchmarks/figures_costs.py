@@ -1,4 +1,4 @@
-"""Figures 5.1 and 5.8: what learning costs by solver, estimator and start of the solves; and with little to spend.
+"""Figures 5.1 and 5.9: what learning costs by solver, estimator and start of the solves; and with little to spend.
 
 Every fit begins with all hyperparameters at one and takes Adam steps at a rate of 0.1. On a part of the rows the blocks
 of AP and the rank of the preconditioner shrink in proportion to what the thesis has for all of pol, so that a small
@@ -67,7 +67,7 @@ def time_shares(path: Path, rows: int | None) -> Path:
 
 
 def budgets(path: Path, rows: int | None) -> Path:
-    """Figure 5.8: the probes' residual at every step, one line per budget of epochs; the final test log-likelihood."""
+    """Figure 5.9: the probes' residual at every step, one line per budget of epochs; the final test log-likelihood."""
     data = uci("pol", device=device_name(), rows=rows)
     named = entrants(len(data.y))
     figure, axes = grid(len(named), len(METHODS), width=12, height=2.6, sharex=True, sharey=True)

@@ -2,7 +2,7 @@
 
 These compare variants the library does not offer, because they lost; the few lines of each are here.
 Errors are those of the representer weights a: in the norm of K (the function, everywhere), in the norm of K^2
-(the function at the training inputs), and the test RMSE. Thesis, sections 4.1.1 to 4.1.3.
+(the function at the training inputs), and the test RMSE. Thesis, sections 4.2.1 to 4.2.3.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Figures 5.3 to 5.7: the two estimators of the gradient, their probes, and the trajectories they lead to.
+"""Figures 5.3 to 5.8: the two estimators of the gradient, their probes, and the trajectories they lead to.
 
 Every fit begins with all hyperparameters at one and takes Adam steps at a rate of 0.1.
 """
@@ -20,9 +20,9 @@ from torch import Tensor
 from uci_learning import initial, move
 
 from pathgp import GP, FitReport
+from pathgp.data.observations import Observations
 from pathgp.learning.estimators import Iterative, State
 from pathgp.metrics import nll
-from pathgp.models.observations import Observations
 from pathgp.operators import KernelOperator
 
 SAMPLES, FEATURES = 64, 512
@@ -99,7 +99,7 @@ def cold_trajectories(path: Path, rows: int | None) -> Path:
 
 
 def warm_trajectories(path: Path, rows: int | None) -> Path:
-    """Figure 5.7: the same with frozen draws and warm starts."""
+    """Figure 5.8: the same with frozen draws and warm starts."""
     return _trajectories(path, rows, warm_start=True)
 
 

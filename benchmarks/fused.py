@@ -30,7 +30,7 @@ from recording import median_seconds, seconds, table, write
 from torch import Tensor
 
 from pathgp import kernels
-from pathgp.compiled import missing
+from pathgp.compute.triton import missing
 from pathgp.features import waves
 from pathgp.operators import KernelOperator, cross_product
 from pathgp.operators.fused import Fused

@@ -20,7 +20,7 @@ import recording
 import torch
 
 import pathgp
-from pathgp import conditioning
+from pathgp.posterior import conditioning
 
 FIELDS = ("era5_uk_t2m", "pacific_sst", "colorado_monthly_met")
 # Entries of each side of a field, and its noise in standard deviations of the values.

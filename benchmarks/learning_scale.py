@@ -4,7 +4,7 @@
                                          [--solver ap] [--precision high]
 
 The problems are those of million.py. Pathwise estimator, warm starts, 64 probes; the start is the average of exact fits
-of small neighbourhoods (real data), or twice the true values (known data). Residuals per step as in figure 5.9, test
+of small neighbourhoods (real data), or twice the true values (known data). Residuals per step as in figure 5.10, test
 log-likelihood with the hyperparameters of the start and of the end. With a small ``--tol`` solves use their budgets.
 The file is written after every step.
 """

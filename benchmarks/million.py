@@ -36,12 +36,12 @@ from torch import Tensor
 
 import pathgp
 from pathgp import kernels, solvers
-from pathgp.conditioning import Settings, Solve
+from pathgp.compute.random import normal
 from pathgp.metrics import nll, rmse
 from pathgp.operators import Operator
 from pathgp.pathwise import PriorPaths
-from pathgp.posterior import Posterior
-from pathgp.randomness import normal
+from pathgp.posterior.conditioning import Settings, Solve
+from pathgp.posterior.table import Posterior
 
 PROBLEMS = ("known-1000000", "known-1844352", "etopo5", "flights3m")
 SOLVERS: dict[str, solvers.Solver] = {"AP": solvers.AP(), "SDD": solvers.SDD()}

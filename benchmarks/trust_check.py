@@ -96,7 +96,8 @@ def compare(case: Case, posterior: Any, mean: Tensor, variance: Tensor) -> Error
 def estimate_std(truth: Truth, draws: Draws, neighbours: int) -> Tensor:
     """Standard deviations from the draws of a posterior as the library estimates them, from exact weights (some,).
 
-    See `pathgp.sampled`: the control is the posterior given the rows of largest k(x, x_i)^2 / H_ii, or the prior.
+    See `posterior.path_variance`: the control is the posterior given the rows of largest k(x, x_i)^2 / H_ii, or the
+    prior.
     """
     observed = draws.data + truth.deviation.unsqueeze(1) * draws.noise
     cross, prior = truth.cross[: len(draws.points)], truth.prior[: len(draws.points)]

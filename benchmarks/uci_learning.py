@@ -34,10 +34,10 @@ from recording import RESULTS, device_name, seconds, table, write
 
 import pathgp
 from pathgp import kernels, solvers
-from pathgp.conditioning import Settings
 from pathgp.learning.estimators import Estimate, Iterative, State
 from pathgp.learning.hyperparameters import hyperparameters
 from pathgp.metrics import nll
+from pathgp.posterior.conditioning import Settings
 
 SAMPLES, FEATURES, TOL, RATE = 64, 512, 0.01, 0.1
 SMALL = UCI[:3]

@@ -11,7 +11,7 @@ known:
     neighbours c   the exact posterior given the c observations that tell most about each x (the library's way, c = 32)
 
     sum            mean g^2 + c (w - mean q^2), coefficient c = 1, or the regression coefficient of g^2 on q^2 at each x
-    likelihood     for controls with q - g independent of g: maximum likelihood from both, see pathgp.sampled
+    likelihood     for controls with q - g independent of g: maximum likelihood from both, see posterior.path_variance
 
 The error is the root mean square, over test points, of std / exact std - 1; averages over the draws.
 """
@@ -32,7 +32,7 @@ from torch import Tensor
 import pathgp
 from pathgp.metrics import nll
 from pathgp.pathwise import variance_from_paths
-from pathgp.sampled import SampledVariance
+from pathgp.posterior.path_variance import SampledVariance
 
 SETS = ("pol", "elevators", "bike", "protein")
 SAMPLES = 64

@@ -14,8 +14,8 @@ from torch import Tensor
 
 import reference
 from pathgp import kernels as K
-from pathgp.grid_posterior import GridPosterior
 from pathgp.models import LatentKroneckerGP
+from pathgp.posterior.grid import GridPosterior
 from reference import Covariance
 
 NOISE = 0.3

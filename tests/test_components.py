@@ -12,7 +12,7 @@ from torch import Tensor
 import pathgp
 import reference
 from pathgp import kernels as K
-from pathgp.components import summands
+from pathgp.posterior.components import summands
 from posterior_cases import uniform
 from reference import Covariance, linear, matern, periodic, squared_exponential
 from statistics_tools import assert_mean_and_covariance
@@ -101,7 +101,7 @@ def test_exact_mean_and_variance(solver: str) -> None:
 
 
 def test_exact_variance_by_iterative_solves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathgp.exact._FACTOR_ROWS", 10)
+    monkeypatch.setattr("pathgp.posterior.exact_covariance._FACTOR_ROWS", 10)
     X, y, Xs = data()
     for name, part in conditioned(solver="cg").components().items():
         covariance = posterior_of(PARTS[name], X, y, Xs)[1]

@@ -28,6 +28,7 @@ PAGES = {
     "learning.md": [],
     "grids.md": [],
     "saving.md": [],
+    "architecture.md": [],
     "guides/big-table.md": [],
     "guides/grid-with-holes.md": ["xarray"],
     "guides/optimisation.md": ["botorch"],
@@ -79,7 +80,7 @@ def blocks(text: str) -> Iterator[Block]:
 def run(block: Block, page: str, names: dict[str, Any]) -> str:
     """Run a block with the line numbers of its page; what it printed."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        exec(compile("\n" * block.line + block.code, page, "exec"), names)
+        exec(compile("\n" * block.line + block.code, page, "exec", dont_inherit=True), names)
     return out.getvalue()
 
 

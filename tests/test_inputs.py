@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import pathgp
-from pathgp.inputs import read_matrix, real_number, whole_number
+from pathgp.compute.inputs import read_matrix, real_number, whole_number
 from pathgp.kernels import Matern, Tanimoto, Task
 from pathgp.solvers import CG
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 import pathgp
-from pathgp import exact as exact_module
 from pathgp.kernels import Matern
-from pathgp.posterior import Posterior
+from pathgp.posterior import exact_covariance as exact_module
+from pathgp.posterior.table import Posterior
 from pathgp.solvers import auto
 
 TOL, SAMPLES, FAR = 1e-2, 16, 1e3

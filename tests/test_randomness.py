@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pathgp.randomness import neighbourhoods, normal, partition
+from pathgp.compute.random import neighbourhoods, normal, partition
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -5,8 +5,8 @@ from pathgp import means as means
 from pathgp import operators as operators
 from pathgp import solvers as solvers
 from pathgp._version import __version__ as __version__
-from pathgp.costs import plan as plan
 from pathgp.grids import snap as snap
+from pathgp.io import load as load
 from pathgp.kernels.parameters import LogNormal as LogNormal
 from pathgp.learning.checkpoint import Checkpoint as Checkpoint
 from pathgp.learning.report import FitReport as FitReport
@@ -14,9 +14,10 @@ from pathgp.models import GP as GP
 from pathgp.models import LatentKroneckerGP as LatentKroneckerGP
 from pathgp.operators import Devices as Devices
 from pathgp.operators import Ranks as Ranks
-from pathgp.planning import break_even as break_even
-from pathgp.planning import plan_grid as plan_grid
+from pathgp.plans import break_even as break_even
+from pathgp.plans import plan as plan
+from pathgp.plans import plan_grid as plan_grid
+from pathgp.posterior import GridPosterior as GridPosterior
 from pathgp.posterior import Posterior as Posterior
-from pathgp.report import ConditionReport as ConditionReport
-from pathgp.report import ConvergenceWarning as ConvergenceWarning
-from pathgp.saving import load as load
+from pathgp.posterior.report import ConditionReport as ConditionReport
+from pathgp.posterior.report import ConvergenceWarning as ConvergenceWarning

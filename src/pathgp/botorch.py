@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
+from pathgp.compute.random import as_generator, normal, permutation
 from pathgp.operators import KernelOperator
-from pathgp.posterior import Posterior
-from pathgp.randomness import as_generator, normal, permutation
+from pathgp.posterior.table import Posterior
 from pathgp.solvers.auto import as_solver
 from pathgp.solvers.base import Solver
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from pathgp import kernels
 from pathgp.means import Constant
 from pathgp.models import GP
-from pathgp.posterior import Posterior
+from pathgp.posterior.table import Posterior
 
 try:
     import gpytorch

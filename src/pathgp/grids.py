@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathgp.inputs import Array, read_matrix, read_vector, result_dtype, whole_number
+from pathgp.compute.inputs import Array, read_matrix, read_vector, result_dtype, whole_number
+from pathgp.compute.memory import spans
 from pathgp.kernels import Kernel
-from pathgp.operators.memory import spans
-from pathgp.planning import break_even
+from pathgp.plans import break_even
 
 # Points may lie this little beyond half a spacing outside of given centres: what rounding does to the last cell.
 _ROUNDING = 1e-6

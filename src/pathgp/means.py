@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pathgp.inputs import real_number
+from pathgp.compute.inputs import real_number
 
 
 class Constant(nn.Module):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pathgp.inputs import Array
+from pathgp.compute.inputs import Array
 
 
 def rmse(y: Array, mean: Array) -> float:

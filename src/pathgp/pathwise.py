@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pathgp.compute.random import normal
 from pathgp.features import FeatureMap
 from pathgp.kernels import Kernel
 from pathgp.operators import cross_product
-from pathgp.randomness import normal
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from pathgp.learning.report import FitReport
-from pathgp.posterior import Posterior
+from pathgp.posterior.table import Posterior
 
 INK, MEAN, PATH, DATA, TRUTH = "#1b1b1f", "#2447a8", "#7d9be0", "#8a8a94", "#d1495b"
 COLOURS = ("#2447a8", "#d1495b", "#3a8f6b", "#d98e04", "#7b4fa3", "#5c5c66")

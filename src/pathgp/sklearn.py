@@ -21,7 +21,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from pathgp import kernels
-from pathgp.columns import (
+from pathgp.compute.inputs import as_float64
+from pathgp.data.columns import (
     EXACT_ROWS,
     KERNELS,
     MOST_CATEGORIES,
@@ -32,11 +33,10 @@ from pathgp.columns import (
     kernel_of_columns,
     refuse_unclear_dates,
 )
-from pathgp.grid_posterior import GridPosterior
-from pathgp.inputs import as_float64
 from pathgp.learning.report import FitReport
 from pathgp.models import GP, LatentKroneckerGP
-from pathgp.posterior import Posterior
+from pathgp.posterior.grid import GridPosterior
+from pathgp.posterior.table import Posterior
 from pathgp.solvers import Solver
 
 try:

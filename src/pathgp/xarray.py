@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from pathgp import kernels as kernel_classes
-from pathgp.inputs import as_float64
+from pathgp.compute.inputs import as_float64
 from pathgp.kernels import Kernel
 from pathgp.models import LatentKroneckerGP
 from pathgp.solvers import Solver

@@ -19,10 +19,10 @@ import pathgp
 import reference
 from learning_cases import CASES, SCALED_MATERN, Case, Values, leaves, reference_gradient, stored_gradient
 from pathgp import kernels as K
-from pathgp.conditioning import Settings
+from pathgp.data.observations import Observations
 from pathgp.learning.estimators import Estimate, Exact, Iterative, State
 from pathgp.learning.hyperparameters import log_prior
-from pathgp.models.observations import Observations
+from pathgp.posterior.conditioning import Settings
 from statistics_tools import assert_unbiased
 
 every_kernel = pytest.mark.parametrize("case", CASES, ids=str)

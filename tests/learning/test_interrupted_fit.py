@@ -20,7 +20,7 @@ import torch
 import pathgp
 from learning import fit_worker as worker
 from learning.fit_worker import same, unbroken
-from pathgp import files
+from pathgp.compute import files
 from pathgp.learning import fitting
 
 WORKER = Path(__file__).with_name("fit_worker.py")

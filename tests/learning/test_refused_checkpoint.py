@@ -14,7 +14,7 @@ from torch import Tensor
 import pathgp
 from learning import fit_worker as worker
 from learning.fit_worker import unbroken
-from pathgp import files
+from pathgp.compute import files
 from pathgp.kernels import Matern, Scale, SquaredExponential
 from pathgp.learning.checkpoint import FORMAT
 

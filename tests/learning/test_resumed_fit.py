@@ -11,7 +11,7 @@ import pytest
 import pathgp
 from learning import fit_worker as worker
 from learning.fit_worker import same, unbroken
-from pathgp import files
+from pathgp.compute import files
 
 
 @pytest.mark.parametrize("settings", ["adam, ap", "lbfgs, exact"])

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import pathgp
+from pathgp.data.standardise import Standardisation
 from pathgp.kernels import Matern, Scale
-from pathgp.models.standardise import Standardisation
 from posterior_cases import CASES
 
 X, Y, XS = CASES[2].data(40, 6)

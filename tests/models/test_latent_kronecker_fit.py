@@ -15,9 +15,9 @@ import reference
 from grid_cases import GRIDS, NOISE, Grid, cells, seeded, sides, uniform
 from learning_cases import Values, reference_gradient, stored_gradient
 from pathgp import kernels as K
-from pathgp.conditioning import Settings
 from pathgp.learning.estimators import Exact, Iterative, State
 from pathgp.models import LatentKroneckerGP
+from pathgp.posterior.conditioning import Settings
 from statistics_tools import assert_unbiased
 
 every_grid = pytest.mark.parametrize("grid", GRIDS, ids=str)

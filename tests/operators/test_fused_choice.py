@@ -9,7 +9,8 @@ import torch
 
 import pathgp
 from fused_cases import DEVICE, KERNELS, N, counts, error, normal
-from pathgp import compiled, kernels
+from pathgp import kernels
+from pathgp.compute import triton
 from pathgp.operators import KernelOperator, ShardedOperator, cross_product
 from pathgp.operators import kernel as kernel_module
 from pathgp.operators.dense import Dense
@@ -45,14 +46,14 @@ def test_what_is_not_fused_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         KernelOperator(kernels.SquaredExponential(1.0), X, precision="half")
     with pytest.raises(ValueError, match="'streamed' or 'fused'"):
         cross_product(kernels.SquaredExponential(1.0), X, X, X, backend="dense")
-    monkeypatch.setattr(compiled, "interpreting", lambda: False)
+    monkeypatch.setattr(triton, "interpreting", lambda: False)
     with pytest.raises(ValueError, match="CUDA"):
         KernelOperator(kernels.SquaredExponential(1.0), X.cpu(), backend="fused")
 
 
 def test_the_automatic_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU: fused above a number of rows or where K does not fit, else dense or streamed with the reason."""
-    monkeypatch.setattr(compiled, "preferred", lambda device: True)
+    monkeypatch.setattr(triton, "preferred", lambda device: True)
     monkeypatch.setattr(kernel_module, "SMALL", 100)
     matern, tanimoto, X = KERNELS["SE"](), kernels.Tanimoto(), normal(N, 2, 0).abs()
     assert KernelOperator(matern, X).backend == "fused"
@@ -72,7 +73,7 @@ def test_the_automatic_choice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_does_not_fit_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many columns: in two parts they may fit, in three not; differences and bits need no room for points."""
-    monkeypatch.setattr(compiled, "preferred", lambda device: True)
+    monkeypatch.setattr(triton, "preferred", lambda device: True)
     monkeypatch.setattr(kernel_module, "SMALL", 0)
     matern, crowd = kernels.Matern(1.5, 20.0), kernels.Sum(*(kernels.Matern(1.5, 20.0) for _ in range(5)))
     for kernel, d in ((matern, 600), (crowd, 100)):
@@ -100,7 +101,7 @@ def test_what_does_not_fit_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_predictions_that_are_not_fused_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is the new inputs alone; what the data stand in the way of, the report has told."""
-    monkeypatch.setattr(compiled, "preferred", lambda device: True)
+    monkeypatch.setattr(triton, "preferred", lambda device: True)
     X, halves = counts(40, 6, 0.5, 0), counts(8, 6, 0.5, 1) / 2
     gp = pathgp.GP(kernels.Tanimoto(), noise=0.3)
     for data, told in ((X, 1), (X / 2, 0)):

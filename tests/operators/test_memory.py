@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pathgp import kernels
+from pathgp.compute.memory import free_memory, halve_on_failure, spans, tile_edge
 from pathgp.operators import KernelOperator, cross_product
-from pathgp.operators.memory import free_memory, halve_on_failure, spans, tile_edge
 
 
 class LiveMemory(TorchDispatchMode):

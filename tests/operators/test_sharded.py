@@ -13,7 +13,8 @@ import torch
 import pathgp
 from operators import rank_worker as worker
 from operators.commands import python, torchrun
-from pathgp import files, kernels, operators
+from pathgp import kernels, operators
+from pathgp.compute import files
 
 WORKER = Path(__file__).with_name("rank_worker.py")
 

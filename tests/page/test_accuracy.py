@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pathgp import kernels
-from pathgp.page.accuracy import Comparison
-from pathgp.page.words import kernel_in_words
+from pathgp.html.accuracy import Comparison
+from pathgp.html.words import kernel_in_words
 
 
 def compared(y: np.ndarray, deviation: float = 1.0) -> Comparison:

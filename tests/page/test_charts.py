@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from page_cases import Page
-from pathgp.page.charts import Axis, Chart, ranking
-from pathgp.page.markup import Html
+from pathgp.html.charts import Axis, Chart, ranking
+from pathgp.html.markup import Html
 
 
 def chart(x: Axis | None = None, y: Axis | None = None) -> Chart:

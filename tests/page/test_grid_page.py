@@ -14,10 +14,10 @@ import torch
 import pathgp
 from page_cases import EVIL, check, page_of
 from pathgp import LatentKroneckerGP, kernels, metrics
-from pathgp.grid_posterior import GridPosterior
-from pathgp.page.charts import png
-from pathgp.page.maps import HOLE, VALUES, choose_view, painted
-from pathgp.page.numbers import number
+from pathgp.html.charts import png
+from pathgp.html.maps import HOLE, VALUES, choose_view, painted
+from pathgp.html.numbers import number
+from pathgp.posterior.grid import GridPosterior
 
 
 def field(*shape: int) -> tuple[np.ndarray, np.ndarray]:

@@ -13,10 +13,10 @@ from torch import Tensor
 import pathgp
 from page_cases import EVIL, Page, check, page_of
 from pathgp import GP, ConvergenceWarning, kernels, metrics
+from pathgp.html import style
+from pathgp.html.numbers import number
 from pathgp.kernels.stationary import Stationary
-from pathgp.page import style
-from pathgp.page.numbers import number
-from pathgp.posterior import Posterior
+from pathgp.posterior.table import Posterior
 
 
 def data(n: int = 80, d: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 import pathgp
 import reference
-from pathgp import exact as exact_module
 from pathgp.kernels import Matern, Scale
+from pathgp.posterior import exact_covariance as exact_module
 from pathgp.solvers import AP, CG, SDD, Solver
 from posterior_cases import CASES, Case
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import pathgp
-from pathgp import exact as exact_module
-from pathgp import posterior as posterior_module
 from pathgp.kernels import Matern
-from pathgp.posterior import Posterior
+from pathgp.posterior import exact_covariance as exact_module
+from pathgp.posterior import table as posterior_module
+from pathgp.posterior.table import Posterior
 from posterior_cases import CASES, Case
 
 METHODS = ["mean", "paths", "variance", "covariance"]

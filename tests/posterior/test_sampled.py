@@ -8,10 +8,10 @@ from torch import Tensor
 
 import pathgp
 import reference
-from pathgp.conditioning import System
 from pathgp.kernels import Kernel, Matern, Tanimoto
 from pathgp.pathwise import PriorPaths
-from pathgp.sampled import NEIGHBOURS, SampledVariance, nearest
+from pathgp.posterior.conditioning import System
+from pathgp.posterior.path_variance import NEIGHBOURS, SampledVariance, nearest
 from posterior_cases import CASES, Case, counts
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import pathgp
 import reference
-from pathgp.inputs import read_matrix
+from pathgp.compute.inputs import read_matrix
 from pathgp.kernels import Matern, Scale
 
 # Derandomised: the same examples in every run, so that a failure is never a matter of luck.

@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pathgp import GP, files, saving, solvers
+from pathgp import GP, solvers
 from pathgp import kernels as K
+from pathgp.compute import files
+from pathgp.io import saving
 from pathgp.solvers.base import Run, Solution
 from saving_cases import BUDGET, again, grid_posterior, small, uniform
 

@@ -10,7 +10,8 @@ import torch
 
 import pathgp
 from grid_cases import Grid
-from pathgp import GP, files
+from pathgp import GP
+from pathgp.compute import files
 from posterior_cases import CASES, Case
 from saving_cases import again, assert_same, grid_posterior, seeded, small, uniform
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import pathgp
-from pathgp import files
+from pathgp.compute import files
 from saving_cases import small
 
 

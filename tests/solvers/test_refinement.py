@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 import pathgp
-from pathgp import conditioning, kernels
+from pathgp import kernels
 from pathgp.operators import KernelOperator
 from pathgp.operators.dense import Dense
+from pathgp.posterior import conditioning
 from pathgp.solvers import AP, CG, SDD, Auto, Cholesky, Solver, Status, refinement
 from pathgp.solvers.base import Run
 

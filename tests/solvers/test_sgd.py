@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from pathgp import kernels
+from pathgp.compute.random import permutation
 from pathgp.operators import KernelOperator
-from pathgp.randomness import permutation
 from pathgp.solvers import SGD, Status
 from pathgp.solvers.base import Run
 from pathgp.solvers.sgd import gradient, row_weights

@@ -15,8 +15,8 @@ import reference
 from pathgp import pathwise
 from pathgp.kernels import Kernel, Matern
 from pathgp.pathwise import PriorPaths
-from pathgp.posterior import Posterior
-from pathgp.sampled import NEIGHBOURS
+from pathgp.posterior.path_variance import NEIGHBOURS
+from pathgp.posterior.table import Posterior
 from posterior_cases import CASES, Case
 from statistics_tools import assert_mean_and_covariance
 

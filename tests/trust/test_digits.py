@@ -122,7 +122,7 @@ def test_what_float32_cannot_hold_is_refused() -> None:
 
 def test_ordinary_columns_are_not_blurred() -> None:
     """Coordinates, categories, constants and a hundred thousand random numbers have room in float32."""
-    from pathgp.models.standardise import blurred_column
+    from pathgp.data.standardise import blurred_column
 
     source = torch.Generator().manual_seed(0)
     n = 100_000

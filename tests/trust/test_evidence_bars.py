@@ -13,10 +13,10 @@ from torch import Tensor
 
 import pathgp
 import reference
-from pathgp import exact as exact_module
 from pathgp.kernels import Kernel, Matern, Scale, SquaredExponential
-from pathgp.learning import evidence as evidence_module
-from pathgp.report import ConvergenceWarning
+from pathgp.posterior import evidence as evidence_module
+from pathgp.posterior import exact_covariance as exact_module
+from pathgp.posterior.report import ConvergenceWarning
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import pathgp
 from learning import fit_worker as worker
-from pathgp import files
+from pathgp.compute import files
 from pathgp.kernels import Kernel, Linear, Matern, Periodic, Scale, SquaredExponential, Tanimoto, Task
 from pathgp.pathwise import PriorPaths
 from statistics_tools import assert_mean_and_covariance, assert_unbiased
@@ -191,7 +191,7 @@ def test_an_error_in_the_middle_of_a_step_keeps_the_steps_before_it(monkeypatch:
     def evaluate(self: Iterative, *args: Any) -> Any:
         calls.append(1)
         if len(calls) == 6:
-            monkeypatch.setattr("pathgp.conditioning.Settings.solve", evaluate)
+            monkeypatch.setattr("pathgp.posterior.conditioning.Settings.solve", evaluate)
             raise RuntimeError("out of memory")
         return whole(self, *args)
 
@@ -279,7 +279,7 @@ def test_a_checkpoint_of_another_fixed_value_is_refused(tmp_path: Path) -> None:
 
 WRITER = """
 import sys, time
-from pathgp import files
+from pathgp.compute import files
 with files.replacing(sys.argv[1]) as file:
     file.write(b"half")
     file.flush()

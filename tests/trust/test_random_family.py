@@ -16,7 +16,7 @@ from trust_cases import Case, Grid, Table, draw_case
 from trust_check import compare, measure
 
 import pathgp
-from pathgp.grid_posterior import GridPosterior
+from pathgp.posterior.grid import GridPosterior
 
 CASES, BATCH, ROWS_MAX = 300, 20, 120
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from pathgp._version import __version__
 from pathgp.cli.output import Refused, say
-from pathgp.columns import KERNELS
-from pathgp.report import ConvergenceWarning
+from pathgp.data.columns import KERNELS
+from pathgp.posterior.report import ConvergenceWarning
 
 _COMMANDS = """\
   fit       learn a model from a CSV or Parquet file

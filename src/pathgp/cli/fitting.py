@@ -29,11 +29,11 @@ from pathgp.cli.tables import (
     require_columns,
     texts,
 )
-from pathgp.columns import EXACT_ROWS, MOST_CATEGORIES, Columns, distinct, kernel_of_columns, refuse_unclear_dates
+from pathgp.data.columns import EXACT_ROWS, MOST_CATEGORIES, Columns, distinct, kernel_of_columns, refuse_unclear_dates
+from pathgp.data.standardise import Standardisation, blurred_column
 from pathgp.learning.report import FitReport
 from pathgp.models import GP
-from pathgp.models.standardise import Standardisation, blurred_column
-from pathgp.posterior import Posterior
+from pathgp.posterior.table import Posterior
 
 # Beyond so many rows float32 halves time and memory.
 _DOUBLE_ROWS = 10_000

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pathgp.files import replacing
+from pathgp.compute.files import replacing
 
 
 class Refused(Exception):

@@ -10,8 +10,8 @@ from typing import Any
 import pathgp
 from pathgp._version import __version__
 from pathgp.cli.output import print_json
-from pathgp.grid_posterior import GridPosterior
-from pathgp.posterior import Posterior
+from pathgp.posterior.grid import GridPosterior
+from pathgp.posterior.table import Posterior
 from pathgp.solvers import Status
 
 # Inputs that `fit` lists with their length scales; `info` lists all.
@@ -87,7 +87,7 @@ def described(posterior: Posterior, about: dict[str, Any]) -> dict[str, Any]:
 
 def input_names(posterior: Posterior, about: dict[str, Any]) -> list[str]:
     """The names of the columns of X: those that `pathgp fit` remembers, numbers otherwise."""
-    from pathgp.columns import Columns
+    from pathgp.data.columns import Columns
 
     if "columns" in about:
         return Columns(about["columns"], about.get("categories", {}), about.get("dates", [])).inputs

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathgp.compiled import missing
+from pathgp.compute.memory import spans
+from pathgp.compute.triton import missing
 from pathgp.features.tiles import tile_entries
-from pathgp.operators.memory import spans
 
 
 def angles(X: Tensor, turns: Tensor, dtype: torch.dtype) -> Tensor:

@@ -7,7 +7,6 @@ decides where a fit goes.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,9 +14,7 @@ from torch import Tensor
 from pathgp.kernels.algebra import Scale, leaves
 from pathgp.kernels.parameters import Positive
 from pathgp.kernels.stationary import Stationary
-
-if TYPE_CHECKING:
-    from pathgp.models.base import Model
+from pathgp.learning.model import Data, Learnable
 
 # Length scales lie between a tenth of the smallest gaps between the values of a column and ten thousand times its
 # extent; a part of the smallest gaps is left out, for they may come from rounding.
@@ -28,7 +25,7 @@ LARGEST_SIGNAL = 100.0
 _ROWS = 10_000
 
 
-def set_default_bounds(model: Model, data: Any, spread: float) -> list[Positive]:
+def set_default_bounds(model: Learnable, data: Data, spread: float) -> list[Positive]:
     """Bound length scales and signals of a model that are learned and have no bounds; returns those that it bounded.
 
     ``spread``: the standard deviation of the targets in the model's units. A value that lies outside widens its bounds.

@@ -1,4 +1,4 @@
-"""The file an interrupted fit goes on from; its format is that of `pathgp.files`."""
+"""The file an interrupted fit goes on from; its format is that of `pathgp.compute.files`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathgp import files
+from pathgp.compute import files
 
 # Raised whenever a file of the previous number could not be continued bit for bit.
 FORMAT = 3

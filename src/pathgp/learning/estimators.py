@@ -20,19 +20,17 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pathgp.conditioning import ACCURACY, Settings, System
+from pathgp.compute.random import normal
+from pathgp.learning.model import Data, Learnable
 from pathgp.operators import Operator
-from pathgp.randomness import normal
+from pathgp.posterior.conditioning import ACCURACY, Settings, System
 from pathgp.solvers import Solution
 from pathgp.solvers.cholesky import factorise
-
-if TYPE_CHECKING:
-    from pathgp.models.base import Model
 
 
 @dataclass
@@ -67,7 +65,7 @@ class State:
         self.solutions = None if self.solutions is None else self.solutions.to(torch.float64)
         self.operator = None
 
-    def seen(self, data: Any) -> Any:
+    def seen(self, data: Data) -> Any:
         """The rows of the data that count now."""
         return data if self.rows is None else data.subset(self.rows)
 
@@ -92,11 +90,11 @@ class Estimate:
 class Exact:
     """The gradient by a Cholesky factorisation in float64. Time O(n^3), memory 24 n^2 bytes."""
 
-    def draw(self, model: Model, data: Any, state: State, generator: torch.Generator) -> None:
+    def draw(self, model: Learnable, data: Data, state: State, generator: torch.Generator) -> None:
         """Nothing is random here."""
 
     def evaluate(
-        self, model: Model, data: Any, state: State, settings: Settings, generator: torch.Generator
+        self, model: Learnable, data: Data, state: State, settings: Settings, generator: torch.Generator
     ) -> Estimate:
         data = state.seen(data)
         n = len(data.y)
@@ -134,7 +132,7 @@ class Iterative:
     features: int
     warm_start: bool
 
-    def draw(self, model: Model, data: Any, state: State, generator: torch.Generator) -> None:
+    def draw(self, model: Learnable, data: Data, state: State, generator: torch.Generator) -> None:
         """Fill the state with fresh draws."""
         if self.pathwise:
             state.prior = model.draw_prior(data, self.samples, self.features, generator)
@@ -142,7 +140,7 @@ class Iterative:
         state.solutions = None
 
     def evaluate(
-        self, model: Model, data: Any, state: State, settings: Settings, generator: torch.Generator
+        self, model: Learnable, data: Data, state: State, settings: Settings, generator: torch.Generator
     ) -> Estimate:
         if not self.warm_start:
             self.draw(model, data, state, generator)
@@ -163,7 +161,7 @@ class Iterative:
         mean = model.mean_at(data.given, exact=True)
         return Estimate(forms + mean_term(v[:, 0], mean, data), None, solution, seconds)
 
-    def system(self, model: Model, data: Any, state: State) -> System:
+    def system(self, model: Learnable, data: Data, state: State) -> System:
         """The right-hand sides at the current hyperparameters."""
         assert state.draws is not None
         data, draws = state.seen(data), state.draws if state.rows is None else state.draws[state.rows]
@@ -173,7 +171,7 @@ class Iterative:
         return System(alone.X, torch.cat([alone.targets, draws], 1), alone.noise_draws, alone.deviation)
 
 
-def mean_term(v: Tensor, mean: Tensor, data: Any) -> Tensor:
+def mean_term(v: Tensor, mean: Tensor, data: Data) -> Tensor:
     """A scalar whose gradient is that of L in the parameters of the mean: v^T dmu, in the model's units."""
     if not mean.requires_grad:
         return torch.zeros((), dtype=torch.float64, device=v.device)

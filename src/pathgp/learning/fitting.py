@@ -9,31 +9,30 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pathgp.conditioning import Settings, Solve
-from pathgp.inputs import real_number, whole_number
+from pathgp.compute.inputs import real_number, whole_number
+from pathgp.compute.random import repeating_seed
+from pathgp.data.observations import Observations
 from pathgp.learning.checkpoint import Checkpoint, as_checkpoint
 from pathgp.learning.estimators import Exact, Iterative, State
 from pathgp.learning.hyperparameters import values
 from pathgp.learning.initialise import from_data, from_subsets, perturb
 from pathgp.learning.loop import Fit, Plan, stages
+from pathgp.learning.model import Data, Learnable
 from pathgp.learning.report import FitReport, Step
-from pathgp.randomness import repeating_seed
-from pathgp.report import ConvergenceWarning
-
-if TYPE_CHECKING:
-    from pathgp.models.base import Model
+from pathgp.posterior.conditioning import Settings, Solve
+from pathgp.posterior.report import ConvergenceWarning
 
 ESTIMATORS = ("pathwise", "standard", "exact")
 
 
 def fit(
-    gp: Model,
-    data: Any,
+    gp: Learnable,
+    data: Data,
     *,
     steps: int,
     learning_rate: float,
@@ -111,7 +110,7 @@ def fit(
             value = posterior.log_marginal_likelihood(generator=generator).value if starts > 1 else 0.0
         except (KeyboardInterrupt, Exception) as error:
             if best is not None:
-                _adopt(gp, best[1].model.state_dict(), best[2])
+                gp.adopt(best[1].model.state_dict(), best[2])
             else:
                 _leave_usable(gp, running)
             if isinstance(error, Exception) and (best is not None or running.history):
@@ -124,7 +123,7 @@ def fit(
     value, running, posterior, start = best
     if starts > 1:
         note = "; ".join(filter(None, [note, f"start {start + 1} of {starts} kept, log likelihood {value:.1f}"]))
-    _adopt(gp, running.model.state_dict(), posterior)
+    gp.adopt(running.model.state_dict(), posterior)
     return FitReport(
         rows=len(data.y),
         columns=data.columns,
@@ -140,10 +139,11 @@ def fit(
     )
 
 
-def _initialise(model: Model, data: Any, how: str | None, settings: Settings, generator: torch.Generator) -> None:
+def _initialise(model: Learnable, data: Data, how: str | None, settings: Settings, generator: torch.Generator) -> None:
     if how is not None:
         from_data(model, data, generator)
     if how == "subsets":
+        assert isinstance(data, Observations)
         from_subsets(model, data, settings, generator)
 
 
@@ -168,7 +168,7 @@ def _solved(running: Fit, state: State, settings: Settings, x0: Tensor | None, n
     return model.solved(data, prior, draws, Solve(settings, running.generator, running.seed, no_paths, x0))
 
 
-def _draw(model: Model, data: Any, state: State, samples: int, features: int, generator: torch.Generator) -> str:
+def _draw(model: Learnable, data: Data, state: State, samples: int, features: int, generator: torch.Generator) -> str:
     """Draws for a posterior whose estimator has made none; the reason where there can be none."""
     try:
         Iterative(True, samples, features, True).draw(model, data, state, generator)
@@ -178,7 +178,7 @@ def _draw(model: Model, data: Any, state: State, samples: int, features: int, ge
     return ""
 
 
-def _leave_usable(gp: Model, running: Fit) -> None:
+def _leave_usable(gp: Learnable, running: Fit) -> None:
     """After an error or Ctrl-C: the hyperparameters of the last whole step, and its solutions as the posterior."""
     estimator, state = running.plan.estimator, running.state
     if not running.history:
@@ -194,12 +194,7 @@ def _leave_usable(gp: Model, running: Fit) -> None:
         with warnings.catch_warnings(), suppress(Exception):
             warnings.simplefilter("ignore", ConvergenceWarning)
             posterior = _solved(running, state, settings, state.solutions)
-    _adopt(gp, running.model.state_dict(), posterior)
-
-
-def _adopt(gp: Model, learned: dict[str, torch.Tensor], posterior: Any) -> None:
-    gp.load_state_dict(learned)
-    gp._posterior = posterior
+    gp.adopt(running.model.state_dict(), posterior)
 
 
 def _numbered(checkpoint: Checkpoint | None, start: int) -> Checkpoint | None:

@@ -11,17 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from pathgp.compute.random import permutation
 from pathgp.learning.hyperparameters import log_prior
-from pathgp.randomness import permutation
+from pathgp.learning.model import Data, Learnable
 from pathgp.solvers.base import NumericalFailure
-
-if TYPE_CHECKING:
-    from pathgp.models.base import Model
 
 # Rows whose likelihood is computed.
 ROWS = 1000
@@ -42,17 +40,17 @@ class Guard:
     state: dict[str, Tensor] | None = None
 
     @classmethod
-    def draw(cls, data: Any) -> Guard:
+    def draw(cls, data: Data) -> Guard:
         """A random subset, the same for the same number of rows: it decides nothing but which steps are refused."""
         n = len(data.y)
         return cls(permutation(n, torch.Generator().manual_seed(0), data.device)[:ROWS].sort().values, n)
 
-    def value(self, model: Model, data: Any) -> float:
+    def value(self, model: Learnable, data: Data) -> float:
         """Log marginal likelihood of the subset plus log prior, in nats a row; -inf for an indefinite H."""
         with torch.no_grad():
             return float(self._objective(model, data))
 
-    def gradient(self, model: Model, data: Any, parameters: Sequence[Tensor]) -> tuple[float, list[Tensor]]:
+    def gradient(self, model: Learnable, data: Data, parameters: Sequence[Tensor]) -> tuple[float, list[Tensor]]:
         """The same value and its gradient; NumericalFailure for an indefinite H."""
         objective = self._objective(model, data)
         if not math.isfinite(float(objective.detach())):
@@ -61,7 +59,7 @@ class Guard:
         gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
         return float(objective.detach()), gradients
 
-    def _objective(self, model: Model, data: Any) -> Tensor:
+    def _objective(self, model: Learnable, data: Data) -> Tensor:
         deviation = model.deviation(data).to(torch.float64)
         noise = (deviation[self.rows] if deviation.ndim else deviation.expand(len(self.rows))).square()
         H = model.covariance(data, self.rows) + noise.diag_embed()

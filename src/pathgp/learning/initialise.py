@@ -6,24 +6,21 @@ The values are set in the model's units, which are those of standardised data wh
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from pathgp.conditioning import Settings
+from pathgp.compute.random import permutation
+from pathgp.data.observations import Observations
 from pathgp.kernels.algebra import Scale, leaves
 from pathgp.kernels.parameters import Positive
 from pathgp.kernels.stationary import Stationary
 from pathgp.learning.estimators import Exact
 from pathgp.learning.hyperparameters import hyperparameters, value_of
 from pathgp.learning.loop import Fit, Plan, Stage
+from pathgp.learning.model import Data, Learnable
 from pathgp.means import Constant
-from pathgp.models.observations import Observations
-from pathgp.randomness import permutation
-
-if TYPE_CHECKING:
-    from pathgp.models.base import Model
+from pathgp.posterior.conditioning import Settings
 
 # Rows that stand for all in the medians; subsets and their size in the procedure of the thesis (section 3.3.1).
 _ROWS = 1000
@@ -33,7 +30,7 @@ SUBSETS = 10
 SUBSET_ROWS_GPU, SUBSET_ROWS_CPU = 10_000, 1_000
 
 
-def from_data(model: Model, data: Any, generator: torch.Generator) -> None:
+def from_data(model: Learnable, data: Data, generator: torch.Generator) -> None:
     """Length scales from median distances, the signal from the spread of y, the noise a tenth of it, a learned
     constant mean from the average of y.
 
@@ -63,7 +60,7 @@ def from_data(model: Model, data: Any, generator: torch.Generator) -> None:
         model._noise.project()
 
 
-def from_subsets(model: Model, data: Observations, settings: Settings, generator: torch.Generator) -> None:
+def from_subsets(model: Learnable, data: Observations, settings: Settings, generator: torch.Generator) -> None:
     """The average of what exact fits of several subsets find: each a random row and its nearest neighbours.
 
     Thesis, section 3.3.1: ten subsets of 10,000 rows; on a CPU ten of 1,000, which take about half a minute.
@@ -87,7 +84,7 @@ def from_subsets(model: Model, data: Observations, settings: Settings, generator
                 parameter.copy_(average)
 
 
-def perturb(model: Model, generator: torch.Generator) -> None:
+def perturb(model: Learnable, generator: torch.Generator) -> None:
     """Multiply every learned positive hyperparameter by a factor exp(z), z standard normal."""
     for parameter in hyperparameters(model).values():
         if isinstance(parameter, Positive) and _learned(parameter):

@@ -19,26 +19,24 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from tqdm.auto import tqdm
 
-from pathgp.conditioning import Settings
+from pathgp.compute.random import permutation
 from pathgp.kernels.parameters import short
 from pathgp.learning.bounds import set_default_bounds
 from pathgp.learning.checkpoint import Checkpoint, at_sigterm, leave
 from pathgp.learning.estimators import Estimate, Exact, Iterative, State
 from pathgp.learning.guard import ROWS, Guard
 from pathgp.learning.hyperparameters import Coordinates, description, log_prior, values
+from pathgp.learning.model import Data, Learnable
 from pathgp.learning.optimisers import LBFGS, Optimiser, make
 from pathgp.learning.report import NO_SOLVE, Step
-from pathgp.randomness import permutation
+from pathgp.posterior.conditioning import Settings
 from pathgp.solvers import Status
 from pathgp.solvers.base import NumericalFailure
-
-if TYPE_CHECKING:
-    from pathgp.models.base import Model
 
 # The fewest rows of a stage that does not look at all of them.
 LEAST_ROWS = 2000
@@ -100,8 +98,8 @@ class Plan:
 class Fit:
     """A fit in progress; ``model`` is changed in place."""
 
-    model: Model
-    data: Any
+    model: Learnable
+    data: Data
     plan: Plan
     generator: torch.Generator
     seed: int | None = None
@@ -461,7 +459,7 @@ class Fit:
         self.stopped, self.seed = content["stopped"], content["seed"]
 
 
-def _mean_values(model: Model, data: Any) -> torch.Tensor:
+def _mean_values(model: Learnable, data: Data) -> torch.Tensor:
     """The mean function at the data, on the CPU; its learned parameters count up from 0.1 to 1."""
     mean = copy.deepcopy(model.mean)
     with torch.no_grad():
@@ -473,7 +471,7 @@ def _mean_values(model: Model, data: Any) -> torch.Tensor:
     return values.detach().cpu()
 
 
-def _shown(model: Model) -> str:
+def _shown(model: Learnable) -> str:
     return ", ".join(f"{name} {short(value)}" for name, value in values(model).items())
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pathgp.report import ConditionReport
+from pathgp.posterior.report import ConditionReport
 
 
 @dataclass(frozen=True)

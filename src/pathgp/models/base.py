@@ -11,33 +11,27 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from pathgp.conditioning import Settings, Solve, System, warn_unless_converged
-from pathgp.inputs import real_number, whole_number
+from pathgp.compute.inputs import real_number, whole_number
+from pathgp.compute.random import as_generator
 from pathgp.kernels import Kernel
-from pathgp.kernels.parameters import LogNormal, Positive, PositiveValue
+from pathgp.kernels.parameters import LogNormal, Positive
 from pathgp.learning.hyperparameters import constrain, values
+from pathgp.learning.model import Learnable, Mean
 from pathgp.means import Constant
-from pathgp.operators import Operator
 from pathgp.pathwise import PriorPaths
-from pathgp.randomness import as_generator
+from pathgp.posterior.conditioning import Solve, warn_unless_converged
 from pathgp.solvers import Status
-
-Mean = float | Callable[[Tensor], Tensor]
 
 # How many times the rounding of products must fit into the variance of the noise. In float32 a little is left to try:
 # systems that turn out harder are solved in float64. There the largest factor seen with smooth kernels is needed.
 RESOLVED = {torch.float32: 20.0, torch.float64: 250.0}
 
 
-class Model(nn.Module):
+class Model(Learnable):
     """A prior with Gaussian noise: noise, mean, constraints, and the posterior of the last fit.
 
-    Learning (`pathgp.learning`) knows a model by the abstract methods below; its data are opaque to it but for
-    ``y`` (n,), ``known``, ``given``, ``dtype``, ``device``, ``columns``, ``scaling``, ``targets``, ``fingerprint``
-    and, for tables, ``subset``.
+    A model of its own gives the abstract methods of `Learnable` and ``solve``.
     """
-
-    noise = PositiveValue("Standard deviation of the noise: a scalar, float64.")
 
     def __init__(self, noise: float, mean: Mean, standardise: bool) -> None:
         super().__init__()
@@ -50,34 +44,6 @@ class Model(nn.Module):
         self.mean: Mean = mean if callable(mean) else real_number(mean, "mean")
         self.standardise = bool(standardise)
         self._posterior: Any = None
-
-    @abstractmethod
-    def operator(self, data: Any, settings: Settings, instead: Operator | None = None) -> Operator:
-        """H at the present hyperparameters, with gradients in ``bilinear``; ``instead`` of one that is done with."""
-
-    @abstractmethod
-    def system(self, data: Any, prior: Any, draws: Tensor) -> System:
-        """The systems of the posterior mean and samples; ``draws``: (n, s) standard normal, for the noise."""
-
-    @abstractmethod
-    def draw_prior(self, data: Any, samples: int, features: int, generator: torch.Generator) -> Any:
-        """Frozen draws from the prior that follow the hyperparameters; NotImplementedError where there are none."""
-
-    @abstractmethod
-    def restore_prior(self, state: dict[str, Any]) -> Any:
-        """The draws with this ``state()``, which holds tensors and plain types."""
-
-    @abstractmethod
-    def largest_variance(self, data: Any) -> float:
-        """max k(x, x) at the data."""
-
-    @abstractmethod
-    def covariance(self, data: Any, rows: Tensor) -> Tensor:
-        """The prior covariance of some rows of the data, without noise: (m, m), float64."""
-
-    @abstractmethod
-    def kernels_and_inputs(self, data: Any) -> list[tuple[Kernel, Tensor]]:
-        """Every kernel with the inputs it sees."""
 
     @abstractmethod
     def solve(self, data: Any, prior: Any, draws: Tensor, how: Solve) -> Any:
@@ -167,6 +133,10 @@ class Model(nn.Module):
     def working_copy(self, device: torch.device) -> Self:
         """A copy on a device, without the posterior of an earlier fit."""
         return copy.deepcopy(self, {id(self._posterior): None}).to(device)
+
+    def adopt(self, learned: dict[str, Tensor], posterior: Any) -> None:
+        self.load_state_dict(learned)
+        self._posterior = posterior
 
     @property
     def mean_sees_inputs(self) -> bool:

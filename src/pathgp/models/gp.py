@@ -14,20 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pathgp.conditioning import Settings, Solve, System, extend_prior
-from pathgp.inputs import Array, read_matrix, read_vector, result_dtype, whole_number
+from pathgp.compute.inputs import Array, read_matrix, read_vector, result_dtype, whole_number
+from pathgp.compute.random import normal, repeating_seed
+from pathgp.data.observations import Observations
+from pathgp.data.standardise import Standardisation, blurred_column, require_digits, task_columns
 from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import short
 from pathgp.learning.checkpoint import Checkpoint
 from pathgp.learning.fitting import fit
+from pathgp.learning.model import Mean
 from pathgp.learning.report import FitReport, Step
-from pathgp.models.base import Mean, Model
-from pathgp.models.observations import Observations
-from pathgp.models.standardise import Standardisation, blurred_column, require_digits, task_columns
+from pathgp.models.base import Model
 from pathgp.operators import Group, Operator
 from pathgp.pathwise import PriorPaths
-from pathgp.posterior import Posterior
-from pathgp.randomness import normal, repeating_seed
+from pathgp.posterior.conditioning import Settings, Solve, System, extend_prior
+from pathgp.posterior.table import Posterior
 from pathgp.solvers import Solver
 from pathgp.solvers.base import Callback
 

@@ -12,20 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pathgp.conditioning import Settings, Solve, System
-from pathgp.grid_posterior import GridPosterior
-from pathgp.inputs import Array, read_factors, read_grid, read_side, whole_number
+from pathgp.compute.inputs import Array, read_factors, read_grid, read_side, whole_number
+from pathgp.compute.random import as_generator, normal, repeating_seed
+from pathgp.data.grid import GridObservations, GridPrior, cells, prior_variance, require_roots
+from pathgp.data.standardise import Standardisation, blurred_column, task_columns
 from pathgp.kernels import Kernel, Product, Sum
 from pathgp.kernels.parameters import short
 from pathgp.learning.fitting import fit
+from pathgp.learning.model import Mean
 from pathgp.learning.report import FitReport
-from pathgp.models.base import Mean, Model
+from pathgp.models.base import Model
 from pathgp.models.gp import FIT_OPTIONS
-from pathgp.models.grid import GridObservations, GridPrior, cells, prior_variance, require_roots
-from pathgp.models.standardise import Standardisation, blurred_column, task_columns
 from pathgp.operators import LatentKroneckerOperator, Operator
 from pathgp.pathwise import PriorPaths
-from pathgp.randomness import as_generator, normal, repeating_seed
+from pathgp.posterior.conditioning import Settings, Solve, System
+from pathgp.posterior.grid import GridPosterior
 from pathgp.solvers import Solver
 from pathgp.solvers.base import Callback
 

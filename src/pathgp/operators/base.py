@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from pathgp.randomness import partition
+from pathgp.compute.random import partition
 
 
 class Operator(ABC):

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathgp import compiled
-from pathgp.caller import levels_to_the_caller
+from pathgp.compute import triton
+from pathgp.compute.memory import halve_on_failure, memory_budget, spans, tile_edge
+from pathgp.compute.warnings import levels_to_the_caller
 from pathgp.kernels import Kernel
 from pathgp.operators.fused import fused_cross, fused_cross_gradient, obstacle
 from pathgp.operators.fused.expression import Expression
-from pathgp.operators.memory import halve_on_failure, memory_budget, spans, tile_edge
 
 
 class _CrossProduct(torch.autograd.Function):
@@ -73,7 +73,7 @@ def cross_product(
     """
     if backend not in ("auto", "streamed", "fused"):
         raise ValueError(f"backend must be 'auto', 'streamed' or 'fused', got {backend!r}")
-    wanted = backend == "fused" or (backend == "auto" and compiled.preferred(X.device))
+    wanted = backend == "fused" or (backend == "auto" and triton.preferred(X.device))
     problem = obstacle(kernel, X.detach(), Z) if wanted else "not asked for"
     if backend == "fused" and problem:
         raise ValueError(f"{problem}: use backend='auto'")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from pathgp.operators.memory import spans
+from pathgp.compute.memory import spans
 from pathgp.operators.streamed import Streamed
 
 

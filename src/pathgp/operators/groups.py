@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pathgp.operators.memory import memory_budget
+from pathgp.compute.memory import memory_budget
 
 T = TypeVar("T")
 

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathgp import compiled
+from pathgp.compute import triton
+from pathgp.compute.memory import memory_budget
+from pathgp.compute.random import neighbourhoods
 from pathgp.kernels import Kernel
 from pathgp.operators.base import Operator
 from pathgp.operators.dense import Dense
 from pathgp.operators.fused import Fused, obstacle
-from pathgp.operators.memory import memory_budget
 from pathgp.operators.streamed import Streamed
-from pathgp.randomness import neighbourhoods
 
 PRECISIONS = ("high", "medium", "low")
 # Up to so many rows a dense K costs little, and compiling fused kernels, seconds the first time, does not pay.
@@ -200,7 +200,7 @@ class Choice:
                 f"a dense K needs {needed / 1e9:.3g} GB{each}, the budget is {memory / 1e9:.3g} GB: "
                 f"use backend='streamed'{more} or raise memory="
             )
-        worthwhile = backend != "streamed" and compiled.preferred(X.device) and not (fits and small)
+        worthwhile = backend != "streamed" and triton.preferred(X.device) and not (fits and small)
         problem = obstacle(kernel, X) if backend == "fused" or worthwhile else "not worth compiling"
         if backend == "fused" and problem:
             raise ValueError(f"{problem}: use backend='auto'")

@@ -14,12 +14,12 @@ from functools import cached_property, reduce
 import torch
 from torch import Tensor
 
+from pathgp.compute.memory import memory_budget, spans, tile_edge
+from pathgp.compute.random import neighbourhoods
 from pathgp.kernels import Kernel
 from pathgp.operators.base import Operator
 from pathgp.operators.kernel import KernelOperator, checked_noise
 from pathgp.operators.low_rank import partial_cholesky, random_pivots
-from pathgp.operators.memory import memory_budget, spans, tile_edge
-from pathgp.randomness import neighbourhoods
 
 # Sides below this size are not worth a root.
 _SMALLEST = 32

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from pathgp.compute.memory import spans
 from pathgp.kernels import Kernel
 from pathgp.operators.base import Operator
 from pathgp.operators.fused import Fused
 from pathgp.operators.groups import Group, share, words
 from pathgp.operators.kernel import Choice, KernelOperator, checked_noise
-from pathgp.operators.memory import spans
 from pathgp.operators.streamed import Streamed
 
 

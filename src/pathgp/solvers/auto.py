@@ -71,7 +71,7 @@ def rates(device: torch.device, dtype: torch.dtype) -> Rates:
     return Rates(20e12 if single else 0.5e12, 0.5e12, 0.4e12, 0.5e12, 0.004e12, 0.1e12, 2e-3)
 
 
-class Cost(NamedTuple):
+class Predicted(NamedTuple):
     """What a solver is predicted to take."""
 
     epochs: float
@@ -93,13 +93,15 @@ class Auto(Solver):
         needed, s = digits(run), run.b.shape[1]
         epochs_ap, epochs_cg = EPOCHS_LEAST + EPOCHS_AP * needed, EPOCHS_LEAST + EPOCHS_CG * needed
         preconditioner = automatic(run.H, run.max_epochs - run.epochs)
-        options: dict[Solver, Cost] = {AP(): Cost(epochs_ap, predict_ap(run.H, s, epochs_ap))}
-        cost = options[CG(preconditioner)] = Cost(epochs_cg, predict_cg(run.H, s, epochs_cg, choice=preconditioner))
+        options: dict[Solver, Predicted] = {AP(): Predicted(epochs_ap, predict_ap(run.H, s, epochs_ap))}
+        cost = options[CG(preconditioner)] = Predicted(
+            epochs_cg, predict_cg(run.H, s, epochs_cg, choice=preconditioner)
+        )
         if isinstance(preconditioner, GridInverse) and cost.seconds > _LONG and _unsure(run):
             options |= _tried(run, epochs_cg)
         excluded = cholesky_excluded(run)
         if not excluded:
-            options[Cholesky()] = Cost(0.0, predict_cholesky(run.H, s))
+            options[Cholesky()] = Predicted(0.0, predict_cholesky(run.H, s))
         choice, *others = sorted(options, key=lambda solver: options[solver].seconds)
         reasons = [f"{_name(choice)}: about {options[choice].seconds:.2g} s predicted"]
         reasons += [f"{_name(other)} {options[other].seconds:.2g} s" for other in others]
@@ -132,7 +134,7 @@ def _unsure(run: Run) -> bool:
     return holes and many and run.tol > 0 and run.max_epochs - run.epochs >= _TRIAL / 4
 
 
-def _tried(run: Run, epochs: float) -> dict[Solver, Cost]:
+def _tried(run: Run, epochs: float) -> dict[Solver, Predicted]:
     """What CG takes on a grid with holes, by what the last column takes: by way of the whole grid, and plainly.
 
     Nothing where neither meets the tolerance. A low-rank factor would have to be built to be tried: it is an option
@@ -140,13 +142,13 @@ def _tried(run: Run, epochs: float) -> dict[Solver, Cost]:
     """
     H, s = run.H, run.b.shape[1]
     taken, is_filled = _of_one_column(run, CG(GridInverse()), _TRIAL)
-    filled = Cost(taken, predict_cg(H, s, epochs, choice=GridInverse(), holes=taken))
+    filled = Predicted(taken, predict_cg(H, s, epochs, choice=GridInverse(), holes=taken))
     taken, is_plain = _of_one_column(run, CG(None), filled.seconds / product(H, s))
-    plain = Cost(taken, taken * product(H, s))
+    plain = Predicted(taken, taken * product(H, s))
     if not (is_filled or is_plain):
         return {}
-    factored = Cost(epochs, predict_cg(H, s, epochs, choice=RandomlyPivotedCholesky()))
-    options: dict[Solver, Cost] = {CG(GridInverse()): filled}
+    factored = Predicted(epochs, predict_cg(H, s, epochs, choice=RandomlyPivotedCholesky()))
+    options: dict[Solver, Predicted] = {CG(GridInverse()): filled}
     if is_plain:
         options[CG(None)] = plain
     if _SURELY * factored.seconds < min(cost.seconds for cost in options.values()):

@@ -13,8 +13,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from pathgp.compute.random import as_generator, permutation
 from pathgp.operators import Operator
-from pathgp.randomness import as_generator, permutation
 
 # How far above those of zero the residuals of a sound run may end.
 _FLUCTUATION = 4.0

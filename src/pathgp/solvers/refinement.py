@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pathgp.randomness import normal, permutation
+from pathgp.compute.random import normal, permutation
 from pathgp.solvers.base import Run, Solution, Status, column_norms
 
 # How far a round goes at most: beyond the error of its products there is nothing to win.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathgp.randomness import normal, partition, permutation
+from pathgp.compute.random import normal, partition, permutation
 from pathgp.solvers.base import Run, Solution, Solver, Status, column_norms
 from pathgp.solvers.replay import replayed
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathgp.randomness import partition
+from pathgp.compute.random import partition
 from pathgp.solvers.base import Run, Solution, Solver, Status, column_norms
 
 # Epochs of steps between two products that measure the residual.

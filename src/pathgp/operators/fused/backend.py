@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pathgp.compiled import missing
+from pathgp.compute.triton import missing
 from pathgp.kernels import Kernel
 from pathgp.operators.fused.engine import Engine, check_room
 from pathgp.operators.fused.expression import Expression

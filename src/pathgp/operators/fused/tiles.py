@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pathgp import _version
-from pathgp.files import replacing
+from pathgp.compute.files import replacing
 from pathgp.operators.fused.structure import HELD_LEVELS, LEVELS, Structure
 
 # Chips on which the first tile that fits is the fastest or close to it, by benchmarks/fused.py --tune.

@@ -1,0 +1,1 @@
+"""Observations in the units of a model: rows, and grids with holes."""

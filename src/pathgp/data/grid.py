@@ -1,0 +1,214 @@
+"""A grid of observations with holes, as a model sees it, and draws from a prior on it.
+
+A prior on a grid has the covariance K_1 x ... x K_k, of which S_1 x ... x S_k with S_i S_i^T = K_i is a square root:
+draws need the roots of the factors only. At new inputs G_i the roots are extended by rows,
+
+    S_i = [ L      0   ]      L L^T = K(F, F),   S21 = K(G, F) L^-T,   S22 S22^T = K(G, G) - S21 S21^T,
+          [ S21    S22 ]
+
+and a joint draw at old and new inputs takes all 2^k blocks of (S_1 x ... x S_k) w. The block of w that belongs to the
+training grid is shared with the draw that was conditioned on data, so that both are values of one function.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathgp.compute.random import normal, offspring
+from pathgp.data.standardise import Standardisation
+from pathgp.kernels import Kernel
+from pathgp.operators.kronecker import along_sides, unravelled
+from pathgp.solvers.cholesky import factorise
+
+# Directions of S22 with less than this part of the variance at new inputs are rounding errors: inputs seen before.
+_NOTHING = 1e-12
+
+
+@dataclass(frozen=True)
+class GridObservations:
+    """Observed cells of a grid.
+
+    factors: the inputs of every side (p_i, d_i), standardised, in the dtype of the computations.  originals: the same
+    in the caller's units, with all their digits.
+    observed: (p_1, ..., p_k), boolean.  y: (n,) the observed values row by row, float64, in the caller's units.
+    known: known standard deviations of the noise (n,) in the model's units, or None.
+    scalings: one per side; the first also holds that of the targets.  is_numpy: whether the caller works in NumPy.
+    """
+
+    factors: list[Tensor]
+    originals: list[Tensor]
+    observed: Tensor
+    y: Tensor
+    known: Tensor | None
+    scalings: list[Standardisation]
+    is_numpy: bool
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.factors[0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.factors[0].device
+
+    @property
+    def columns(self) -> int:
+        return sum(self.widths)
+
+    @property
+    def widths(self) -> list[int]:
+        """Columns of every side."""
+        return [F.shape[1] for F in self.factors]
+
+    @property
+    def scaling(self) -> Standardisation:
+        return self.scalings[0]
+
+    @cached_property
+    def cells(self) -> Tensor:
+        """The numbers of the observed cells (n,)."""
+        return self.observed.flatten().nonzero().flatten()
+
+    @property
+    def given(self) -> Tensor:
+        """The inputs of the observed cells (n, d_1 + ... + d_k) in the caller's units, for mean functions."""
+        return self._at_cells([F.to(self.dtype) for F in self.originals], self.cells)
+
+    @property
+    def inputs(self) -> Tensor:
+        """The same, standardised."""
+        return self._at_cells(self.factors, self.cells)
+
+    def inputs_of(self, rows: Tensor) -> Tensor:
+        """The standardised inputs of some of the observed cells."""
+        return self._at_cells(self.factors, self.cells[rows])
+
+    def _at_cells(self, factors: list[Tensor], cells: Tensor) -> Tensor:
+        places = unravelled(cells, self.observed.shape)
+        return torch.cat([F[place] for F, place in zip(factors, places, strict=True)], 1)
+
+    def targets(self, mean: Tensor) -> Tensor:
+        """(y - mean) in the model's units (n,), in the dtype of the factors."""
+        return self.scaling.targets(self.y - mean).to(self.dtype)
+
+    def to(self, dtype: torch.dtype) -> GridObservations:
+        """The same data in another dtype of the computations; that of results stays."""
+        pairs = zip(self.scalings, self.originals, strict=True)
+        return replace(self, factors=[scaling.inputs(F, dtype) for scaling, F in pairs])
+
+    def subset(self, rows: Tensor) -> GridObservations:
+        raise ValueError("a grid is learned from as a whole")
+
+    def fingerprint(self) -> str:
+        """A digest of the numbers: equal for equal data only."""
+        digest = hashlib.sha256()
+        for tensor in (*self.factors, self.observed, self.y, self.known):
+            if tensor is not None:
+                digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+                digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class GridPrior:
+    """s draws on a grid from frozen standard normal numbers w (p_1, ..., p_k, s).
+
+    features: random features of each path, for paths that are functions (`GridPosterior.paths`).
+    """
+
+    w: Tensor
+    features: int = 512
+
+    @classmethod
+    def draw(
+        cls, sizes: tuple[int, ...], samples: int, features: int, generator: torch.Generator, like: Tensor
+    ) -> GridPrior:
+        return cls(normal((*sizes, samples), generator, like.dtype, like.device), features)
+
+    def state(self) -> dict[str, Any]:
+        return {"w": self.w, "features": self.features}
+
+    def follow(self, generator: torch.Generator) -> GridPrior:
+        """Itself: the roots are made anew from the present hyperparameters."""
+        return self
+
+    def on_grid(self, kernels: Sequence[Kernel], factors: Sequence[Tensor]) -> Tensor:
+        """The draws on the training grid at the present hyperparameters: (p_1, ..., p_k, s).
+
+        Time O(sum_i p_i^3 + p s sum_i p_i) for p cells.
+        """
+        roots = [root(k, F).to(self.w) for k, F in zip(kernels, factors, strict=True)]
+        return along_sides(roots, self.w)
+
+    def extended(self, shapes: Sequence[tuple[int, int]], generator: torch.Generator) -> Tensor:
+        """w with fresh numbers in all new blocks; ``shapes``: old and new entries of every side."""
+        if not any(b for _, b in shapes):
+            return self.w
+        # w itself may come from the same seed: its numbers must not appear again in the new blocks.
+        source = offspring(generator)
+        fresh = normal((*(a + b for a, b in shapes), self.w.shape[-1]), source, self.w.dtype, self.w.device)
+        fresh[tuple(slice(a) for a, _ in shapes)] = self.w
+        return fresh
+
+
+def root(kernel: Kernel, F: Tensor) -> Tensor:
+    """L with L L^T = K(F, F), float64.
+
+    A Cholesky factor follows the hyperparameters smoothly. Smooth kernels are singular up to rounding; the jitter that
+    lets the factorisation succeed is some 1e-14 of the variance: draws must not have more noise than the data.
+    """
+    with torch.no_grad():
+        return factorise(kernel(F.to(torch.float64)), least=1e-15)[0]
+
+
+def extended_root(kernel: Kernel, F: Tensor, G: Tensor | None) -> tuple[Tensor, int]:
+    """[S21, S22] (g, p + r) with the joint covariance of draws at F and at new inputs G, and r; float64.
+
+    G None means F itself, for which S21 = L and r = 0. S22 comes from an eigendecomposition without the directions
+    of no variance, so that inputs seen before add nothing.
+    """
+    L = root(kernel, F)
+    if G is None:
+        return L, 0
+    with torch.no_grad():
+        F, G = F.to(torch.float64), G.to(torch.float64)
+        S21 = torch.linalg.solve_triangular(L, kernel(F, G), upper=False).T
+        values, vectors = torch.linalg.eigh(kernel(G) - S21 @ S21.T)
+        keep = values > _NOTHING * float(kernel.diag(G).max()) if len(G) else values > 0
+        S22 = vectors[:, keep] * values[keep].sqrt()
+    return torch.cat([S21, S22], 1), S22.shape[1]
+
+
+def require_roots(data: GridObservations, budget: int) -> None:
+    """A ValueError with advice where the roots of the sides, which prior draws need, go beyond the memory budget."""
+    # A root and the kernel matrix it is made of, float64.
+    needed = max(16 * p**2 for p in data.observed.shape)
+    if needed > budget:
+        longest = max(data.observed.shape)
+        raise ValueError(
+            f"samples need a square root for the side of {longest} entries, {needed / 1e9:.2g} GB, and the memory "
+            f"budget is {budget / 1e9:.2g} GB: raise memory=, shorten this side, or use pathgp.GP on the observed cells"
+        )
+
+
+def cells(sides: Sequence[Tensor]) -> Tensor:
+    """The inputs of all cells of a grid, row by row: (g_1 ... g_k, d_1 + ... + d_k), float64 where one side is."""
+    shape = torch.Size([len(G) for G in sides])
+    places = unravelled(torch.arange(shape.numel(), device=sides[0].device), shape)
+    return torch.cat([G[place] for G, place in zip(sides, places, strict=True)], 1)
+
+
+def prior_variance(kernels: Sequence[Kernel], inputs: Sequence[Tensor]) -> Tensor:
+    """k_1(x_1, x_1) ... k_k(x_k, x_k) on a grid (g_1, ..., g_k)."""
+    total = torch.ones((), dtype=inputs[0].dtype, device=inputs[0].device)
+    with torch.no_grad():
+        for kernel, G in zip(kernels, inputs, strict=True):
+            total = total.unsqueeze(-1) * kernel.diag(G)
+    return total

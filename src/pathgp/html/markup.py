@@ -1,0 +1,132 @@
+"""HTML in small pieces. What comes in is text, and is escaped here; what comes out is markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import NewType
+
+from pathgp.html.style import SHEET
+
+Html = NewType("Html", str)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page under a heading. flows: it may share a printed page with the section before."""
+
+    key: str
+    title: str
+    body: Sequence[Html]
+    flows: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One answer to whether the result can be trusted: yes, no with a remedy, or None for a plain fact."""
+
+    good: bool | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number worth seeing first."""
+
+    name: str
+    value: str
+    note: str
+
+
+def text(words: str) -> str:
+    """Words as they are, whatever characters they have; a percent sign stays with its number."""
+    return escape(words).replace(" %", "\u00a0%")
+
+
+def paragraph(words: str, kind: str = "") -> Html:
+    return Html(f"<p{_class(kind)}>{text(words)}</p>")
+
+
+def heading(words: str) -> Html:
+    """A heading inside a section."""
+    return Html(f"<h3>{text(words)}</h3>")
+
+
+def code(words: str) -> Html:
+    return Html(f"<pre>{escape(words)}</pre>")
+
+
+def tiles(shown: Iterable[Tile]) -> Html:
+    entries = (
+        f'<div class="tile"><dt>{text(tile.name)}</dt><dd>{text(tile.value)}'
+        f'<span class="note">{text(tile.note)}</span></dd></div>'
+        for tile in shown
+    )
+    return Html(f'<dl class="tiles">{"".join(entries)}</dl>')
+
+
+def verdicts(found: Iterable[Verdict]) -> Html:
+    """A list with a mark before each entry, which also says in words what it means."""
+    marks = {True: ("yes", "✓", "Good: "), False: ("no", "!", "Attention: "), None: ("fact", "i", "")}
+    entries = []
+    for verdict in found:
+        kind, mark, word = marks[verdict.good]
+        entries.append(
+            f'<li class="{kind}"><span class="mark" aria-hidden="true">{mark}</span>'
+            f"{f'<b>{word}</b>' if word else ''}{text(verdict.text)}</li>"
+        )
+    return Html(f'<ul class="verdicts">{"".join(entries)}</ul>')
+
+
+def facts(pairs: Iterable[tuple[str, str]], caption: str) -> Html:
+    """A table of names and values."""
+    rows = "".join(f'<tr><th scope="row">{text(name)}</th><td>{text(value)}</td></tr>' for name, value in pairs)
+    head = f'<thead><tr><th scope="col">{text(caption)}</th><th scope="col">Value</th></tr></thead>'
+    return Html(f'<div class="scroll"><table>{head}<tbody>{rows}</tbody></table></div>')
+
+
+def figures(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
+    """A table of numbers; the first column names the rows."""
+    head = "".join(f'<th scope="col">{text(name)}</th>' for name in columns)
+    body = "".join(
+        f'<tr><th scope="row">{text(name)}</th>{"".join(f"<td>{text(cell)}</td>" for cell in cells)}</tr>'
+        for name, *cells in rows
+    )
+    return Html(
+        f'<div class="scroll"><table class="figures"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+
+
+def figure(title: str, caption: str, drawing: Html) -> Html:
+    return Html(f"<figure><figcaption><b>{text(title)}</b>{text(caption)}</figcaption>{drawing}</figure>")
+
+
+def charts(shown: Sequence[Html]) -> Html:
+    """Figures side by side, as many as there is room for; two or four of them in pairs."""
+    kind = "charts pairs" if len(shown) in (2, 4) else "charts"
+    return Html(f'<div class="{kind}">{"".join(shown)}</div>')
+
+
+def document(title: str, lead: str, sections: Sequence[Section], footer: str) -> Html:
+    """The whole page: one file that asks for nothing from elsewhere."""
+    links = "".join(f'<li><a href="#{s.key}">{text(s.title)}</a></li>' for s in sections)
+    parts = "".join(
+        f'<section id="{s.key}"{_class("flows" if s.flows else "")} aria-labelledby="{s.key}-heading">'
+        f'<h2 id="{s.key}-heading">{text(s.title)}</h2>{"".join(s.body)}</section>\n'
+        for s in sections
+    )
+    return Html(
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="generator" content="pathgp">\n'
+        '<link rel="icon" href="data:,">\n'
+        f"<title>{text(title)}</title>\n<style>{SHEET}</style>\n</head>\n<body>\n"
+        f'<header><h1>{text(title)}</h1><p class="lead">{text(lead)}</p>'
+        f'<nav aria-label="Sections"><ul>{links}</ul></nav></header>\n'
+        f"<main>\n{parts}</main>\n<footer>{text(footer)}</footer>\n</body>\n</html>\n"
+    )
+
+
+def _class(kind: str) -> str:
+    return f' class="{kind}"' if kind else ""

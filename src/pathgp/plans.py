@@ -1,0 +1,346 @@
+"""What a posterior will cost, before anything is run: of rows, and of a grid with holes with and without its structure.
+
+For grids see section 6.2.6 of the thesis.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple, cast
+
+import torch
+
+from pathgp.compute.inputs import whole_number
+from pathgp.compute.memory import given_bytes, memory_budget
+from pathgp.kernels import Matern
+from pathgp.operators import Operator
+from pathgp.operators.kernel import SMALL
+from pathgp.solvers.auto import (
+    EPOCHS_AP,
+    EPOCHS_CG,
+    EPOCHS_LEAST,
+    H200,
+    Rates,
+    predict_ap,
+    predict_cg,
+    predict_cholesky,
+    product,
+    rates,
+)
+
+# Epochs of SDD to a residual of 0.01, as measured on regression data with learned hyperparameters: 100 to 300.
+_EPOCHS_SDD = 200.0
+# On a GPU a step of it takes so many seconds at least, and so many passes over vectors: in all 0.21 ms on an H200 with
+# batches of 512 and 13,500 rows, 0.32 ms with 50,000, 0.8 ms with 200,000.
+_BATCH, _STEP, _PASSES = 512, 2e-4, 16
+# Operations of a kernel beside its distances: a square root, an exponential and a polynomial.
+_OPERATIONS = 12
+# Half of the memory of an H200, as `memory_budget` would take it.
+_H200_MEMORY = 70e9
+# Numbers per row and column while a solver works: right-hand sides, iterates, directions, residuals.
+_VECTORS = 8
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One product K V under one backend, on each of the members.
+
+    entries: of K that are evaluated.  flops: operations.  moved: bytes between the memory and the chip.
+    kept: bytes of K that stay in memory.  seconds: predicted.  fits: whether K fits into the budget.
+    """
+
+    entries: float
+    flops: float
+    moved: float
+    kept: float
+    seconds: float
+    fits: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `plan` found; prints as a table.
+
+    backends: the cost of a product with 1 + samples columns, by backend.  choice: the backend "auto" takes.
+    solvers: epochs and seconds of the mean and all samples to a residual of 0.01, by solver; without those that do not
+    fit.  memory: the budget of each member in bytes.  vectors: bytes of the iterates.
+    """
+
+    rows: int
+    columns: int
+    samples: int
+    device: str
+    members: int
+    precision: str
+    memory: float
+    vectors: float
+    backends: dict[str, Cost]
+    choice: str
+    solvers: dict[str, tuple[float, float]]
+
+    def __repr__(self) -> str:
+        among = f", shared out among {self.members}" if self.members > 1 else ""
+        sizes = f"{self.rows:,} rows, {self.columns} columns, {self.samples} samples"
+        lines = [
+            f"{sizes}; {self.precision}, {self.device}{among}",
+            f"vectors take {_bytes(self.vectors)}; {_bytes(self.memory)} are there for K",
+            "",
+            f"{'one product':<12}{'entries':>10}{'operations':>12}{'moved':>10}{'kept':>10}{'seconds':>10}",
+        ]
+        for name, cost in self.backends.items():
+            mark = "" if cost.fits else "  too large"
+            mark = "  <- auto" if name == self.choice else mark
+            numbers = f"{cost.entries:>10.2g}{cost.flops:>12.2g}{_bytes(cost.moved):>10}{_bytes(cost.kept):>10}"
+            lines.append(f"{name:<12}{numbers}{_number(cost.seconds):>10}{mark}")
+        lines += ["", f"{'a posterior':<12}{'epochs':>10}{'seconds':>12}"]
+        for name, (epochs, seconds) in self.solvers.items():
+            lines.append(f"{name:<12}{epochs:>10.0f}{_number(seconds):>12}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Imagined:
+    """What the predictions look at in an operator."""
+
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    device: torch.device
+    backend: str
+    memory: float
+    entries: int
+    members: int
+
+    def cost(self, rows: int | None = None) -> float:
+        return 1.0 if rows is None else rows / self.shape[0]
+
+
+def plan(
+    n: int,
+    d: int,
+    samples: int = 64,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    memory: float | None = None,
+    members: int = 1,
+    measure: bool = False,
+) -> Plan:
+    """What products and a posterior cost for n rows of d columns; seconds are good to a factor of two or so.
+
+    Seconds come from tables of rates, epochs from regression data with learned hyperparameters: between a third and
+    three times as many on other data.
+
+    Args:
+        n: rows of the data.
+        d: columns of the inputs.
+        samples: paths of the posterior.
+        device: "cpu", a CUDA device of this machine, or "h200" from anywhere.
+        dtype: of the inputs.
+        memory: budget in bytes for K on each member; by default half of what is free.
+        members: processes or devices that share the work out.
+        measure: take the rates of this machine, measured within a second or two and remembered by the process.
+    """
+    n, d, samples = whole_number(n, "n", 1), whole_number(d, "d", 1), whole_number(samples, "samples", 0)
+    members, distant = whole_number(members, "members", 1), str(device).lower() == "h200"
+    if measure and distant:
+        raise ValueError("measure=True takes the rates of this machine: give a device of it, or leave out measure")
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
+    place = torch.device("cuda") if distant else _place(device)
+    known = given_bytes(memory)
+    budget = _H200_MEMORY if distant and known is None else memory_budget(known, place)
+    r = H200 if distant else measured(place, dtype) if measure else rates(place, dtype)
+    size, s = torch.finfo(dtype).bits // 8, 1 + samples
+
+    def imagined(backend: str) -> Operator:
+        return cast(Operator, _Imagined((n, n), dtype, place, backend, budget, n**2, members))
+
+    single, kept = n**2 / members, float(size * n * -(-n // members))
+    evaluated = {"dense": 0.0, "streamed": single / 2}
+    moved = {"dense": size * single, "streamed": size * n * (d + 2.0 * s)}
+    if r.fused and dtype == torch.float32:
+        evaluated["fused"], moved["fused"] = single, moved["streamed"]
+    if place.type == "cuda":
+        # Tiles of the streamed backend go through the memory of a GPU: written, changed in place and read.
+        moved["streamed"] += 6 * size * evaluated["streamed"]
+    backends = {
+        name: Cost(
+            entries,
+            entries * (3 * d + _OPERATIONS) + 2 * single * s,
+            moved[name],
+            kept if name == "dense" else 0.0,
+            product(imagined(name), s, r),
+            name != "dense" or kept <= budget,
+        )
+        for name, entries in evaluated.items()
+    }
+    dense = backends["dense"].fits and (n <= SMALL or "fused" not in backends)
+    choice = "dense" if dense else list(backends)[-1]
+    H = imagined(choice)
+    rows = backends[choice].seconds + (n**2 / 2 / members / r.evaluate if choice == "streamed" else 0.0)
+    if place.type == "cuda":
+        rows += max(1.0, n / _BATCH) * (_STEP + _PASSES * size * n * s / r.read)
+    few, more = EPOCHS_LEAST + EPOCHS_AP, EPOCHS_LEAST + EPOCHS_CG
+    found = {
+        "AP": (few, predict_ap(H, s, few, r)),
+        "CG": (more, predict_cg(H, s, more, r)),
+        "SDD": (_EPOCHS_SDD, _EPOCHS_SDD * rows),
+    }
+    if 16.0 * n**2 <= budget:
+        found["Cholesky"] = (1.0 + n / (6.0 * s), predict_cholesky(H, s, r))
+    precision = str(dtype).removeprefix("torch.")
+    vectors = float(_VECTORS * size * n * s)
+    where = "NVIDIA H200" if distant else str(place)
+    return Plan(n, d, samples, where, members, precision, budget, vectors, backends, choice, found)
+
+
+def _place(device: str | torch.device) -> torch.device:
+    """A device of this machine."""
+    try:
+        place = torch.device(device)
+    except (RuntimeError, TypeError):
+        place = torch.device("meta")
+    if place.type not in ("cpu", "cuda"):
+        raise ValueError(f"device must be 'cpu', a CUDA device or 'h200', got {device!r}")
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {place} is not available here: 'h200' plans for one from anywhere")
+    return place
+
+
+@cache
+def measured(device: torch.device, dtype: torch.dtype) -> Rates:
+    """The rates of this machine, from small problems; a fused product and the latency are taken from the table."""
+    n = 1024 if device.type == "cpu" else 8192
+    A = torch.rand(n, n, dtype=dtype, device=device)
+    B = A.to(torch.float64)
+    positive = B @ B.T + n * torch.eye(n, dtype=torch.float64, device=device)
+    long = torch.rand(8 * n, n, dtype=dtype, device=device)
+    X, Z = torch.rand(2, n, 16, dtype=dtype, device=device)
+    kernel = Matern(1.5, 1.0).to(device).requires_grad_(False)
+    table = rates(device, dtype)
+    return Rates(
+        2 * n**3 / _seconds(lambda: A @ A, device),
+        2 * n**3 / _seconds(lambda: B @ B, device),
+        n**3 / 3 / _seconds(lambda: torch.linalg.cholesky(positive), device),
+        long.nbytes / _seconds(lambda: long @ long[0], device),
+        n**2 / _seconds(lambda: kernel(X, Z), device),
+        table.fused,
+        table.latency,
+    )
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    """The best of the runs within a quarter of a second, five at least: other programs only make it longer."""
+    runs: list[float] = []
+    while len(runs) < 5 or sum(runs) < 0.25:
+        began = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        runs.append(time.perf_counter() - began)
+    return min(runs)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _bytes(number: float) -> str:
+    units = ["B", "kB", "MB", "GB", "TB"]
+    while number >= 1000 and len(units) > 1:
+        number, units = number / 1000, units[1:]
+    return f"{number:.3g} {units[0]}"
+
+
+class BreakEven(NamedTuple):
+    """Missing ratios at which a dense matrix of the observed cells costs as much as the structure."""
+
+    time: float
+    memory: float
+
+
+def break_even(*sizes: int) -> BreakEven:
+    """The missing ratios beyond which a dense matrix is cheaper, for a grid with sides p_1, ..., p_k.
+
+    n observed of p = p_1 ... p_k cells: n^2 against p (p_1 + ... + p_k) multiplications, and n^2 against
+    p_1^2 + ... + p_k^2 numbers, so that with the missing ratio 1 - n / p
+
+        time = 1 - sqrt(sum_i p_i / prod_i p_i),    memory = 1 - sqrt(sum_i p_i^2) / prod_i p_i.
+
+    Never below zero: where it is zero the structure never pays.
+    """
+    if not sizes:
+        raise ValueError("break_even needs the sizes of the sides, for instance break_even(2000, 52)")
+    sizes = tuple(whole_number(p, "a side of the grid", 1) for p in sizes)
+    cells = math.prod(sizes)
+    time = 1.0 - math.sqrt(sum(sizes) / cells)
+    memory = 1.0 - math.sqrt(sum(p**2 for p in sizes)) / cells
+    return BreakEven(max(0.0, time), max(0.0, memory))
+
+
+@dataclass(frozen=True)
+class GridPlan:
+    """Costs of one product of H with ``columns`` columns, dense and through the factors; prints as a small table.
+
+    flops: operations.  bytes: of the matrices that are kept.  seconds: predicted, good to a factor of two or so.
+    """
+
+    sizes: tuple[int, ...]
+    observed: int
+    columns: int
+    flops: dict[str, float]
+    bytes: dict[str, float]
+    seconds: dict[str, float]
+
+    @property
+    def missing(self) -> float:
+        """The share of cells without an observation."""
+        return 1.0 - self.observed / math.prod(self.sizes)
+
+    @property
+    def choice(self) -> str:
+        """What `LatentKroneckerGP` takes: the way with fewer operations."""
+        return "dense" if self.flops["dense"] < self.flops["kronecker"] else "kronecker"
+
+    def __repr__(self) -> str:
+        limit = break_even(*self.sizes)
+        grid = " x ".join(map(str, self.sizes))
+        lines = [
+            f"{self.observed} of {grid} cells observed, {100 * self.missing:.1f} % missing",
+            f"break-even at {100 * limit.time:.1f} % (time) and {100 * limit.memory:.1f} % (memory)",
+            f"{'':<10}  {'operations':>12}  {'memory':>10}  {'seconds':>9}   a product with {self.columns} columns",
+        ]
+        for way in self.flops:
+            mark = "  <- taken" if way == self.choice else ""
+            memory = f"{self.bytes[way] / 1e9:.3g} GB"
+            lines.append(f"{way:<10}  {self.flops[way]:>12.3g}  {memory:>10}  {self.seconds[way]:>9.2g}{mark}")
+        return "\n".join(lines)
+
+
+def plan_grid(
+    *sizes: int,
+    observed: int | None = None,
+    columns: int = 65,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> GridPlan:
+    """What products cost on a grid with these sides, of which ``observed`` cells (by default all) have a value."""
+    if not sizes:
+        raise ValueError("plan_grid needs the sizes of the sides, for instance plan_grid(2000, 52)")
+    sizes = tuple(whole_number(p, "a side of the grid", 1) for p in sizes)
+    cells, columns = math.prod(sizes), whole_number(columns, "columns", 1)
+    n = cells if observed is None else whole_number(observed, "observed", 1)
+    if n > cells:
+        raise ValueError(f"{n} observed cells of {cells}")
+    size, rate = torch.finfo(dtype).bits // 8, rates(torch.device(device), dtype)
+    flops = {"dense": 2.0 * n**2 * columns, "kronecker": 2.0 * cells * sum(sizes) * columns}
+    kept = {"dense": float(size * n**2), "kronecker": float(size * sum(p**2 for p in sizes))}
+    grids = 4.0 * size * cells * columns
+    seconds = {
+        "dense": max(flops["dense"] / rate.multiply, kept["dense"] / rate.read),
+        "kronecker": flops["kronecker"] / rate.multiply + grids / rate.read,
+    }
+    return GridPlan(sizes, n, columns, flops, kept, seconds)

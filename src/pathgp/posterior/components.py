@@ -1,0 +1,147 @@
+"""The parts of a sum: for k = k_1 + k_2 + ... the posterior of each f_c in f = f_1 + f_2 + ...
+
+The f_c are independent in the prior and observed only through their sum. Given y, with H = sum_c K_c + Sigma and the
+weights v and alpha_j of the whole posterior,
+
+    mean_c(x) = k_c(x, X) v,    var_c(x) = k_c(x, x) - k_c(x, X) H^-1 k_c(X, x),
+    path_cj(x) = f_cj(x) + k_c(x, X) (v - alpha_j),
+
+where f_cj is what the features of k_c contribute to prior path j: no solve but those already done.
+Duvenaud (2014), section 2.4.5; thesis, section 2.1.2 for the paths.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from pathgp.compute.inputs import Array
+from pathgp.features.expansion import expand
+from pathgp.kernels import Kernel, Matern, Product, Scale, Sum
+from pathgp.pathwise import UpdatePaths
+from pathgp.posterior.table import Posterior, _in_parts
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Component:
+    """One summand of a posterior, in the units of y. Obtained from `Posterior.components`.
+
+    Attributes:
+        name: the kernel in words, different from the names of the other components.
+        kernel: the covariance function k_c of the summand, scales around the sum included.
+    """
+
+    name: str
+    kernel: Kernel
+    _posterior: Posterior
+    _terms: range | None
+
+    def mean(self, Xs: Array) -> Array:
+        """Posterior mean (m,): k_c(Xs, X) v. Time O(m n d), memory one tile. Differentiable in Xs."""
+        inputs, scaled = self._posterior._read(Xs)
+        return inputs.give(self._restored(self._update(self._posterior._weights[:, :1])(scaled)[0]))
+
+    def paths(self, Xs: Array) -> Array:
+        """This component of every path at Xs: (s, m). Differentiable in Xs.
+
+        path_cj(x) = f_cj(x) + k_c(x, X) (v - alpha_j). Time O(m s (n + features of k_c)), memory one tile.
+        """
+        prior = self._posterior._require_paths()
+        inputs, scaled = self._posterior._read(Xs)
+        weights = self._posterior._weights
+        update = self._update(weights[:, :1] - weights[:, 1:])
+
+        def values(rows: slice) -> Tensor:
+            return self._restored(prior(scaled[rows], self._terms) + update(scaled[rows]))
+
+        return inputs.give(_in_parts(values, scaled, self._posterior.num_samples))
+
+    def variance(self, Xs: Array, method: str | None = None) -> Array:
+        """Posterior variance (m,) of f_c, by the methods of `Posterior.variance`.
+
+        The variances of the components do not add up to that of f: the data speak of the sum, so that what one
+        component takes another gives, and the sum is often known better than its parts.
+        """
+        inputs, scaled = self._posterior._read(Xs)
+        variance = self._posterior._variance(scaled, method, self.kernel, self._terms)
+        return inputs.give(self._posterior._scaling.restore_variance(variance))
+
+    def __repr__(self) -> str:
+        return f"Component({self.name!r}, {self.kernel!r})"
+
+    def _update(self, weights: Tensor) -> UpdatePaths:
+        return UpdatePaths(self.kernel, self._posterior._system.X, weights, self._posterior._settings.memory)
+
+    def _restored(self, values: Tensor) -> Tensor:
+        scaling = self._posterior._scaling
+        # The shift of the targets belongs to no component.
+        return scaling.restore(values, mean=-scaling.target_shift)
+
+
+def components(posterior: Posterior) -> dict[str, Component]:
+    """The components of a posterior by name, in the order of the sum."""
+    kernels = summands(posterior.model.kernel)
+    found: dict[str, Component] = {}
+    start = 0
+    for name, kernel in zip(_names(kernels), kernels, strict=True):
+        terms = None
+        if posterior._prior is not None:
+            terms = range(start, start + len(expand(kernel)))
+            start = terms.stop
+        found[name] = Component(name, kernel, posterior, terms)
+    return found
+
+
+def summands(kernel: Kernel) -> list[Kernel]:
+    """The kernels k_c with k = sum_c k_c: sums in sums are flat, a scale of a sum is a sum of scales.
+
+    A product that contains a sum stays one summand. The summands share the parameters of the kernel, and their
+    terms (`expand`), one summand after the other, are those of the kernel in the same order.
+    """
+    if isinstance(kernel, Sum):
+        parts = [summand for part in kernel.parts for summand in summands(part)]
+        return parts if kernel.active_dims is None else [Sum(part, active_dims=kernel.active_dims) for part in parts]
+    if isinstance(kernel, Scale) and len(parts := summands(kernel.kernel)) > 1:
+        return [_scaled(part, kernel) for part in parts]
+    return [kernel]
+
+
+def _scaled(part: Kernel, scale: Scale) -> Scale:
+    result = Scale(part, active_dims=scale.active_dims)
+    # The parameter itself: its value, sent through the softplus once more, would differ in the last digit.
+    result._signal = scale._signal
+    return result
+
+
+def _names(kernels: list[Kernel]) -> list[str]:
+    """A name for each kernel; those that would be the same are numbered."""
+    names = [_name(kernel) for kernel in kernels]
+    seen: Counter[str] = Counter()
+    unique = []
+    for name in names:
+        seen[name] += 1
+        unique.append(f"{name} {seen[name]}" if names.count(name) > 1 else name)
+    return unique
+
+
+def _name(kernel: Kernel) -> str:
+    """What the kernel is, without its scales and length scales, which change when they are learned."""
+    if isinstance(kernel, Scale):
+        text = _name(kernel.kernel)
+    elif isinstance(kernel, Product):
+        text = " * ".join(f"({_name(part)})" if _is_sum(part) else _name(part) for part in kernel.parts)
+    elif isinstance(kernel, Sum):
+        text = " + ".join(_name(part) for part in kernel.parts)
+    else:
+        text = f"Matern(nu={kernel.nu:g})" if isinstance(kernel, Matern) else type(kernel).__name__
+    if kernel.active_dims is None:
+        return text
+    return f"({text}){list(kernel.active_dims)}" if " " in text else f"{text}{list(kernel.active_dims)}"
+
+
+def _is_sum(kernel: Kernel) -> bool:
+    if isinstance(kernel, Scale):
+        return _is_sum(kernel.kernel)
+    return isinstance(kernel, Sum) and len(kernel.parts) > 1

@@ -1,0 +1,125 @@
+"""Exact posterior variances and covariances, by a factorisation or by solves."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from pathgp.compute.memory import spans
+from pathgp.compute.warnings import levels_to_the_caller
+from pathgp.kernels import Kernel
+from pathgp.operators import KernelOperator, Operator, cross_product
+from pathgp.posterior.conditioning import Settings
+from pathgp.posterior.report import ConvergenceWarning
+from pathgp.solvers import Cholesky
+from pathgp.solvers.cholesky import factorise
+
+# Columns of K(X, Xs) that are solved for at once when only the variances are asked for.
+_COLUMNS_AT_ONCE = 256
+# Rows up to which a Cholesky factor of H is made, 8 n^2 bytes, and kept after its first use.
+_FACTOR_ROWS = 10_000
+_SOLVE_TOL = {torch.float32: 1e-4, torch.float64: 1e-7}
+# float64 numbers per row and column while systems with K(X, Xs) are solved: right-hand sides, iterates, residuals.
+_NUMBERS_PER_SOLVE = 8
+
+
+class ExactCovariance:
+    """K(Xs, Xs) - K(Xs, X) H^-1 K(X, Xs), in the model's units, within the memory budget.
+
+    Up to 10,000 rows, and whenever Cholesky was asked for, from a float64 factor of H; above from iterative solves,
+    one per row of Xs. Differentiable in Xs. ``operator`` makes the H of these solves, by default that of the settings.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        X: Tensor,
+        deviation: Tensor,
+        settings: Settings,
+        operator: Callable[[], Operator] | None = None,
+    ) -> None:
+        self._kernel, self._X, self._deviation, self._settings = kernel, X, deviation, settings
+        self._make = operator or (lambda: settings.operator(kernel, X, deviation))
+        self._budget = settings.budget(X.device)
+        asked = len(X) <= _FACTOR_ROWS or isinstance(settings.solver, Cholesky)
+        # 16 n^2 bytes while the factor is made.
+        self._factorises = asked and 16 * len(X) ** 2 <= self._budget
+
+    def variance(self, Xs: Tensor, part: Kernel | None = None) -> Tensor:
+        """The diagonal: (m,), in the dtype of Xs; that of one summand of the kernel where ``part`` names it."""
+        kernel = self._kernel if part is None else part
+        prior = kernel.diag(Xs.to(torch.float64))
+        step = min(_COLUMNS_AT_ONCE, self._columns_at_once())
+        parts = [self._explained_at_once(Xs[rows], kernel).diagonal() for rows in spans(len(Xs), step)]
+        explained = torch.cat(parts) if parts else prior
+        return (prior - explained).clamp_min(0.0).to(Xs.dtype)
+
+    def covariance(self, Xs: Tensor) -> Tensor:
+        """The matrix (m, m), float64, symmetric."""
+        covariance = self._kernel(Xs.to(torch.float64)) - self._explained(Xs)
+        return 0.5 * (covariance + covariance.T)
+
+    def _explained(self, Xs: Tensor) -> Tensor:
+        """K(Xs, X) H^-1 K(X, Xs): (m, m), float64. Beside it, as many columns of K(X, Xs) exist as the budget holds."""
+        step = self._columns_at_once()
+        if step >= len(Xs):
+            return self._explained_at_once(Xs, self._kernel)
+        kernel, memory = self._kernel, self._settings.memory
+        X = self._X.to(torch.float64) if self._factorises else self._X
+        points = Xs.to(X.dtype)
+        parts = []
+        for rows in spans(len(Xs), step):
+            with torch.no_grad():
+                weights = self._solve_for(kernel(X, points[rows]))
+            parts.append(cross_product(kernel, points, X, weights, memory))
+        half = torch.cat(parts, 1).to(torch.float64)
+        # Both factors K depend on Xs and the weights are constants here: twice the gradient, once the value.
+        both = half + half.T
+        return both - 0.5 * both.detach()
+
+    def _explained_at_once(self, Xs: Tensor, kernel: Kernel) -> Tensor:
+        X = self._X
+        if self._factorises:
+            cross = kernel(X.to(torch.float64), Xs.to(torch.float64))
+            half = torch.linalg.solve_triangular(self._factor, cross, upper=False)
+            return half.T @ half
+        cross = kernel(X, Xs)
+        solution = self._solve_for(cross.detach())
+        # With r = K - H x the value x^T K + x^T r is wrong only by r^T H^-1 r, second order in the residual.
+        residual = cross - self._operator @ solution
+        return (solution.T @ (cross + residual)).to(torch.float64)
+
+    def _solve_for(self, cross: Tensor) -> Tensor:
+        """H^-1 cross for columns cross (n, m) of K(X, Xs); no gradient."""
+        if self._factorises:
+            return torch.cholesky_solve(cross, self._factor)
+        # A generator of its own: the same question gets the same answer.
+        solution = self._settings.solver.solve(
+            self._operator, cross, tol=_SOLVE_TOL[cross.dtype], generator=torch.Generator().manual_seed(0)
+        )
+        if not solution.converged:
+            warnings.warn(
+                f"exact variances: {solution.solver} ended {solution.status.name} with a worst residual of "
+                f"{float(solution.residual.max()):.1e} (tol {_SOLVE_TOL[cross.dtype]:.0e}): {solution.status.value}",
+                ConvergenceWarning,
+                stacklevel=levels_to_the_caller(),
+            )
+        return solution.x
+
+    def _columns_at_once(self) -> int:
+        return max(1, self._budget // (4 * 8 * _NUMBERS_PER_SOLVE * len(self._X)))
+
+    @cached_property
+    def _factor(self) -> Tensor:
+        """Cholesky factor of H in float64."""
+        X = self._X.to(torch.float64)
+        H = KernelOperator(self._kernel, X, self._deviation, backend="streamed")
+        return factorise(H.block(torch.arange(len(X), device=X.device)))[0]
+
+    @cached_property
+    def _operator(self) -> Operator:
+        return self._make()

@@ -1,0 +1,312 @@
+"""What a user gets back: mean, variance, covariance and paths of the posterior."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pathgp.compute.inputs import Array, Matrix, read_matrix, read_vector, whole_number
+from pathgp.compute.memory import spans
+from pathgp.compute.random import normal, repeating_seed
+from pathgp.data.observations import Observations
+from pathgp.kernels import Kernel
+from pathgp.pathwise import PosteriorPaths, PriorPaths, UpdatePaths
+from pathgp.posterior.conditioning import Settings, Solve, System, solve_system, warn_unless_converged
+from pathgp.posterior.evidence import Evidence, log_marginal_likelihood
+from pathgp.posterior.exact_covariance import ExactCovariance
+from pathgp.posterior.leave_one_out import LeaveOneOut, leave_one_out
+from pathgp.posterior.path_variance import NEIGHBOURS, SampledVariance
+from pathgp.posterior.report import ConditionReport
+from pathgp.solvers.base import Callback
+
+if TYPE_CHECKING:
+    from pathgp.data.standardise import Standardisation
+    from pathgp.learning.report import FitReport
+    from pathgp.models.gp import GP
+    from pathgp.posterior.components import Component
+
+# Test rows whose paths are worked on at once: their parts and temporaries stay small beside the result.
+_ROWS_AT_ONCE = 8192
+
+
+class Posterior:
+    """A Gaussian process given data.
+
+    Obtained from `GP.condition`. ``mean``, ``variance``, ``covariance`` and ``sample`` describe the posterior at
+    chosen inputs, ``paths`` are posterior draws that are functions, ``update`` adds observations, ``report`` says
+    how it all was obtained. Inputs are NumPy arrays or tensors (m, d), results come back in kind. ``about`` is what was
+    saved with it (see `save`), None otherwise.
+    """
+
+    about: dict[str, Any] | None = None
+
+    def __init__(
+        self,
+        model: GP,
+        scaling: Standardisation,
+        system: System,
+        prior: PriorPaths | None,
+        weights: Tensor,
+        settings: Settings,
+        report: ConditionReport,
+    ) -> None:
+        self.model = model
+        self.report = report
+        self._scaling = scaling
+        self._system = system
+        self._prior = prior
+        self._weights = weights
+        self._settings = settings
+
+    @classmethod
+    def solved(
+        cls,
+        model: GP,
+        scaling: Standardisation,
+        system: System,
+        prior: PriorPaths | None,
+        how: Solve,
+    ) -> Posterior:
+        """Solve the system of a model and its prior draws; what conditioning, updates and fits end with."""
+        H = how.settings.operator(model.kernel, system.X, system.deviation)
+        largest = float(model.kernel.diag(system.X).max())
+        weights, report = solve_system(H, largest, system.X.shape[1], system, how)
+        report = replace(report, features=0 if prior is None else prior.features.num)
+        report = report.in_units(float(scaling.target_scale), scaling.rounding(system.targets[:, 0]))
+        return cls(model, scaling, system, prior, weights, how.settings, report)
+
+    @property
+    def num_samples(self) -> int:
+        """Number of paths."""
+        return self._weights.shape[1] - 1
+
+    def mean(self, Xs: Array) -> Array:
+        """Posterior mean (m,): mu + K(Xs, X) v. Time O(m n d), memory one tile. Differentiable in Xs."""
+        inputs, scaled = self._read(Xs)
+        update = self._settings.each_row(self._update(self._weights[:, :1]), scaled)
+        return inputs.give(self._mean_from(update[0], inputs.X))
+
+    def paths(self, Xs: Array) -> Array:
+        """All paths at Xs: (s, m). Differentiable in Xs; the same functions at every call.
+
+        path_j(x) = mu(x) + f_j(x) + K(x, X) (v - alpha_j). Time O(m s (n + features)), memory one tile.
+        """
+        prior = self._require_paths()
+        inputs, scaled = self._read(Xs)
+        paths = PosteriorPaths(prior, self._update(self._weights[:, :1] - self._weights[:, 1:]))
+
+        def values(rows: slice) -> Tensor:
+            return self._mean_from(self._settings.each_row(paths, scaled[rows]), inputs.X[rows])
+
+        return inputs.give(_in_parts(values, scaled, self.num_samples))
+
+    def variance(self, Xs: Array, noise: bool = False, method: str | None = None) -> Array:
+        """Posterior variance (m,) of f, or with ``noise=True`` of a new observation (plus gp.noise^2).
+
+        method="neighbours", the default where there are paths: from the paths' zero-mean parts, with the exact variance
+        given the 32 observations that tell most about x as the control (see `path_variance`); no further solve.
+        Normal paths give a relative standard error of at most sqrt(2 / s), a fraction of it where neighbours tell most.
+        method="samples": from the paths alone; less accurate, cheaper, and a smooth function of x.
+        method="solve": exact, k(x, x) - k(x, X) H^-1 k(X, x), one solve per row of Xs.
+        """
+        inputs, scaled = self._read(Xs)
+        variance = self._variance(scaled, method)
+        if noise:
+            variance = variance + self.model.noise.square().to(variance)
+        return inputs.give(self._scaling.restore_variance(variance))
+
+    def covariance(self, Xs: Array) -> Array:
+        """Exact posterior covariance (m, m) of f: K(Xs, Xs) - K(Xs, X) H^-1 K(X, Xs). Memory O(m^2)."""
+        inputs, scaled = self._read(Xs)
+        return inputs.give(self._scaling.restore_variance(self._exact.covariance(scaled)))
+
+    def sample(self, Xs: Array, num: int = 64, generator: torch.Generator | None = None) -> Array:
+        """``num`` exact joint draws (num, m) at one set of inputs, for any kernel. Time O(m^3) and m solves.
+
+        Unlike `paths` these are values, not functions: another call gives other draws.
+        """
+        num = whole_number(num, "num", 1)
+        inputs, scaled = self._read(Xs)
+        covariance = self._exact.covariance(scaled)
+        # An eigendecomposition: the covariance of smooth kernels is singular up to rounding, Cholesky would fail.
+        values, vectors = torch.linalg.eigh(covariance)
+        root = vectors * values.clamp_min(0.0).sqrt()
+        draws = normal((num, len(values)), self._settings.generator(generator), torch.float64, scaled.device) @ root.T
+        centre = self._settings.each_row(self._update(self._weights[:, :1]), scaled)
+        return inputs.give(self._mean_from(centre + draws.to(scaled.dtype), inputs.X))
+
+    def log_marginal_likelihood(self, probes: int = 32, generator: torch.Generator | None = None) -> Evidence:
+        """log p(y | X) in the units of y, with an error bar: exact up to 10,000 rows, above by quadrature.
+
+        ``probes`` random vectors, whose error falls with their square root; see `pathgp.posterior.evidence`.
+        """
+        system = self._system.needed("log_marginal_likelihood")
+        factor = self._exact._factor if self._exact._factorises else None
+        v, settings = self._weights[:, 0], self._settings
+        found = log_marginal_likelihood(self.model.kernel, system, v, settings, factor, probes, generator)
+        return replace(found, value=found.value - len(v) * math.log(float(self._scaling.target_scale)))
+
+    def leave_one_out(self) -> LeaveOneOut:
+        """Mean, variance and log density of every y_i given all other rows, in the units of y, as tensors.
+
+        Exact up to 10,000 rows, above from the weights of the paths; see `pathgp.posterior.leave_one_out`.
+        """
+        system, scaling = self._system.needed("leave_one_out"), self._scaling
+        exact = self._exact._factor if self._exact._factorises else None
+        found = leave_one_out(self.model.kernel, system, self._weights, self._settings, exact)
+        mean = self.model.mean_at(scaling.original_inputs(system.X), exact=True)
+        return found.in_units(scaling.target_shift + mean, scaling.target_scale)
+
+    def update(
+        self,
+        X_new: Array,
+        y_new: Array,
+        noise: Array | None = None,
+        generator: torch.Generator | None = None,
+        callback: Callback | None = None,
+    ) -> Posterior:
+        """The posterior with more observations: same prior draws, hyperparameters and settings, warm-started.
+
+        ``noise``: known standard deviations of the new rows, as in `GP.condition`.
+        """
+        began = time.perf_counter()
+        system, X = self._system.needed("update"), self._system.X
+        new = read_matrix(X_new, "X_new", columns=X.shape[1], like=X)
+        y = read_vector(y_new, new.X.shape[0], "y_new", like=X)
+        generator = self._settings.generator(generator)
+        seed = repeating_seed(generator)
+        data = Observations.of(new.X, y, noise, self._scaling, X.dtype)
+        draws = normal((len(y), self.num_samples), generator, torch.float64, X.device).to(X.dtype)
+        grown = system.extended(self.model.system(data, self._prior, draws))
+        x0 = torch.cat([self._weights, self._weights.new_zeros(len(y), self._weights.shape[1])])
+        how = Solve(self._settings, generator, seed, self.report.no_paths, x0, callback, began)
+        posterior = Posterior.solved(self.model, self._scaling, grown, self._prior, how)
+        warn_unless_converged(posterior.report)
+        return posterior
+
+    def save(self, path: str | os.PathLike[str], data: bool = True, about: dict[str, Any] | None = None) -> None:
+        """Write the posterior to one file, which `pathgp.load` reads; the model and the features are in it.
+
+        ``data=False`` leaves out y and the draws that go with it: of many rows the file takes a third of the space, and
+        ``update``, ``leave_one_out``, ``log_marginal_likelihood`` and variances by neighbours are lost. X stays, for
+        predictions are sums over it. ``about``: plain values to go with it, such as the names of the columns, which the
+        loaded posterior has as ``about``. Of several ranks the first one writes. See `pathgp.io.saving`.
+        """
+        from pathgp.io.saving import save
+
+        save(self, path, data, about)
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        X_test: Array | None = None,
+        y_test: Array | None = None,
+        names: Sequence[str] | None = None,
+        target: str | None = None,
+        fit: FitReport | None = None,
+        title: str | None = None,
+    ) -> None:
+        """Write what is to be known about this posterior as one HTML page that needs nothing else.
+
+        Accuracy and calibration, relevance of the inputs, the function along them with bands and paths, how it was
+        learned and computed. Cheap: a few thousand predictions, whatever n is.
+
+        Args:
+            path: the file.
+            X_test: held-out inputs (m, d); of more than 10,000 rows a random part is predicted. Without them accuracy
+                is that of `leave_one_out`.
+            y_test: their targets (m,).
+            names: of the inputs; x0, x1, ... by default.
+            target: the name of y.
+            fit: what `GP.fit` returned, for the learning curves.
+            title: of the page.
+        """
+        from pathgp.html.table import write
+
+        write(self, path, X_test, y_test, names, target, fit, title)
+
+    def components(self) -> dict[str, Component]:
+        """For a kernel k = sum_c k_c the posterior of each summand, by name: mean, variance and paths of f_c.
+
+        A scale of a sum is a sum of scales; a product stays one component, as does any other kernel. Components are
+        in the units of y and have prior mean zero: their means, plus the prior mean (``GP(mean=...)``) and with
+        ``standardise=True`` the shift of the targets, add up to ``mean``. So do their paths to ``paths``.
+        """
+        from pathgp.posterior.components import components
+
+        return components(self)
+
+    def __repr__(self) -> str:
+        return f"Posterior\n{self.report!r}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What cannot be had again from the rest: factor and operator are rebuilt where they are needed."""
+        return {name: value for name, value in vars(self).items() if name != "_exact"}
+
+    def _read(self, Xs: Array) -> tuple[Matrix, Tensor]:
+        X = self._system.X
+        inputs = read_matrix(Xs, "Xs", columns=X.shape[1], like=X)
+        return inputs, self._scaling.inputs(inputs.X, X.dtype)
+
+    def _update(self, weights: Tensor) -> UpdatePaths:
+        return UpdatePaths(self.model.kernel, self._system.X, weights, self._settings.memory)
+
+    def _mean_from(self, values: Tensor, Xs: Tensor) -> Tensor:
+        return self._scaling.restore(values, self.model.mean_at(Xs.to(self._system.X.dtype), exact=True))
+
+    def _require_paths(self) -> PriorPaths:
+        if self._prior is None and self.report.no_paths:
+            raise NotImplementedError(self.report.no_paths)
+        if self._prior is None:
+            raise ValueError(
+                "this posterior has no paths: it was conditioned with samples=0. "
+                "Use condition(samples=64), or sample(Xs) for joint draws at fixed inputs"
+            )
+        return self._prior
+
+    def _variance(
+        self, Xs: Tensor, method: str | None, part: Kernel | None = None, terms: Collection[int] | None = None
+    ) -> Tensor:
+        """In the model's units, of f or of the summand ``part`` of the kernel with the features ``terms``."""
+        if method is None and self._prior is None:
+            method = "solve"
+        elif method is None:
+            method = "neighbours" if self._system.is_complete else "samples"
+        if method == "solve":
+            return self._exact.variance(Xs, part)
+        if method not in ("neighbours", "samples"):
+            raise ValueError(f"method must be 'neighbours', 'samples' or 'solve', got {method!r}")
+        kernel, alpha, memory = self.model.kernel, self._weights[:, 1:], self._settings.memory
+        count = NEIGHBOURS if method == "neighbours" else 0
+        system = self._system.needed("method='neighbours'") if count else self._system
+        estimate = SampledVariance(kernel, system, self._require_paths(), alpha, memory, count, part, terms)
+
+        def values(rows: slice) -> Tensor:
+            return self._settings.each_row(lambda X: estimate(X).unsqueeze(0), Xs[rows])
+
+        return _in_parts(values, Xs, 1)[0]
+
+    @cached_property
+    def _exact(self) -> ExactCovariance:
+        return ExactCovariance(self.model.kernel, self._system.X, self._system.deviation, self._settings)
+
+
+def _in_parts(values: Callable[[slice], Tensor], Xs: Tensor, count: int) -> Tensor:
+    """values(rows) (count, rows) for all rows of Xs, some at a time: only the result exists in full size."""
+    parts = spans(len(Xs), _ROWS_AT_ONCE)
+    if len(Xs) and Xs.requires_grad and torch.is_grad_enabled():
+        return torch.cat([values(rows) for rows in parts], 1)
+    result: Tensor | None = None
+    for rows in parts:
+        part = values(rows)
+        result = part.new_empty(count, len(Xs)) if result is None else result
+        result[:, rows] = part
+    return Xs.new_empty(count, 0) if result is None else result

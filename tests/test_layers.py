@@ -1,0 +1,108 @@
+"""The layers of the package: a module imports from its own layer and from those below, never from above.
+
+An import inside a function counts, and so does one for type checkers alone. `DEBTS` lists what is still to be mended:
+it may only become shorter.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "src" / "pathgp"
+# From the ground to the roof; rooms of one layer know nothing of each other.
+LAYERS = (
+    ("_version", "compute"),
+    ("kernels", "means", "metrics"),
+    ("features",),
+    ("operators",),
+    ("solvers",),
+    ("pathwise",),
+    ("data",),
+    ("posterior",),
+    ("learning",),
+    ("models",),
+    ("io",),
+    ("plans",),
+    ("plots", "grids", "datasets"),
+    ("html",),
+    ("pathgp",),
+    ("sklearn", "xarray", "gpytorch", "demo"),
+    ("botorch",),
+    ("cli",),
+    ("__main__",),
+)
+# Convenience methods, which import when they are called.
+UPWARDS = {("posterior", "io"), ("posterior", "html")}
+# Importing module, imported room.
+DEBTS = {
+    ("kernels.base", "features"),
+    ("posterior.table", "learning"),
+    ("posterior.table", "models"),
+    ("posterior.grid", "learning"),
+    ("posterior.grid", "models"),
+}
+
+
+def modules() -> dict[str, Path]:
+    """Files by the name of their module, without that of the package."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name or "pathgp"] = path
+    return found
+
+
+def room(module: str) -> str:
+    return module.split(".")[0]
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """What a file imports from the package, without its name, and whether only when a function is called."""
+    tree = ast.parse(path.read_text())
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    late = {id(inner) for function in functions for inner in ast.walk(function)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] == "pathgp":
+                    yield alias.name.removeprefix("pathgp").removeprefix(".") or "pathgp", id(node) in late
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "pathgp":
+            inside = node.module.removeprefix("pathgp").removeprefix(".")
+            for alias in node.names:
+                whole = alias.name if (ROOT / f"{alias.name}.py").exists() or (ROOT / alias.name).is_dir() else "pathgp"
+                yield inside or whole, id(node) in late
+
+
+def upward() -> set[tuple[str, str]]:
+    """Importing module and imported room, wherever the latter is not below; `UPWARDS` left out."""
+    level = {name: number for number, layer in enumerate(LAYERS) for name in layer}
+    found = set()
+    for module, path in modules().items():
+        for imported, is_late in imports(path):
+            a, b = room(module), room(imported)
+            if a != b and level[b] >= level[a] and not (is_late and (a, b) in UPWARDS):
+                found.add((module, b))
+    return found
+
+
+def test_every_room_has_its_layer() -> None:
+    assert sorted({room(module) for module in modules()}) == sorted(name for layer in LAYERS for name in layer)
+
+
+def test_imports_point_downwards() -> None:
+    found = upward() - {("pathgp", "pathgp")}
+    assert found <= DEBTS, f"imports from above: {sorted(found - DEBTS)}"
+    assert found >= DEBTS, f"no longer there, take them off the list: {sorted(DEBTS - found)}"
+
+
+def test_the_check_finds_an_upward_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "models.py").touch()
+    (tmp_path / "kernels" / "new.py").write_text("def f():\n    from pathgp.models import GP\n")
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    assert upward() == {("kernels.new", "models")}
