@@ -181,7 +181,7 @@ def climb(problem: Problem, name: str, limit: float, backend: str, precision: st
             warnings.simplefilter("ignore", pathgp.ConvergenceWarning)
             posterior = Posterior.solved(model, data.scaling, system, prior, how)
         _wait(device)
-        weights, solution = posterior._weights, posterior.report.solution
+        weights, solution = posterior.weights, posterior.report.solution
         took, epochs = took + posterior.report.seconds, epochs + solution.epochs
         pace = took / epochs
         rows.append(

@@ -225,12 +225,12 @@ class Table(Case):
 
     def draws(self, posterior: pathgp.Posterior) -> Draws:
         """From the features of the posterior's paths, evaluated in float64."""
-        prior, scaling = posterior._prior, posterior._scaling
+        prior, scaling = posterior.prior, posterior.scaling
         assert prior is not None
         with torch.no_grad():
             data = prior(scaling.inputs(self.X.to(torch.float64))).T * scaling.target_scale
             points = prior(scaling.inputs(self.points.to(torch.float64))).T * scaling.target_scale
-        return Draws(data, points, posterior._system.noise_draws.to(torch.float64))
+        return Draws(data, points, posterior.system.noise_draws.to(torch.float64))
 
 
 @dataclass(frozen=True)
@@ -306,14 +306,14 @@ class Grid(Case):
 
     def draws(self, posterior: Any) -> Draws:
         """(L_1 x ... x L_k) w with Cholesky factors L_i of the sides in float64, at the cells of the training grid."""
-        values = posterior._prior.w.to(torch.float64)
+        values = posterior.prior.w.to(torch.float64)
         for i, (part, F) in enumerate(zip(self.parts, self.factors, strict=True)):
             X = F.to(torch.float64)
             root = _root(part.covariance(X, X))
             values = torch.tensordot(root, values, dims=([1], [i])).movedim(0, i)
         flat = values.reshape(-1, values.shape[-1])
         observed = (~torch.isnan(self.Y)).flatten()
-        return Draws(flat[observed], flat[self.cells], posterior._system.noise_draws.to(torch.float64))
+        return Draws(flat[observed], flat[self.cells], posterior.system.noise_draws.to(torch.float64))
 
 
 def _root(K: Tensor) -> Tensor:

@@ -85,7 +85,7 @@ def budget(method: str, n: int, steps: int) -> float:
 
 def variance_of(posterior: pathgp.Posterior, Xs: Tensor, paths: slice) -> Tensor:
     """What ``posterior.variance(Xs)`` would be with these paths alone."""
-    prior, weights = posterior._prior, posterior._weights[:, 1:][:, paths]
+    prior, weights = posterior.prior, posterior.weights[:, 1:][:, paths]
     assert prior is not None
     with torch.no_grad():
         f = prior(Xs)[paths]

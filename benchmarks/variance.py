@@ -93,15 +93,15 @@ class Problem:
 def estimates(problem: Problem, seed: int, chosen: dict[int, Tensor]) -> Iterator[tuple[str, Tensor, float]]:
     """(name, variances, seconds): with the evaluation of the paths, without the solve."""
     post = problem.posterior(seed)
-    assert post._prior is not None
+    assert post.prior is not None
     began = time.perf_counter()
-    f, h = post._prior(problem.Xs), post._update(post._weights[:, 1:])(problem.Xs)
+    f, h = post.prior(problem.Xs), post._update(post.weights[:, 1:])(problem.Xs)
     paths = time.perf_counter() - began
     g = f - h
     mean_square = g.square().mean(0)
     yield "mean square", mean_square, paths
     yield "likelihood, prior variance", variance_from_paths(g, h, problem.prior), paths
-    system = post._system
+    system = post.system
     draws, noise = system.targets[:, 1:].T, problem.data.noise * system.noise_draws.T
     for rank in RANKS:
         for kind in ("low rank", "subset"):
@@ -118,7 +118,7 @@ def estimates(problem: Problem, seed: int, chosen: dict[int, Tensor]) -> Iterato
             if kind == "subset":
                 yield f"subset {rank}, likelihood", variance_from_paths(g, q - g, w), spent
     for count in NEIGHBOURS:
-        estimate = SampledVariance(post.model.kernel, system, post._prior, post._weights[:, 1:], None, count)
+        estimate = SampledVariance(post.model.kernel, system, post.prior, post.weights[:, 1:], None, count)
         began = time.perf_counter()
         variance = estimate(problem.Xs)
         yield f"neighbours {count}, likelihood", variance, time.perf_counter() - began

@@ -207,8 +207,8 @@ ACCEPTED: list[tuple[str, Any, Any]] = [
 def test_accepted(inputs: Any, targets: Any) -> None:
     post = condition(inputs, targets)
     assert np.allclose(post.mean(XS), EXPECTED, rtol=0, atol=1e-12)
-    assert not post._weights.requires_grad
-    assert not post._system.X.requires_grad
+    assert not post.weights.requires_grad
+    assert not post.system.X.requires_grad
     # The same kinds are fine where predictions are asked for.
     again = post.mean(inputs)
     reference = condition().mean(X)

@@ -63,7 +63,7 @@ def changes(what: Callable[[int], str], places: list[int]) -> list[int]:
 
 def assert_no_cliff(before: Posterior, after: Posterior) -> None:
     scale = float(TARGETS.std())
-    Xs = XS.to(before._system.X.dtype)
+    Xs = XS.to(before.system.X.dtype)
     error = (before.mean(Xs) - after.mean(Xs)).to(torch.float64)
     assert float(error.square().mean().sqrt()) <= 2 * TOL * scale
     assert float(error.abs().max()) <= 2 * TOL * float(TARGETS.max() - TARGETS.min())
@@ -125,8 +125,8 @@ def test_exact_variances(kind: torch.dtype, threshold: str, monkeypatch: pytest.
     if threshold == "rows":
         monkeypatch.setattr(exact_module, "_FACTOR_ROWS", n)
     before, after = (conditioned(n, extra, kind, samples=0, solver="cg", memory=memory) for extra in (False, True))
-    assert before._exact._factorises
-    assert not after._exact._factorises
+    assert before.has_factor
+    assert not after.has_factor
     Xs = XS.to(kind)
     # Errors are second order in the tolerance of the solves; what is left in float32 is the rounding of K.
     allowed = 1e-5 if kind == torch.float32 else 1e-9

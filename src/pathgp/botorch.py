@@ -171,7 +171,7 @@ class PathwiseModel(Model):
 
 def _unit(posterior: Posterior) -> float:
     """What one unit of the model is in the units of y."""
-    return float(posterior._scaling.target_scale)
+    return float(posterior.scaling.target_scale)
 
 
 class _Functions(SamplePath):

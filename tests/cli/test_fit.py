@@ -132,7 +132,7 @@ def test_missing_values_are_named_or_skipped(tmp_path: Path, capsys: Capture) ->
     kept = [row for row in range(40) if row not in (2, 5, 7)]
     X = matrix({name: [column[row] for row in kept] for name, column in columns.items()})
     post = pathgp.load(tmp_path / "m")
-    np.testing.assert_allclose(post._scaling.shift, X.mean(0))
+    np.testing.assert_allclose(post.scaling.shift, X.mean(0))
 
 
 def test_an_interrupted_fit_leaves_what_it_has(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def result(gp: pathgp.GP) -> dict[str, Any]:
     content: dict[str, Any] = {"hyperparameters": gp.state_dict()}
     if gp._posterior is not None:
         Xs = torch.linspace(0.0, 1.0, 10, dtype=torch.float64).unsqueeze(1).expand(10, 2)
-        content |= {"weights": gp.posterior._weights, "mean": gp.posterior.mean(Xs), "paths": gp.posterior.paths(Xs)}
+        content |= {"weights": gp.posterior.weights, "mean": gp.posterior.mean(Xs), "paths": gp.posterior.paths(Xs)}
     return content
 
 

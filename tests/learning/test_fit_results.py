@@ -46,8 +46,8 @@ def test_the_posterior_is_that_of_the_final_hyperparameters(estimator: str, solv
     assert float((post.mean(XS) - exact.mean(XS)).abs().max()) <= post.report.error_bound + 1e-12
     # The samples: H alpha = f(X) + eps for the prior draws at the final hyperparameters.
     H = reference.system(SCALED_MATERN.covariance(gp.hyperparameters()), X, gp.noise.detach())
-    targets = post._prior(X).T + gp.noise.detach() * post._system.noise_draws
-    alpha = post._weights[:, 1:]
+    targets = post.prior(X).T + gp.noise.detach() * post.system.noise_draws
+    alpha = post.weights[:, 1:]
     error = torch.linalg.vector_norm(H @ alpha - targets, dim=0) / torch.linalg.vector_norm(targets, dim=0)
     assert post.num_samples == 8
     assert float(error.max()) <= 1.01e-3

@@ -92,7 +92,7 @@ def test_covariance_by_every_route(case: Case, memory: int | None, rows: int, mo
     _, expected = reference.posterior(case.covariance, X, y, NOISE, Xs)
     post = pathgp.GP(case.kernel, NOISE).condition(X, y, samples=0)
     # Only prediction gets the small budget, one that holds a dozen columns of K(X, Xs) at once.
-    post._settings = replace(post._settings, memory=memory)
+    post.settings = replace(post.settings, memory=memory)
     if memory is not None:
         monkeypatch.setattr(exact_module, "_NUMBERS_PER_SOLVE", 40)
         assert post._exact._columns_at_once() < 30
@@ -176,7 +176,7 @@ def test_a_large_offset_of_y_is_not_lost_in_float32() -> None:
         pathgp.GP(Matern(1.5, 0.4), NOISE, mean=lambda Z: Z[:, 0].double() * 0 + 1e8),
     ):
         shifted = gp.condition(X.float(), y + 1e8, samples=0)
-        assert largest(shifted._weights - plain._weights) <= 1e-4 * largest(plain._weights)
+        assert largest(shifted.weights - plain.weights) <= 1e-4 * largest(plain.weights)
 
 
 def test_a_large_offset_of_the_inputs() -> None:

@@ -31,9 +31,9 @@ def test_residuals_are_those_of_the_weights(solver: str | Solver, backend: str) 
         X, y, samples=3, solver=solver, backend=backend, tol=0.05, generator=seeded()
     )
     H = KernelOperator(kernel, X, NOISE, backend="dense")
-    b = post._system.targets.clone()
-    b[:, 1:] += NOISE * post._system.noise_draws
-    relative = (b - H @ post._weights).norm(dim=0) / b.norm(dim=0)
+    b = post.system.targets.clone()
+    b[:, 1:] += NOISE * post.system.noise_draws
+    relative = (b - H @ post.weights).norm(dim=0) / b.norm(dim=0)
     report = post.report
     assert torch.allclose(report.solution.residual, relative, rtol=1e-6, atol=1e-12)
     assert report.mean_residual == pytest.approx(float(relative[0]), abs=1e-12)

@@ -52,7 +52,7 @@ def test_one_process_takes_over_from_several(tmp_path: Path) -> None:
     group = pathgp.Devices(["cpu", "cpu"])
     posterior, Xs = small(group=group), uniform(5, seed=1)
     found = again(posterior, tmp_path / "post")
-    assert found._settings.group is None
+    assert found.settings.group is None
     torch.testing.assert_close(found.paths(Xs), posterior.paths(Xs))
     torch.testing.assert_close(found.covariance(Xs), posterior.covariance(Xs))
     group.leader = False
@@ -67,7 +67,7 @@ def test_a_device_that_is_not_here(tmp_path: Path) -> None:
     files.write(tmp_path / "post", {**content, "device": "cuda:77"})
     found = pathgp.load(tmp_path / "post")
     assert_same(found.mean(uniform(3)), posterior.mean(uniform(3)))
-    assert found._settings.backend == "auto"
+    assert found.settings.backend == "auto"
     with pytest.raises(RuntimeError):
         pathgp.load(tmp_path / "post", device="nowhere")
 

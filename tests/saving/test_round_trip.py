@@ -52,7 +52,7 @@ def test_every_option(name: str, tmp_path: Path) -> None:
     found = again(posterior, tmp_path / "post")
     assert_same_posterior(found, posterior, X[:7] + 0.1, X[:7, 0])
     assert isinstance(found.mean(X), np.ndarray)
-    assert found._settings == posterior._settings
+    assert found.settings == posterior.settings
 
 
 def test_an_updated_posterior_and_one_of_a_fit(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_grid_without_data(tmp_path: Path) -> None:
     assert_same(found.mean(), posterior.mean())
     for ask in ("variance", "covariance"):
         assert_same(getattr(found, ask)(*Grid(2).new), getattr(posterior, ask)(*Grid(2).new))
-    assert bool(found._data.y.isnan().all())
+    assert bool(found.data.y.isnan().all())
     for ask_for in (found.paths, found.log_marginal_likelihood, lambda: found.update(Grid(2).Y)):
         with pytest.raises(ValueError, match=r"save\(data=True\)"):
             ask_for()

@@ -56,7 +56,7 @@ def test_the_factor_never_exceeds_the_kernel_matrix(make: Make, pivots: type[Pre
     H, B = make(n=120, noise=0.1)
     run = run_of(H, B)
     variances = H.diagonal() - H.noise
-    factor, left = pivots(40)._factorise(run, variances)
+    factor, left = pivots(40).factorise(run, variances)
     K = H.block(torch.arange(120)) - H.noise * torch.eye(120, dtype=torch.float64)
     rest = K - factor @ factor.T
     assert float(torch.linalg.eigvalsh(rest).min()) > -1e-10

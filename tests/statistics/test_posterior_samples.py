@@ -116,9 +116,9 @@ def test_forgetting_the_noise_of_the_draws_is_found_out() -> None:
     mean, covariance = reference.posterior(case.covariance, X, y, NOISE, Xs)
     post = conditioned(case, X, y)
     quiet = torch.cholesky_solve(
-        post._system.targets, torch.linalg.cholesky(reference.system(case.covariance, X, NOISE))
+        post.system.targets, torch.linalg.cholesky(reference.system(case.covariance, X, NOISE))
     )
-    post._weights = quiet
+    post.weights = quiet
     with pytest.raises(AssertionError, match="do not have the stated mean and covariance"):
         assert_mean_and_covariance(post.paths(Xs), mean, covariance, gaussian=False)
 

@@ -42,7 +42,7 @@ def predicted(options: argparse.Namespace) -> dict[str, Any]:
     titles = ["mean"] if method == "none" else ["mean", "std"]
     titles += ["lower", "upper"] if options.interval is not None else []
     factor = 0.0 if options.interval is None else NormalDist().inv_cdf(0.5 + 0.5 * options.interval)
-    noise = float(work.posterior.model.noise) * float(work.posterior._scaling.target_scale)
+    noise = work.posterior.noise_std
     errors = _Errors()
 
     def columns(X: torch.Tensor, y: NDArray[np.float64] | None) -> list[NDArray[Any]]:
@@ -169,7 +169,7 @@ class _Work:
 
     def _blocks(self) -> Iterator[tuple[torch.Tensor, NDArray[np.float64] | None, NDArray[np.bool_]]]:
         """Inputs of the rows that are complete, targets where there are any, and which rows are not."""
-        known = self.posterior._system.X
+        known = self.posterior.system.X
         names = [*self.columns.names, *([] if self.target is None else [self.target])]
         for block in reading(self.table, names, self.options.quiet, self.options.command):
             values = {name: self._read(block, name) for name in self.columns.names}
@@ -199,7 +199,7 @@ class _Work:
 def _digits(posterior: Posterior) -> int:
     """Significant digits of predictions: more where targets vary little about a level that is far from zero."""
     digits = 7 if posterior.report.precision == "float32" else 9
-    level, unit = (abs(float(number)) for number in (posterior._scaling.target_shift, posterior._scaling.target_scale))
+    level, unit = (abs(float(number)) for number in (posterior.scaling.target_shift, posterior.scaling.target_scale))
     return min(17, digits + max(0, math.ceil(math.log10(level / unit)) if level else 0))
 
 

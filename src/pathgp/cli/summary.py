@@ -36,7 +36,7 @@ def info(options: argparse.Namespace) -> int:
 
 def described(posterior: Posterior, about: dict[str, Any]) -> dict[str, Any]:
     """The facts of a posterior, in the units of the data; ``about`` is what `pathgp fit` remembers."""
-    report, scaling = posterior.report, posterior._scaling
+    report, scaling = posterior.report, posterior.scaling
     values = {name: value.flatten().tolist() for name, value in posterior.model.hyperparameters().items()}
     unit, scale = float(scaling.target_scale), scaling.scale.tolist()
     inputs = input_names(posterior, about)
@@ -62,7 +62,7 @@ def described(posterior: Posterior, about: dict[str, Any]) -> dict[str, Any]:
         relative = values.pop("lengthscale")
         result["lengthscales"] = {name: l * s for name, l, s in zip(inputs, relative, scale, strict=True)}
         result["relative_lengthscales"] = dict(zip(inputs, relative, strict=True))
-        varies = (posterior._system.X[:1] != posterior._system.X).any(0).tolist()
+        varies = (posterior.system.X[:1] != posterior.system.X).any(0).tolist()
         result["constant_inputs"] = [name for name, changes in zip(inputs, varies, strict=True) if not changes]
     solution = report.solution
     return result | {

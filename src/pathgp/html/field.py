@@ -40,15 +40,15 @@ class Field:
 
     @classmethod
     def of(cls, post: GridPosterior) -> Field:
-        data = post._data
+        data = post.data
         observed = data.observed.cpu().numpy()
         seen = std = samples = None
-        if post._system.is_complete:
+        if post.system.is_complete:
             seen = np.full(observed.shape, np.nan)
             seen[observed] = data.y.cpu().numpy()
         with torch.no_grad():
             mean = array(post.mean())
-            if post._prior is not None:
+            if post.has_paths:
                 std = np.sqrt(array(post.variance()))
                 samples = array(post.sample(num=min(_SAMPLES, post.num_samples)))
         return cls([array(F) for F in data.originals], observed, seen, mean, std, samples)

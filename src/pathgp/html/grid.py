@@ -37,7 +37,7 @@ def write(
 ) -> None:
     """Write the page of a posterior on a grid."""
     require_report(fit)
-    sides = read_names(names, len(post._data.originals), "side", "side ")
+    sides = read_names(names, len(post.data.originals), "side", "side ")
     y = "y" if target is None else str(target)
     field = Field.of(post)
     comparison = _compared(post, field, X_test, y_test)
@@ -52,16 +52,16 @@ def write(
     lead = f"A grid of {shape} cells, computed in {post.report.precision} on {post.report.device}."
     heading = str(title) if title is not None else f"A Gaussian process for {y}"
     page = document(heading, lead, [section for section in sections if section], f"Written by {versions()}")
-    if post._settings.leads:
+    if post.settings.leads:
         Path(path).write_text(page, encoding="utf-8")
 
 
 def _summary(
     post: GridPosterior, names: list[str], target: str, comparison: Comparison | None, fit: FitReport | None
 ) -> Section:
-    model, data = post.model, post._data
+    model, data = post.model, post.data
     cells, seen = data.observed.numel(), int(data.observed.sum())
-    noise = number(float(model.noise) * float(data.scaling.target_scale))
+    noise = number(post.noise_std)
     priors = [
         f"along {name}, {kernel_in_words(kernel, [name] * width)}"
         for name, kernel, width in zip(names, model.sides, data.widths, strict=True)
@@ -94,10 +94,10 @@ def _compared(post: GridPosterior, field: Field, X_test: Array | None, y_test: A
         return None
     if field.std is None:
         raise ValueError("accuracy needs variances, and this posterior has no samples: use condition(samples=64)")
-    noise = (float(post.model.noise) * float(post._data.scaling.target_scale)) ** 2
+    noise = post.noise_std**2
     how = "The model has not seen these values; predictive variances include its noise."
     if X_test is not None:
-        read = read_matrix(X_test, "X_test", columns=post._data.columns, like=post._data.originals[0])
+        read = read_matrix(X_test, "X_test", columns=post.data.columns, like=post.data.originals[0])
         y = read_vector(y_test, len(read.X), "y_test", like=read.X)
         if not len(y):
             raise ValueError("X_test has no rows: leave X_test and y_test out")
@@ -118,7 +118,7 @@ def _compared(post: GridPosterior, field: Field, X_test: Array | None, y_test: A
 
 
 def _variance_words(post: GridPosterior) -> str:
-    if post._prior is None:
+    if not post.has_paths:
         return "There are no samples, and so no variances."
     error = f"{100 * post.report.std_error:.0f} %"
     return f"Variances come from {post.num_samples} samples: a standard deviation is known to {error} or better."

@@ -63,7 +63,7 @@ def ranked(subject: Subject) -> list[tuple[int, str, float]]:
         scales[places], known[places] = np.minimum(scales[places], own), True
     if columns == 1 or not known.any():
         return []
-    spread = subject.X.std(0) / post._scaling.scale.cpu().numpy()
+    spread = subject.X.std(0) / post.scaling.scale.cpu().numpy()
     with np.errstate(divide="ignore"):
         relative = scales / spread
     own_scale = [int(j) for j in np.flatnonzero(known)]

@@ -103,7 +103,7 @@ def _hyperparameters(model: Model) -> Html:
 
 def _recipe(post: Posterior | GridPosterior, fit: FitReport | None) -> list[Html]:
     """The call that repeats the result, as far as a page can know it."""
-    model, report, settings = post.model, post.report, post._settings
+    model, report, settings = post.model, post.report, post.settings
     kernels, data = ("kernels", "factors, Y") if isinstance(model, LatentKroneckerGP) else ("kernel", "X, y")
     options = [f"samples={report.samples}", f"tol={report.tol:g}"]
     if report.features not in (0, 512):

@@ -39,21 +39,21 @@ class Subject:
 
     @property
     def has_targets(self) -> bool:
-        return self.post._system.is_complete
+        return self.post.system.is_complete
 
     @property
     def has_paths(self) -> bool:
-        return self.post._prior is not None
+        return self.post.has_paths
 
     @property
     def has_factor(self) -> bool:
         """Whether exact covariances come from one Cholesky factor, not from a solve per row."""
-        return self.post._exact._factorises
+        return self.post.has_factor
 
     @property
     def noise(self) -> float:
         """Standard deviation of the noise in the units of y."""
-        return float(self.post.model.noise) * float(self.post._scaling.target_scale)
+        return self.post.noise_std
 
     @cached_property
     def chosen(self) -> NDArray[Any]:
@@ -62,13 +62,13 @@ class Subject:
     @cached_property
     def X(self) -> NDArray[np.float64]:
         """Rows of the training inputs in the caller's units, all or a random part."""
-        scaling, rows = self.post._scaling, torch.from_numpy(self.chosen)
-        part = self.post._system.X[rows.to(self.post._system.X.device)].to(torch.float64)
+        scaling, rows = self.post.scaling, torch.from_numpy(self.chosen)
+        part = self.post.system.X[rows.to(self.post.system.X.device)].to(torch.float64)
         return (part * scaling.scale + scaling.shift).cpu().numpy()
 
     def targets(self) -> NDArray[np.float64]:
         """All training targets in the caller's units."""
-        system, scaling = self.post._system.needed("the page"), self.post._scaling
+        system, scaling = self.post.system.needed("the page"), self.post.scaling
         mean = self.post.model.mean_at(scaling.original_inputs(system.X), exact=True)
         with torch.no_grad():
             y = system.targets[:, 0].to(torch.float64) * scaling.target_scale + scaling.target_shift + mean
@@ -82,7 +82,7 @@ class Subject:
     @cached_property
     def tasks(self) -> list[int]:
         """Columns that hold task numbers."""
-        return task_columns(self.post.model.kernel, self.post._system.X[:1])
+        return task_columns(self.post.model.kernel, self.post.system.X[:1])
 
     def levels(self, column: int) -> NDArray[np.float64] | None:
         """The values of an input that has only a few, None for any other."""

@@ -39,7 +39,7 @@ def write(
     require_report(fit)
     about = subject(post, names, target)
     page = _page(about, X_test, y_test, fit, title)
-    if post._settings.leads:
+    if post.settings.leads:
         Path(path).write_text(page, encoding="utf-8")
 
 
@@ -92,7 +92,7 @@ def _units(about: Subject) -> str:
     """The noise of the model, and the units it works in."""
     model = about.post.model
     noise = f"The noise has standard deviation {number(about.noise)} in the units of {about.target}"
-    known = ", on top of the known noise of every row" if about.post._system.deviation.ndim else ""
+    known = ", on top of the known noise of every row" if about.post.system.deviation.ndim else ""
     scaled = " Inputs and target are standardised inside; length scales are in these units."
     return f"{noise}{known}.{scaled if model.standardise else ''}"
 
@@ -124,7 +124,7 @@ def _compared(about: Subject, X_test: Array | None, y_test: Array | None) -> tup
 
 
 def _held_out(about: Subject, X_test: Array, y_test: Array) -> Comparison:
-    post, X = about.post, about.post._system.X
+    post, X = about.post, about.post.system.X
     read = read_matrix(X_test, "X_test", columns=about.columns, like=X)
     y = read_vector(y_test, len(read.X), "y_test", like=X)
     if not len(y):
@@ -134,7 +134,7 @@ def _held_out(about: Subject, X_test: Array, y_test: Array) -> Comparison:
     with torch.no_grad():
         mean, variance = post.mean(read.X[rows]), post.variance(read.X[rows], noise=True)
     how = "Rows that the model has not seen; predictive variances include the noise."
-    if post._system.deviation.ndim:
+    if post.system.deviation.ndim:
         how = "Rows that the model has not seen; variances include its own noise, not what is known of single rows."
     numbers = [np.asarray(v.cpu(), dtype=np.float64) for v in (y[rows], mean, variance)]
     return Comparison(numbers[0], numbers[1], numbers[2], "held-out rows", len(y), how)

@@ -28,6 +28,7 @@ from pathgp.kernels.parameters import LogNormal, Positive
 from pathgp.means import Constant
 from pathgp.models import GP, LatentKroneckerGP
 from pathgp.models.base import Model
+from pathgp.posterior.base import BasePosterior
 from pathgp.posterior.conditioning import Settings, System
 from pathgp.posterior.grid import GridPosterior
 from pathgp.posterior.report import ConditionReport
@@ -40,7 +41,7 @@ KNOWN: dict[str, Callable[..., Any]] = {cls.__name__: cls for cls in _NAMES if i
 
 
 def save(
-    posterior: Posterior | GridPosterior,
+    posterior: BasePosterior,
     path: str | os.PathLike[str],
     data: bool = True,
     about: dict[str, Any] | None = None,
@@ -53,12 +54,12 @@ def save(
     With ``data=False`` the right-hand sides (y, the prior draws at X and the draws of the noise) stay out. X does not,
     and neither do the weights, from which y can be had again to within ``tol``: the file is small, not anonymous.
     """
-    settings, model = posterior._settings, posterior.model
+    settings, model = posterior.settings, posterior.model
     about = posterior.about if about is None else about
     if about is not None and not isinstance(about, dict):
         raise TypeError(f"about must be a dict of names with plain values, got {type(about).__name__}")
     _check_plain(about, "about")
-    system = posterior._system if data else _without_targets(posterior._system)
+    system = posterior.system if data else _without_targets(posterior.system)
     if not settings.leads:
         return
     content = {
@@ -73,18 +74,18 @@ def save(
         },
         "learned": [name for name, parameter in model.named_parameters() if parameter.requires_grad],
         "system": described(system),
-        "prior": None if posterior._prior is None else posterior._prior.state(),
-        "weights": posterior._weights,
+        "prior": None if posterior.prior is None else posterior.prior.state(),
+        "weights": posterior.weights,
         "settings": described(replace(settings, group=None)),
         "report": described(posterior.report),
         # As one text: names in it may be those of the format.
         "about": json.dumps(about),
     }
     if isinstance(posterior, GridPosterior):
-        grid = posterior._data
+        grid = posterior.data
         content["data"] = described(grid if data else replace(grid, y=torch.full_like(grid.y, torch.nan)))
     else:
-        content["scaling"] = described(posterior._scaling)
+        content["scaling"] = described(posterior.scaling)
     files.write(path, content)
 
 

@@ -121,6 +121,12 @@ class PositiveValue:
         getattr(module, self._stored).assign(value)
 
 
+def positive(module: nn.Module, name: str) -> Positive:
+    """The parameter behind the attribute ``name`` of a kernel or a model, with its bounds and its prior."""
+    found: Positive = getattr(module, f"_{name}")
+    return found
+
+
 def short(value: Tensor) -> str:
     """A number, or a list of at most six, with four digits; for reprs."""
     if value.ndim == 0:

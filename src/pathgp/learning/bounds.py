@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pathgp.kernels.algebra import Scale, leaves
-from pathgp.kernels.parameters import Positive
+from pathgp.kernels.parameters import Positive, positive
 from pathgp.kernels.stationary import Stationary
 from pathgp.learning.model import Data, Learnable
 
@@ -34,16 +34,16 @@ def set_default_bounds(model: Learnable, data: Data, spread: float) -> list[Posi
     for whole, X in model.kernels_and_inputs(data):
         for kernel, columns in leaves(whole, range(X.shape[1])):
             if isinstance(kernel, Stationary):
-                found.append((kernel._lengthscale, *_limits(X[:, list(columns)])))
+                found.append((positive(kernel, "lengthscale"), *_limits(X[:, list(columns)])))
     for module in model.modules():
         if isinstance(module, Scale):
-            found.append((module._signal, 0.0, LARGEST_SIGNAL * spread))
+            found.append((positive(module, "signal"), 0.0, LARGEST_SIGNAL * spread))
     bounded = []
-    for positive, low, high in found:
-        if positive.bounds is None and positive.raw.requires_grad and low < high:
-            values = positive.value.detach()
-            positive.bounds = (min(low, float(values.min())), max(high, float(values.max())))
-            bounded.append(positive)
+    for parameter, low, high in found:
+        if parameter.bounds is None and parameter.raw.requires_grad and low < high:
+            values = parameter.value.detach()
+            parameter.bounds = (min(low, float(values.min())), max(high, float(values.max())))
+            bounded.append(parameter)
     return bounded
 
 

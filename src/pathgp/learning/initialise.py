@@ -13,7 +13,7 @@ from torch import Tensor
 from pathgp.compute.random import permutation
 from pathgp.data.observations import Observations
 from pathgp.kernels.algebra import Scale, leaves
-from pathgp.kernels.parameters import Positive
+from pathgp.kernels.parameters import Positive, positive
 from pathgp.kernels.stationary import Stationary
 from pathgp.learning.estimators import Exact
 from pathgp.learning.hyperparameters import hyperparameters, value_of
@@ -45,19 +45,19 @@ def from_data(model: Learnable, data: Data, generator: torch.Generator) -> None:
     for whole, inputs in model.kernels_and_inputs(data):
         X = inputs[permutation(len(inputs), generator, data.device)[:_ROWS]].to(torch.float64)
         for kernel, columns in leaves(whole, range(X.shape[1])):
-            if isinstance(kernel, Stationary) and _learned(kernel._lengthscale):
+            if isinstance(kernel, Stationary) and _learned(positive(kernel, "lengthscale")):
                 kernel.lengthscale = _lengthscale(X[:, list(columns)], kernel.lengthscale.ndim == 1).cpu()
-                kernel._lengthscale.project()
+                positive(kernel, "lengthscale").project()
     for module in scales:
-        if _learned(module._signal):
+        if _learned(positive(module, "signal")):
             module.signal = float(spread) / len(scales) ** 0.5
-            module._signal.project()
+            positive(module, "signal").project()
     if isinstance(model.mean, Constant) and model.mean.value.requires_grad:
         with torch.no_grad():
             model.mean.value.fill_(float(data.y.mean()))
-    if _learned(model._noise):
+    if _learned(positive(model, "noise")):
         model.noise = 0.1 * float(spread)
-        model._noise.project()
+        positive(model, "noise").project()
 
 
 def from_subsets(model: Learnable, data: Observations, settings: Settings, generator: torch.Generator) -> None:

@@ -25,7 +25,7 @@ import torch
 from tqdm.auto import tqdm
 
 from pathgp.compute.random import permutation
-from pathgp.kernels.parameters import short
+from pathgp.kernels.parameters import positive, short
 from pathgp.learning.bounds import set_default_bounds
 from pathgp.learning.checkpoint import Checkpoint, at_sigterm, leave
 from pathgp.learning.estimators import Estimate, Exact, Iterative, State
@@ -110,7 +110,8 @@ class Fit:
     def __post_init__(self) -> None:
         self._described = description(self.model)
         self._mean_values = _mean_values(self.model, self.data)
-        self._free_noise = self.model._noise.bounds is None and self.model._noise.raw.requires_grad
+        noise = positive(self.model, "noise")
+        self._free_noise = noise.bounds is None and noise.raw.requires_grad
         self._spread = float(self.data.targets(self.data.y.mean()).to(torch.float64).std(correction=0)) or 1.0
         self._bounded = set_default_bounds(self.model, self.data, self._spread)
         # A mean is in the units of y: its steps are measured by the standard deviation of y.
@@ -288,8 +289,8 @@ class Fit:
         objective are known, the best one.
         """
         self.state.look_at(None, len(self.data.y))
-        for positive in self._bounded:
-            positive.bounds = None
+        for parameter in self._bounded:
+            parameter.bounds = None
         if self._best is not None:
             self.model.load_state_dict(self._best[1])
         elif isinstance(self.optimiser, LBFGS) and self.history:
@@ -387,9 +388,9 @@ class Fit:
 
         In float32 that may be well above what the data ask for: the fit then goes on in float64.
         """
-        noise = self.model._noise
-        for positive in self.coordinates.positive:
-            positive.project()
+        noise = positive(self.model, "noise")
+        for parameter in self.coordinates.positive:
+            parameter.project()
         if self._free_noise:
             least = self._least_noise()
             if float(noise.value.detach()) < least and self._promote():

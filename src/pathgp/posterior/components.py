@@ -20,6 +20,7 @@ from torch import Tensor
 from pathgp.compute.inputs import Array
 from pathgp.features.expansion import expand
 from pathgp.kernels import Kernel, Matern, Product, Scale, Sum
+from pathgp.kernels.parameters import positive
 from pathgp.pathwise import UpdatePaths
 from pathgp.posterior.table import Posterior, _in_parts
 
@@ -41,7 +42,7 @@ class Component:
     def mean(self, Xs: Array) -> Array:
         """Posterior mean (m,): k_c(Xs, X) v. Time O(m n d), memory one tile. Differentiable in Xs."""
         inputs, scaled = self._posterior._read(Xs)
-        return inputs.give(self._restored(self._update(self._posterior._weights[:, :1])(scaled)[0]))
+        return inputs.give(self._restored(self._update(self._posterior.weights[:, :1])(scaled)[0]))
 
     def paths(self, Xs: Array) -> Array:
         """This component of every path at Xs: (s, m). Differentiable in Xs.
@@ -50,7 +51,7 @@ class Component:
         """
         prior = self._posterior._require_paths()
         inputs, scaled = self._posterior._read(Xs)
-        weights = self._posterior._weights
+        weights = self._posterior.weights
         update = self._update(weights[:, :1] - weights[:, 1:])
 
         def values(rows: slice) -> Tensor:
@@ -66,16 +67,16 @@ class Component:
         """
         inputs, scaled = self._posterior._read(Xs)
         variance = self._posterior._variance(scaled, method, self.kernel, self._terms)
-        return inputs.give(self._posterior._scaling.restore_variance(variance))
+        return inputs.give(self._posterior.scaling.restore_variance(variance))
 
     def __repr__(self) -> str:
         return f"Component({self.name!r}, {self.kernel!r})"
 
     def _update(self, weights: Tensor) -> UpdatePaths:
-        return UpdatePaths(self.kernel, self._posterior._system.X, weights, self._posterior._settings.memory)
+        return UpdatePaths(self.kernel, self._posterior.system.X, weights, self._posterior.settings.memory)
 
     def _restored(self, values: Tensor) -> Tensor:
-        scaling = self._posterior._scaling
+        scaling = self._posterior.scaling
         # The shift of the targets belongs to no component.
         return scaling.restore(values, mean=-scaling.target_shift)
 
@@ -87,7 +88,7 @@ def components(posterior: Posterior) -> dict[str, Component]:
     start = 0
     for name, kernel in zip(_names(kernels), kernels, strict=True):
         terms = None
-        if posterior._prior is not None:
+        if posterior.prior is not None:
             terms = range(start, start + len(expand(kernel)))
             start = terms.stop
         found[name] = Component(name, kernel, posterior, terms)
@@ -111,7 +112,7 @@ def summands(kernel: Kernel) -> list[Kernel]:
 def _scaled(part: Kernel, scale: Scale) -> Scale:
     result = Scale(part, active_dims=scale.active_dims)
     # The parameter itself: its value, sent through the softplus once more, would differ in the last digit.
-    result._signal = scale._signal
+    result._signal = positive(scale, "signal")
     return result
 
 

@@ -42,12 +42,12 @@ class ExactCovariance:
         settings: Settings,
         operator: Callable[[], Operator] | None = None,
     ) -> None:
-        self._kernel, self._X, self._deviation, self._settings = kernel, X, deviation, settings
+        self._kernel, self._X, self._deviation, self.settings = kernel, X, deviation, settings
         self._make = operator or (lambda: settings.operator(kernel, X, deviation))
         self._budget = settings.budget(X.device)
         asked = len(X) <= _FACTOR_ROWS or isinstance(settings.solver, Cholesky)
         # 16 n^2 bytes while the factor is made.
-        self._factorises = asked and 16 * len(X) ** 2 <= self._budget
+        self.factorises = asked and 16 * len(X) ** 2 <= self._budget
 
     def variance(self, Xs: Tensor, part: Kernel | None = None) -> Tensor:
         """The diagonal: (m,), in the dtype of Xs; that of one summand of the kernel where ``part`` names it."""
@@ -68,8 +68,8 @@ class ExactCovariance:
         step = self._columns_at_once()
         if step >= len(Xs):
             return self._explained_at_once(Xs, self._kernel)
-        kernel, memory = self._kernel, self._settings.memory
-        X = self._X.to(torch.float64) if self._factorises else self._X
+        kernel, memory = self._kernel, self.settings.memory
+        X = self._X.to(torch.float64) if self.factorises else self._X
         points = Xs.to(X.dtype)
         parts = []
         for rows in spans(len(Xs), step):
@@ -83,7 +83,7 @@ class ExactCovariance:
 
     def _explained_at_once(self, Xs: Tensor, kernel: Kernel) -> Tensor:
         X = self._X
-        if self._factorises:
+        if self.factorises:
             cross = kernel(X.to(torch.float64), Xs.to(torch.float64))
             half = torch.linalg.solve_triangular(self._factor, cross, upper=False)
             return half.T @ half
@@ -95,10 +95,10 @@ class ExactCovariance:
 
     def _solve_for(self, cross: Tensor) -> Tensor:
         """H^-1 cross for columns cross (n, m) of K(X, Xs); no gradient."""
-        if self._factorises:
+        if self.factorises:
             return torch.cholesky_solve(cross, self._factor)
         # A generator of its own: the same question gets the same answer.
-        solution = self._settings.solver.solve(
+        solution = self.settings.solver.solve(
             self._operator, cross, tol=_SOLVE_TOL[cross.dtype], generator=torch.Generator().manual_seed(0)
         )
         if not solution.converged:

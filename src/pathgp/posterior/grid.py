@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,17 +23,15 @@ from pathgp.compute.inputs import Array, read_matrix, read_side, whole_number
 from pathgp.compute.memory import memory_budget, spans
 from pathgp.compute.random import as_generator, normal, offspring, repeating_seed
 from pathgp.data.grid import GridObservations, GridPrior, cells, extended_root, prior_variance
+from pathgp.data.standardise import Standardisation
 from pathgp.operators.kronecker import along_sides, scattered
 from pathgp.pathwise import PriorPaths, variance_from_moments
+from pathgp.posterior.base import BasePosterior, GridModel
 from pathgp.posterior.conditioning import Settings, Solve, System, solve_system, warn_unless_converged
 from pathgp.posterior.evidence import Evidence, log_density
 from pathgp.posterior.exact_covariance import ExactCovariance
 from pathgp.posterior.report import ConditionReport
 from pathgp.solvers.base import Callback
-
-if TYPE_CHECKING:
-    from pathgp.learning.report import FitReport
-    from pathgp.models.latent_kronecker import LatentKroneckerGP
 
 
 @dataclass(frozen=True)
@@ -45,18 +43,16 @@ class Predictions:
     samples: Array
 
 
-class GridPosterior:
+class GridPosterior(BasePosterior):
     """A Gaussian process given a grid of data with holes. Obtained from `LatentKroneckerGP.condition`.
 
     Inputs of a side are arrays (g_i, d_i) or (g_i,), None for those of the training grid; results have the shape of
     the grid they span.
     """
 
-    about: dict[str, Any] | None = None
-
     def __init__(
         self,
-        model: LatentKroneckerGP,
+        model: GridModel,
         data: GridObservations,
         system: System,
         prior: GridPrior | None,
@@ -64,20 +60,17 @@ class GridPosterior:
         settings: Settings,
         report: ConditionReport,
     ) -> None:
+        super().__init__(system, weights, settings, report)
         self.model = model
-        self.report = report
-        self._data = data
-        self._system = system
-        self._prior = prior
-        self._weights = weights
-        self._settings = settings
+        self.prior = prior
+        self.data = data
         # New blocks of the draws behind `variance`: the same question gets the same answer.
         self._seed = 0 if report.seed is None else report.seed % 2**62
 
     @classmethod
     def solved(
         cls,
-        model: LatentKroneckerGP,
+        model: GridModel,
         data: GridObservations,
         prior: GridPrior | None,
         draws: Tensor,
@@ -92,14 +85,14 @@ class GridPosterior:
         return cls(model, data, system, prior, weights, how.settings, report)
 
     @property
-    def num_samples(self) -> int:
-        """Number of samples that were solved for."""
-        return self._weights.shape[1] - 1
+    def scaling(self) -> Standardisation:
+        """Between the units of the caller and those of the model, for the values."""
+        return self.data.scaling
 
     def mean(self, *inputs: Array | None) -> Array:
         """Posterior mean (g_1, ..., g_k) at a grid of inputs."""
         sides, give = self._read(inputs)
-        return give(self._restored(self._explained(sides, self._weights[:, :1])[..., 0], sides))
+        return give(self._restored(self._explained(sides, self.weights[:, :1])[..., 0], sides))
 
     def variance(self, *inputs: Array | None, noise: bool = False) -> Array:
         """Posterior variance (g_1, ..., g_k) of f, or with ``noise=True`` of a new observation, from the samples.
@@ -108,13 +101,13 @@ class GridPosterior:
         """
         sides, give = self._read(inputs)
         source = torch.Generator().manual_seed(self._seed)
-        G = H = torch.zeros((), dtype=self._data.dtype, device=self._data.device)
+        G = H = torch.zeros((), dtype=self.data.dtype, device=self.data.device)
         for f, h in self._draws(sides, self.num_samples, source):
             G, H = G + (f - h).square().sum(-1) / self.num_samples, H + h.square().sum(-1) / self.num_samples
         variance = variance_from_moments(G, H, prior_variance(self.model.sides, self._used(sides)))
         if noise:
             variance = variance + self.model.noise.square().to(variance)
-        return give(self._data.scaling.restore_variance(variance))
+        return give(self.scaling.restore_variance(variance))
 
     def covariance(self, *inputs: Array | None) -> Array:
         """Exact posterior covariance (g, g) of f between all g = g_1 ... g_k cells of a grid of inputs, row by row.
@@ -124,7 +117,7 @@ class GridPosterior:
         """
         sides, give = self._read(inputs)
         found = self._exact.covariance(cells(self._used(sides)))
-        return give(self._data.scaling.restore_variance(found))
+        return give(self.scaling.restore_variance(found))
 
     def sample(self, *inputs: Array | None, num: int | None = None, generator: torch.Generator | None = None) -> Array:
         """Exact joint draws (num, g_1, ..., g_k) at a grid of inputs, at most as many as were solved for.
@@ -135,7 +128,7 @@ class GridPosterior:
         if num > self.num_samples:
             raise ValueError(f"{num} samples asked for, {self.num_samples} solved: use condition(samples={num})")
         sides, give = self._read(inputs)
-        centre = self._explained(sides, self._weights[:, :1])
+        centre = self._explained(sides, self.weights[:, :1])
         parts = [centre + f - h for f, h in self._draws(sides, num, as_generator(generator))]
         draws = torch.cat(parts, -1).movedim(-1, 0)
         return give(self._restored(draws, sides))
@@ -149,7 +142,7 @@ class GridPosterior:
         """
         sides, give = self._read(inputs)
         prior, weights = self._functions
-        centre = self._explained(sides, self._weights[:, :1] - weights)
+        centre = self._explained(sides, self.weights[:, :1] - weights)
         used = self._used(sides)
         f = prior(cells(used)).T.reshape(*(len(G) for G in used), self.num_samples)
         return give(self._restored((f + centre).movedim(-1, 0), sides))
@@ -159,33 +152,33 @@ class GridPosterior:
 
         Joint draws at these points. Time O(m p) for p cells, and O(m^3) for the roots.
         """
-        read = read_matrix(points, "points", columns=self._data.columns, like=self._data.originals[0])
-        given = list(read.X.split(self._data.widths, 1))
-        dtype = self._data.dtype
-        scaled = [scaling.inputs(G, dtype) for scaling, G in zip(self._data.scalings, given, strict=True)]
-        crosses = [k(G, F) for k, G, F in zip(self.model.sides, scaled, self._data.factors, strict=True)]
-        both = _row_by_row(crosses, self._scattered(self._weights))
-        roots = [extended_root(k, F, G) for k, F, G in zip(self.model.sides, self._data.factors, scaled, strict=True)]
-        f = _row_by_row([S.to(self._weights) for S, _ in roots], self._extended(roots, as_generator(generator)))
+        read = read_matrix(points, "points", columns=self.data.columns, like=self.data.originals[0])
+        given = list(read.X.split(self.data.widths, 1))
+        dtype = self.data.dtype
+        scaled = [scaling.inputs(G, dtype) for scaling, G in zip(self.data.scalings, given, strict=True)]
+        crosses = [k(G, F) for k, G, F in zip(self.model.sides, scaled, self.data.factors, strict=True)]
+        both = _row_by_row(crosses, self._scattered(self.weights))
+        roots = [extended_root(k, F, G) for k, F, G in zip(self.model.sides, self.data.factors, scaled, strict=True)]
+        f = _row_by_row([S.to(self.weights) for S, _ in roots], self._extended(roots, as_generator(generator)))
         variances = torch.stack([k.diag(G) for k, G in zip(self.model.sides, scaled, strict=True)]).prod(0)
         h = both[:, 1:]
         variance = variance_from_moments((f - h).square().mean(1), h.square().mean(1), variances)
         mean = self.model.mean_at(read.X.to(dtype), exact=True)
-        restore = self._data.scaling.restore
+        restore = self.scaling.restore
         return Predictions(
             read.give(restore(both[:, 0], mean)),
-            read.give(self._data.scaling.restore_variance(variance)),
+            read.give(self.scaling.restore_variance(variance)),
             read.give(restore((both[:, :1] + f - h).T, mean)),
         )
 
     def log_marginal_likelihood(self, probes: int = 32, generator: torch.Generator | None = None) -> Evidence:
         """log p(y) of the observed cells in the units of y, with an error bar, as for `Posterior`."""
-        system = self._system.needed("log_marginal_likelihood")
+        system = self.system.needed("log_marginal_likelihood")
         # In float64: rounding K to float32 can change its determinant by many nats.
-        data = replace(self._data, factors=[F.to(torch.float64) for F in self._data.factors])
-        H = self.model.operator(data, self._settings)
-        found = log_density(H, system.targets[:, 0], self._weights[:, 0], probes, generator)
-        units = len(self._data.y) * math.log(float(self._data.scaling.target_scale))
+        data = replace(self.data, factors=[F.to(torch.float64) for F in self.data.factors])
+        H = self.model.operator(data, self.settings)
+        found = log_density(H, system.targets[:, 0], self.weights[:, 0], probes, generator)
+        units = len(self.data.y) * math.log(float(self.scaling.target_scale))
         return replace(found, value=found.value - units)
 
     def update(
@@ -200,13 +193,13 @@ class GridPosterior:
         Cells observed before keep the draws of their noise; hyperparameters and settings stay. ``noise``: known
         standard deviations of all cells, as in `LatentKroneckerGP.condition`.
         """
-        if noise is None and self._data.known is not None:
+        if noise is None and self.data.known is not None:
             raise ValueError("the noise was known so far: give that of all cells to update(Y, noise=...)")
         began = time.perf_counter()
-        system = self._system.needed("update")
+        system = self.system.needed("update")
         generator = as_generator(generator)
         seed = repeating_seed(generator)
-        data, old = self.model.observe(self._data.originals, Y, noise), self._data
+        data, old = self.model.observe(self.data.originals, Y, noise), self.data
         if data.observed.shape != old.observed.shape:
             raise ValueError(f"Y has shape {tuple(data.observed.shape)}, the grid has {tuple(old.observed.shape)}")
         known = None if data.known is None else data.known * data.scaling.target_scale / old.scaling.target_scale
@@ -216,20 +209,9 @@ class GridPosterior:
         everywhere = self._scattered(system.noise_draws).reshape(-1, self.num_samples)
         kept = old.observed.flatten()[data.cells].unsqueeze(1)
         draws = torch.where(kept, everywhere[data.cells], draws)
-        x0 = self._scattered(self._weights).reshape(-1, self._weights.shape[1])[data.cells]
-        how = Solve(self._settings, generator, seed, x0=x0, callback=callback, began=began)
-        return GridPosterior.solved(self.model, data, self._prior, draws, how)
-
-    def save(self, path: str | os.PathLike[str], data: bool = True, about: dict[str, Any] | None = None) -> None:
-        """Write the posterior to one file, which `pathgp.load` reads; the model and the draws are in it.
-
-        ``data=False`` leaves out the observed values and the draws of their noise: ``update``, ``paths`` and
-        ``log_marginal_likelihood`` are lost. Inputs and the places of the holes stay. ``about``: plain values to go
-        with it, which the loaded posterior has as ``about``. See `pathgp.io.saving`.
-        """
-        from pathgp.io.saving import save
-
-        save(self, path, data, about)
+        x0 = self._scattered(self.weights).reshape(-1, self.weights.shape[1])[data.cells]
+        how = Solve(self.settings, generator, seed, x0=x0, callback=callback, began=began)
+        return GridPosterior.solved(self.model, data, self.prior, draws, how)
 
     def to_html(
         self,
@@ -238,7 +220,7 @@ class GridPosterior:
         y_test: Array | None = None,
         names: Sequence[str] | None = None,
         target: str | None = None,
-        fit: FitReport | None = None,
+        fit: Any = None,
         title: str | None = None,
     ) -> None:
         """Write what is to be known about this posterior as one HTML page that needs nothing else, as for `Posterior`.
@@ -259,96 +241,93 @@ class GridPosterior:
 
         write(self, path, X_test, y_test, names, target, fit, title)
 
-    def __repr__(self) -> str:
-        return f"GridPosterior\n{self.report!r}"
-
     def _read(self, inputs: Sequence[Array | None]) -> tuple[list[Tensor | None], Callable[[Tensor], Array]]:
         """Standardised inputs of every side, None for those of the training grid; and how to give results back."""
-        originals, is_numpy = self._data.originals, self._data.is_numpy
+        originals, is_numpy = self.data.originals, self.data.is_numpy
         if len(inputs) not in (0, len(originals)):
             raise ValueError(f"{len(inputs)} sets of inputs for a grid with {len(originals)} sides")
         sides: list[Tensor | None] = []
         given = inputs or [None] * len(originals)
-        for i, (G, F, scaling) in enumerate(zip(given, originals, self._data.scalings, strict=True)):
+        for i, (G, F, scaling) in enumerate(zip(given, originals, self.data.scalings, strict=True)):
             if G is None:
                 sides.append(None)
                 continue
             is_numpy = not isinstance(G, Tensor)
             read = read_side(G, f"inputs {i}", F, columns=F.shape[1])
-            sides.append(scaling.inputs(read.X, self._data.dtype))
+            sides.append(scaling.inputs(read.X, self.data.dtype))
         return sides, lambda result: result.detach().cpu().numpy() if is_numpy else result
 
     def _used(self, sides: Sequence[Tensor | None]) -> list[Tensor]:
-        return [F if G is None else G for G, F in zip(sides, self._data.factors, strict=True)]
+        return [F if G is None else G for G, F in zip(sides, self.data.factors, strict=True)]
 
     def _scattered(self, V: Tensor) -> Tensor:
-        return scattered(V, self._data.cells, self._data.observed.shape)
+        return scattered(V, self.data.cells, self.data.observed.shape)
 
     def _explained(self, sides: Sequence[Tensor | None], W: Tensor) -> Tensor:
         """(K(G_1, F_1) x ...) P^T W: (g_1, ..., g_k, columns)."""
-        pairs = zip(self.model.sides, self._used(sides), self._data.factors, strict=True)
+        pairs = zip(self.model.sides, self._used(sides), self.data.factors, strict=True)
         return along_sides([k(G, F) for k, G, F in pairs], self._scattered(W))
 
     def _draws(
         self, sides: Sequence[Tensor | None], num: int, generator: torch.Generator
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Prior parts f and explained parts h (g_1, ..., g_k, some samples), a few samples at a time."""
-        parts = zip(self.model.sides, self._data.factors, sides, strict=True)
+        parts = zip(self.model.sides, self.data.factors, sides, strict=True)
         roots = [extended_root(k, F, G) for k, F, G in parts]
         W = self._extended(roots, generator)
         S = [root.to(W) for root, _ in roots]
         size = max(W.shape[:-1].numel(), math.prod(len(root) for root in S))
-        step = max(1, memory_budget(self._settings.memory, W.device) // (8 * W.element_size() * size))
+        step = max(1, memory_budget(self.settings.memory, W.device) // (8 * W.element_size() * size))
         for part in spans(num, step):
-            yield along_sides(S, W[..., part]), self._explained(sides, self._weights[:, 1:][:, part])
+            yield along_sides(S, W[..., part]), self._explained(sides, self.weights[:, 1:][:, part])
 
     def _extended(self, roots: Sequence[tuple[Tensor, int]], generator: torch.Generator) -> Tensor:
-        if self._prior is None:
+        if self.prior is None:
             raise ValueError("this posterior has no samples: use condition(samples=64)")
-        shapes = [(len(F), new) for F, (_, new) in zip(self._data.factors, roots, strict=True)]
-        w, budget = self._prior.w, self._settings.budget(self._data.device)
+        shapes = [(len(F), new) for F, (_, new) in zip(self.data.factors, roots, strict=True)]
+        w, budget = self.prior.w, self.settings.budget(self.data.device)
         needed = w.element_size() * w.shape[-1] * math.prod(old + new for old, new in shapes)
         if needed > max(budget, 2 * w.nbytes):
             raise ValueError(
                 f"draws that continue the old ones to so many new inputs take {needed / 1e9:.2g} GB, and the memory "
                 f"budget is {budget / 1e9:.2g} GB: ask for fewer inputs at once, or use paths"
             )
-        return self._prior.extended(shapes, generator)
+        return self.prior.extended(shapes, generator)
 
     def _restored(self, values: Tensor, sides: Sequence[Tensor | None]) -> Tensor:
         """Function values in the units of y; the mean of a function is evaluated at every cell."""
-        restore = self._data.scaling.restore
+        restore = self.scaling.restore
         if not callable(self.model.mean):
             return restore(values, self.model.mean)
         given = [
-            F.to(self._data.dtype) if G is None else scaling.original_inputs(G)
-            for G, F, scaling in zip(sides, self._data.originals, self._data.scalings, strict=True)
+            F.to(self.data.dtype) if G is None else scaling.original_inputs(G)
+            for G, F, scaling in zip(sides, self.data.originals, self.data.scalings, strict=True)
         ]
         return restore(values, self.model.mean_at(cells(given), exact=True).view([len(G) for G in given]))
 
     @cached_property
     def _exact(self) -> ExactCovariance:
-        model, data, settings = self.model, self._data, self._settings
-        kernel, deviation = model.product(data.widths), self._system.deviation
+        model, data, settings = self.model, self.data, self.settings
+        kernel, deviation = model.product(data.widths), self.system.deviation
         return ExactCovariance(kernel, data.inputs, deviation, settings, lambda: model.operator(data, settings))
 
     @cached_property
     def _functions(self) -> tuple[PriorPaths, Tensor]:
         """Prior paths made of features, and their weights (n, s)."""
-        if self._prior is None:
+        if self.prior is None:
             raise ValueError("this posterior has no samples: use condition(samples=64)")
-        solved = self._system.needed("paths")
+        solved = self.system.needed("paths")
         # The noise of the paths may come from the same seed.
-        data, model, source = self._data, self.model, offspring(torch.Generator().manual_seed(self._seed))
-        kernel, features = model.product(data.widths), self._prior.features
+        data, model, source = self.data, self.model, offspring(torch.Generator().manual_seed(self._seed))
+        kernel, features = model.product(data.widths), self.prior.features
         drawn = PriorPaths.draw(kernel, self.num_samples, features, data.columns, source)
-        H = model.operator(data, self._settings)
+        H = model.operator(data, self.settings)
         with torch.no_grad():
             values = drawn(data.inputs).T
             # The mean has been solved for: a column of zeros takes its place.
             system = replace(solved, targets=torch.cat([torch.zeros_like(values[:, :1]), values], 1))
         largest = model.largest_variance(data)
-        weights, report = solve_system(H, largest, data.columns, system, Solve(self._settings, source))
+        weights, report = solve_system(H, largest, data.columns, system, Solve(self.settings, source))
         warn_unless_converged(report.in_units(float(data.scaling.target_scale)))
         return drawn, weights[:, 1:]
 

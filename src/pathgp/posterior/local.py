@@ -57,7 +57,7 @@ class LocalPreconditioner:
         # Half of the rank that a solve would take: the exact trace needs as many columns once more.
         rank = max(1, automatic_rank(H) // 2)
         variances = H.diagonal().to(torch.float64) - H.noise
-        F, _ = RandomlyPivotedCholesky(rank)._factorise(run, variances)
+        F, _ = RandomlyPivotedCholesky(rank).factorise(run, variances)
         self._H, self._blocks, self._factors = H, local_blocks(H, generator), []
         for rows in self._blocks:
             B = H.block(rows).to(torch.float64) - F[rows] @ F[rows].T

@@ -19,6 +19,7 @@ from pathgp.compute.random import normal, repeating_seed
 from pathgp.data.observations import Observations
 from pathgp.kernels import Kernel
 from pathgp.pathwise import PosteriorPaths, PriorPaths, UpdatePaths
+from pathgp.posterior.base import BasePosterior, TableModel
 from pathgp.posterior.conditioning import Settings, Solve, System, solve_system, warn_unless_converged
 from pathgp.posterior.evidence import Evidence, log_marginal_likelihood
 from pathgp.posterior.exact_covariance import ExactCovariance
@@ -29,28 +30,23 @@ from pathgp.solvers.base import Callback
 
 if TYPE_CHECKING:
     from pathgp.data.standardise import Standardisation
-    from pathgp.learning.report import FitReport
-    from pathgp.models.gp import GP
     from pathgp.posterior.components import Component
 
 # Test rows whose paths are worked on at once: their parts and temporaries stay small beside the result.
 _ROWS_AT_ONCE = 8192
 
 
-class Posterior:
+class Posterior(BasePosterior):
     """A Gaussian process given data.
 
     Obtained from `GP.condition`. ``mean``, ``variance``, ``covariance`` and ``sample`` describe the posterior at
     chosen inputs, ``paths`` are posterior draws that are functions, ``update`` adds observations, ``report`` says
-    how it all was obtained. Inputs are NumPy arrays or tensors (m, d), results come back in kind. ``about`` is what was
-    saved with it (see `save`), None otherwise.
+    how it all was obtained. Inputs are NumPy arrays or tensors (m, d), results come back in kind.
     """
-
-    about: dict[str, Any] | None = None
 
     def __init__(
         self,
-        model: GP,
+        model: TableModel,
         scaling: Standardisation,
         system: System,
         prior: PriorPaths | None,
@@ -58,18 +54,15 @@ class Posterior:
         settings: Settings,
         report: ConditionReport,
     ) -> None:
+        super().__init__(system, weights, settings, report)
         self.model = model
-        self.report = report
+        self.prior = prior
         self._scaling = scaling
-        self._system = system
-        self._prior = prior
-        self._weights = weights
-        self._settings = settings
 
     @classmethod
     def solved(
         cls,
-        model: GP,
+        model: TableModel,
         scaling: Standardisation,
         system: System,
         prior: PriorPaths | None,
@@ -84,14 +77,24 @@ class Posterior:
         return cls(model, scaling, system, prior, weights, how.settings, report)
 
     @property
-    def num_samples(self) -> int:
-        """Number of paths."""
-        return self._weights.shape[1] - 1
+    def scaling(self) -> Standardisation:
+        """Between the units of the caller and those of the model."""
+        return self._scaling
+
+    @property
+    def X(self) -> Tensor:
+        """The inputs of the data (n, d), in the units of the caller."""
+        return self.scaling.original_inputs(self.system.X)
+
+    @property
+    def has_factor(self) -> bool:
+        """Whether exact covariances come from one Cholesky factor, not from a solve per row."""
+        return self._exact.factorises
 
     def mean(self, Xs: Array) -> Array:
         """Posterior mean (m,): mu + K(Xs, X) v. Time O(m n d), memory one tile. Differentiable in Xs."""
         inputs, scaled = self._read(Xs)
-        update = self._settings.each_row(self._update(self._weights[:, :1]), scaled)
+        update = self.settings.each_row(self._update(self.weights[:, :1]), scaled)
         return inputs.give(self._mean_from(update[0], inputs.X))
 
     def paths(self, Xs: Array) -> Array:
@@ -101,10 +104,10 @@ class Posterior:
         """
         prior = self._require_paths()
         inputs, scaled = self._read(Xs)
-        paths = PosteriorPaths(prior, self._update(self._weights[:, :1] - self._weights[:, 1:]))
+        paths = PosteriorPaths(prior, self._update(self.weights[:, :1] - self.weights[:, 1:]))
 
         def values(rows: slice) -> Tensor:
-            return self._mean_from(self._settings.each_row(paths, scaled[rows]), inputs.X[rows])
+            return self._mean_from(self.settings.each_row(paths, scaled[rows]), inputs.X[rows])
 
         return inputs.give(_in_parts(values, scaled, self.num_samples))
 
@@ -121,12 +124,12 @@ class Posterior:
         variance = self._variance(scaled, method)
         if noise:
             variance = variance + self.model.noise.square().to(variance)
-        return inputs.give(self._scaling.restore_variance(variance))
+        return inputs.give(self.scaling.restore_variance(variance))
 
     def covariance(self, Xs: Array) -> Array:
         """Exact posterior covariance (m, m) of f: K(Xs, Xs) - K(Xs, X) H^-1 K(X, Xs). Memory O(m^2)."""
         inputs, scaled = self._read(Xs)
-        return inputs.give(self._scaling.restore_variance(self._exact.covariance(scaled)))
+        return inputs.give(self.scaling.restore_variance(self._exact.covariance(scaled)))
 
     def sample(self, Xs: Array, num: int = 64, generator: torch.Generator | None = None) -> Array:
         """``num`` exact joint draws (num, m) at one set of inputs, for any kernel. Time O(m^3) and m solves.
@@ -139,8 +142,8 @@ class Posterior:
         # An eigendecomposition: the covariance of smooth kernels is singular up to rounding, Cholesky would fail.
         values, vectors = torch.linalg.eigh(covariance)
         root = vectors * values.clamp_min(0.0).sqrt()
-        draws = normal((num, len(values)), self._settings.generator(generator), torch.float64, scaled.device) @ root.T
-        centre = self._settings.each_row(self._update(self._weights[:, :1]), scaled)
+        draws = normal((num, len(values)), self.settings.generator(generator), torch.float64, scaled.device) @ root.T
+        centre = self.settings.each_row(self._update(self.weights[:, :1]), scaled)
         return inputs.give(self._mean_from(centre + draws.to(scaled.dtype), inputs.X))
 
     def log_marginal_likelihood(self, probes: int = 32, generator: torch.Generator | None = None) -> Evidence:
@@ -148,20 +151,20 @@ class Posterior:
 
         ``probes`` random vectors, whose error falls with their square root; see `pathgp.posterior.evidence`.
         """
-        system = self._system.needed("log_marginal_likelihood")
-        factor = self._exact._factor if self._exact._factorises else None
-        v, settings = self._weights[:, 0], self._settings
+        system = self.system.needed("log_marginal_likelihood")
+        factor = self._exact._factor if self._exact.factorises else None
+        v, settings = self.weights[:, 0], self.settings
         found = log_marginal_likelihood(self.model.kernel, system, v, settings, factor, probes, generator)
-        return replace(found, value=found.value - len(v) * math.log(float(self._scaling.target_scale)))
+        return replace(found, value=found.value - len(v) * math.log(float(self.scaling.target_scale)))
 
     def leave_one_out(self) -> LeaveOneOut:
         """Mean, variance and log density of every y_i given all other rows, in the units of y, as tensors.
 
         Exact up to 10,000 rows, above from the weights of the paths; see `pathgp.posterior.leave_one_out`.
         """
-        system, scaling = self._system.needed("leave_one_out"), self._scaling
-        exact = self._exact._factor if self._exact._factorises else None
-        found = leave_one_out(self.model.kernel, system, self._weights, self._settings, exact)
+        system, scaling = self.system.needed("leave_one_out"), self.scaling
+        exact = self._exact._factor if self._exact.factorises else None
+        found = leave_one_out(self.model.kernel, system, self.weights, self.settings, exact)
         mean = self.model.mean_at(scaling.original_inputs(system.X), exact=True)
         return found.in_units(scaling.target_shift + mean, scaling.target_scale)
 
@@ -178,31 +181,19 @@ class Posterior:
         ``noise``: known standard deviations of the new rows, as in `GP.condition`.
         """
         began = time.perf_counter()
-        system, X = self._system.needed("update"), self._system.X
+        system, X = self.system.needed("update"), self.system.X
         new = read_matrix(X_new, "X_new", columns=X.shape[1], like=X)
         y = read_vector(y_new, new.X.shape[0], "y_new", like=X)
-        generator = self._settings.generator(generator)
+        generator = self.settings.generator(generator)
         seed = repeating_seed(generator)
-        data = Observations.of(new.X, y, noise, self._scaling, X.dtype)
+        data = Observations.of(new.X, y, noise, self.scaling, X.dtype)
         draws = normal((len(y), self.num_samples), generator, torch.float64, X.device).to(X.dtype)
-        grown = system.extended(self.model.system(data, self._prior, draws))
-        x0 = torch.cat([self._weights, self._weights.new_zeros(len(y), self._weights.shape[1])])
-        how = Solve(self._settings, generator, seed, self.report.no_paths, x0, callback, began)
-        posterior = Posterior.solved(self.model, self._scaling, grown, self._prior, how)
+        grown = system.extended(self.model.system(data, self.prior, draws))
+        x0 = torch.cat([self.weights, self.weights.new_zeros(len(y), self.weights.shape[1])])
+        how = Solve(self.settings, generator, seed, self.report.no_paths, x0, callback, began)
+        posterior = Posterior.solved(self.model, self.scaling, grown, self.prior, how)
         warn_unless_converged(posterior.report)
         return posterior
-
-    def save(self, path: str | os.PathLike[str], data: bool = True, about: dict[str, Any] | None = None) -> None:
-        """Write the posterior to one file, which `pathgp.load` reads; the model and the features are in it.
-
-        ``data=False`` leaves out y and the draws that go with it: of many rows the file takes a third of the space, and
-        ``update``, ``leave_one_out``, ``log_marginal_likelihood`` and variances by neighbours are lost. X stays, for
-        predictions are sums over it. ``about``: plain values to go with it, such as the names of the columns, which the
-        loaded posterior has as ``about``. Of several ranks the first one writes. See `pathgp.io.saving`.
-        """
-        from pathgp.io.saving import save
-
-        save(self, path, data, about)
 
     def to_html(
         self,
@@ -211,7 +202,7 @@ class Posterior:
         y_test: Array | None = None,
         names: Sequence[str] | None = None,
         target: str | None = None,
-        fit: FitReport | None = None,
+        fit: Any = None,
         title: str | None = None,
     ) -> None:
         """Write what is to be known about this posterior as one HTML page that needs nothing else.
@@ -244,59 +235,56 @@ class Posterior:
 
         return components(self)
 
-    def __repr__(self) -> str:
-        return f"Posterior\n{self.report!r}"
-
     def __getstate__(self) -> dict[str, Any]:
         """What cannot be had again from the rest: factor and operator are rebuilt where they are needed."""
         return {name: value for name, value in vars(self).items() if name != "_exact"}
 
     def _read(self, Xs: Array) -> tuple[Matrix, Tensor]:
-        X = self._system.X
+        X = self.system.X
         inputs = read_matrix(Xs, "Xs", columns=X.shape[1], like=X)
-        return inputs, self._scaling.inputs(inputs.X, X.dtype)
+        return inputs, self.scaling.inputs(inputs.X, X.dtype)
 
     def _update(self, weights: Tensor) -> UpdatePaths:
-        return UpdatePaths(self.model.kernel, self._system.X, weights, self._settings.memory)
+        return UpdatePaths(self.model.kernel, self.system.X, weights, self.settings.memory)
 
     def _mean_from(self, values: Tensor, Xs: Tensor) -> Tensor:
-        return self._scaling.restore(values, self.model.mean_at(Xs.to(self._system.X.dtype), exact=True))
+        return self.scaling.restore(values, self.model.mean_at(Xs.to(self.system.X.dtype), exact=True))
 
     def _require_paths(self) -> PriorPaths:
-        if self._prior is None and self.report.no_paths:
+        if self.prior is None and self.report.no_paths:
             raise NotImplementedError(self.report.no_paths)
-        if self._prior is None:
+        if self.prior is None:
             raise ValueError(
                 "this posterior has no paths: it was conditioned with samples=0. "
                 "Use condition(samples=64), or sample(Xs) for joint draws at fixed inputs"
             )
-        return self._prior
+        return self.prior
 
     def _variance(
         self, Xs: Tensor, method: str | None, part: Kernel | None = None, terms: Collection[int] | None = None
     ) -> Tensor:
         """In the model's units, of f or of the summand ``part`` of the kernel with the features ``terms``."""
-        if method is None and self._prior is None:
+        if method is None and self.prior is None:
             method = "solve"
         elif method is None:
-            method = "neighbours" if self._system.is_complete else "samples"
+            method = "neighbours" if self.system.is_complete else "samples"
         if method == "solve":
             return self._exact.variance(Xs, part)
         if method not in ("neighbours", "samples"):
             raise ValueError(f"method must be 'neighbours', 'samples' or 'solve', got {method!r}")
-        kernel, alpha, memory = self.model.kernel, self._weights[:, 1:], self._settings.memory
+        kernel, alpha, memory = self.model.kernel, self.weights[:, 1:], self.settings.memory
         count = NEIGHBOURS if method == "neighbours" else 0
-        system = self._system.needed("method='neighbours'") if count else self._system
+        system = self.system.needed("method='neighbours'") if count else self.system
         estimate = SampledVariance(kernel, system, self._require_paths(), alpha, memory, count, part, terms)
 
         def values(rows: slice) -> Tensor:
-            return self._settings.each_row(lambda X: estimate(X).unsqueeze(0), Xs[rows])
+            return self.settings.each_row(lambda X: estimate(X).unsqueeze(0), Xs[rows])
 
         return _in_parts(values, Xs, 1)[0]
 
     @cached_property
     def _exact(self) -> ExactCovariance:
-        return ExactCovariance(self.model.kernel, self._system.X, self._system.deviation, self._settings)
+        return ExactCovariance(self.model.kernel, self.system.X, self.system.deviation, self.settings)
 
 
 def _in_parts(values: Callable[[slice], Tensor], Xs: Tensor, count: int) -> Tensor:

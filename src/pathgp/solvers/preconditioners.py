@@ -69,7 +69,7 @@ class Preconditioner(ABC):
         """The preconditioner of ``run.H`` and a note on it; columns of K are counted as epochs."""
         noise = run.H.noise
         variances = run.H.diagonal().to(torch.float64) - noise
-        factor, left = self._factorise(run, variances)
+        factor, left = self.factorise(run, variances)
         # Without noise there is nothing to stand on: take what the factor leaves of K instead.
         floor = torch.clamp(left.mean(), min=1e-12 * float(variances.max()))
         inverse = LowRankInverse(factor, torch.where(noise > 0, noise, floor))
@@ -77,7 +77,8 @@ class Preconditioner(ABC):
         share = float(left.sum() / variances.sum())
         return inverse, f"{name} of rank {factor.shape[1]}, {share:.1e} of the trace left"
 
-    def _factorise(self, run: Run, variances: Tensor) -> tuple[Tensor, Tensor]:
+    def factorise(self, run: Run, variances: Tensor) -> tuple[Tensor, Tensor]:
+        """F (n, k) with F F^T ~ K, and what is left of the variances (n,)."""
         enough = 0.0 if self.rank is not None else float(run.H.noise.mean())
         return partial_cholesky(
             lambda pivots: _kernel_columns(run, pivots),

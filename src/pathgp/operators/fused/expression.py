@@ -27,6 +27,7 @@ from pathgp.kernels import (
     Sum,
     Tanimoto,
 )
+from pathgp.kernels.parameters import positive
 
 # What is folded into the prepared points, so that a profile is a function of 2^-sq or of 2^-sqrt(sq) with no
 # multiplication left to do.
@@ -190,7 +191,7 @@ def _prepared(kernel: Kernel, X: Tensor) -> Tensor:
     if isinstance(kernel, Tanimoto):
         return X.detach()
     if isinstance(kernel, Linear):
-        scaled = X * kernel._scale.matching(X.shape[1], X.device)
+        scaled = X * positive(kernel, "scale").matching(X.shape[1], X.device)
         bias = [] if kernel.bias is None else [kernel.bias.to(X).expand(X.shape[0], 1)]
         return torch.cat([*bias, scaled], 1)
     unit = _UNITS[leaf_kind(kernel)]

@@ -1,0 +1,109 @@
+"""What the posteriors of tables and of grids have in common."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from pathgp.data.grid import GridObservations
+from pathgp.data.standardise import Standardisation
+from pathgp.kernels import Kernel
+from pathgp.operators import Operator
+from pathgp.posterior.conditioning import Settings, System
+from pathgp.posterior.report import ConditionReport
+
+
+class Model(Protocol):
+    """What a posterior asks of its model."""
+
+    mean: Any
+
+    @property
+    def noise(self) -> Tensor:
+        """Standard deviation of the noise, in the model's units."""
+
+    def mean_at(self, X: Tensor, exact: bool = False) -> Tensor:
+        """The prior mean at X (m, d): (m,), or a scalar when it is constant; ``exact``: float64 whatever X is."""
+
+    def system(self, data: Any, prior: Any, draws: Tensor) -> System:
+        """The systems of the posterior mean and samples; ``draws``: (n, s) standard normal, for the noise."""
+
+
+class TableModel(Model, Protocol):
+    kernel: Kernel
+
+
+class GridModel(Model, Protocol):
+    @property
+    def sides(self) -> list[Kernel]:
+        """The kernel of every side of the grid."""
+
+    def product(self, widths: Sequence[int]) -> Kernel:
+        """All of them as one kernel, on the columns of all sides, so many each."""
+
+    def operator(self, data: Any, settings: Settings, instead: Operator | None = None) -> Operator:
+        """H of the observed cells."""
+
+    def observe(self, factors: Any, Y: Any, noise: Any = None) -> GridObservations:
+        """A grid of data in the model's units."""
+
+    def largest_variance(self, data: Any) -> float:
+        """max k(x, x) at the data."""
+
+
+class BasePosterior:
+    """A model given data: the weights that it rests on, and how they were found.
+
+    model: with the hyperparameters that the posterior has.  report: how it was obtained.  system: the linear systems,
+    in the model's units.  weights: their solutions (n, 1 + s), of the mean and of s paths.  prior: the draws behind the
+    paths, None where there are none.  settings: of products and solves.  about: what was saved with it (see `save`).
+    """
+
+    about: dict[str, Any] | None = None
+    model: Any
+    prior: Any
+
+    def __init__(self, system: System, weights: Tensor, settings: Settings, report: ConditionReport) -> None:
+        self.system = system
+        self.weights = weights
+        self.settings = settings
+        self.report = report
+
+    @property
+    def scaling(self) -> Standardisation:
+        """Between the units of the caller and those of the model."""
+        raise NotImplementedError
+
+    @property
+    def num_samples(self) -> int:
+        """The number of paths s."""
+        return self.weights.shape[1] - 1
+
+    @property
+    def has_paths(self) -> bool:
+        """Whether there are draws from the prior, and so paths."""
+        return self.prior is not None
+
+    @property
+    def noise_std(self) -> float:
+        """The standard deviation of the noise in the units of y; known noise of single rows comes on top of it."""
+        return float(self.model.noise) * float(self.scaling.target_scale)
+
+    def save(self, path: str | os.PathLike[str], data: bool = True, about: dict[str, Any] | None = None) -> None:
+        """Write the posterior to one file, which `pathgp.load` reads; the model and the draws are in it.
+
+        ``data=False`` leaves out the observed values and the draws of their noise: of many rows the file takes a third
+        of the space, and ``update``, ``leave_one_out``, ``log_marginal_likelihood``, variances by neighbours and the
+        paths of a grid are lost. Inputs stay, for predictions are sums over them. ``about``: plain values to go with
+        it, such as the names of the columns, which the loaded posterior has as ``about``. Of several ranks the first
+        one writes. See `pathgp.io.saving`.
+        """
+        from pathgp.io.saving import save
+
+        save(self, path, data, about)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}\n{self.report!r}"
