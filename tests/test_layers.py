@@ -1,7 +1,7 @@
 """The layers of the package: a module imports from its own layer and from those below, never from above.
 
-An import inside a function counts, and so does one for type checkers alone. No room uses a private name that only others
-define. `DEBTS` lists what is still to be mended: it may only become shorter.
+An import inside a function counts, and so does one for type checkers alone. No room uses a private name that only
+others define. `DEBTS` lists what is still to be mended: it may only become shorter.
 """
 
 from __future__ import annotations
