@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,25 +119,23 @@ def fit(options: argparse.Namespace) -> int:
     if not (options.json or options.quiet):
         print(printed(result))
     if options.predict is not None:
-        result["predicted"] = _predict(posterior, finite(about), options)
+        from pathgp.cli.predicting import Request, predicted
+
+        request = Request(
+            posterior,
+            finite(about),
+            options.predict,
+            options.predictions,
+            options.out,
+            has_header=not options.no_header,
+            skip_missing=options.skip_missing,
+            quiet=options.quiet or options.json,
+            tells=not (options.quiet or options.json),
+        )
+        result["predicted"] = predicted(request)
     if options.json:
         print_json(result)
     return 0
-
-
-def _predict(posterior: Posterior, about: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """As ``pathgp predict`` would, with the model that was just learned; what ``pathgp predict --json`` prints."""
-    from pathgp.cli.predicting import predicted
-
-    with tempfile.TemporaryDirectory() as folder:
-        model = options.out
-        if model is None:
-            model = Path(folder) / "model.pgp"
-            posterior.save(model, about=about)
-        asked = {"model": model, "file": options.predict, "out": options.predictions, "command": "predict"}
-        asked |= {"inputs": None, "device": None, "variance": "default", "interval": None, "noise": False}
-        asked |= {"json": False, "quiet": options.quiet or options.json}
-        return predicted(argparse.Namespace(**vars(options) | asked))
 
 
 def available(name: str | None) -> torch.device | None:

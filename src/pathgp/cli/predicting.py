@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
@@ -25,56 +26,103 @@ from pathgp.posterior.table import Posterior
 _LEVEL = 0.95
 
 
+@dataclass(frozen=True)
+class Request:
+    """A posterior, the file whose rows it is asked about, and where the answers go; None for standard output.
+
+    about: what `pathgp fit` remembers of the columns.  model: the file of the posterior, if there is one.  quiet: no
+    progress.  tells: whether to say at the end what was done.
+    """
+
+    posterior: Posterior
+    about: dict[str, Any]
+    file: Path
+    out: Path | None
+    model: Path | None = None
+    has_header: bool = True
+    inputs: list[str] | None = None
+    skip_missing: bool = False
+    quiet: bool = False
+    tells: bool = True
+    command: str = "predict"
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Request:
+        """What was asked for on the command line."""
+        if options.json and options.out is None:
+            raise Refused("--json needs --out, for the predictions are no part of the JSON object")
+        posterior = pathgp.load(options.model, device=available(options.device))
+        if not isinstance(posterior, Posterior):
+            raise ValueError(f"{options.model} is the model of a grid: use pathgp.load and its mean in Python")
+        return cls(
+            posterior,
+            posterior.about or {},
+            options.file,
+            options.out,
+            options.model,
+            not options.no_header,
+            options.inputs,
+            options.skip_missing,
+            options.quiet,
+            not (options.quiet or options.json),
+            options.command,
+        )
+
+
 def predict(options: argparse.Namespace) -> int:
     """Columns mean and std, with an interval also lower and upper."""
-    result = predicted(options)
+    result = predicted(Request.of(options), options.variance, options.interval, options.noise)
     if options.json:
         print_json(result)
     return 0
 
 
-def predicted(options: argparse.Namespace) -> dict[str, Any]:
+def predicted(
+    request: Request, variance: str = "default", interval: float | None = None, noise: bool = False
+) -> dict[str, Any]:
     """Write them, and say what was done."""
-    work = _Work(options)
-    method = None if options.variance == "default" else options.variance
-    if options.interval is not None and method == "none":
+    work = _Work(request)
+    posterior = request.posterior
+    method = None if variance == "default" else variance
+    if interval is not None and method == "none":
         raise Refused("--interval needs a variance: leave out --variance none")
     titles = ["mean"] if method == "none" else ["mean", "std"]
-    titles += ["lower", "upper"] if options.interval is not None else []
-    factor = 0.0 if options.interval is None else NormalDist().inv_cdf(0.5 + 0.5 * options.interval)
-    noise = work.posterior.noise_std
+    titles += ["lower", "upper"] if interval is not None else []
+    factor = 0.0 if interval is None else NormalDist().inv_cdf(0.5 + 0.5 * interval)
+    noise_std = posterior.noise_std
     errors = _Errors()
 
     def columns(X: torch.Tensor, y: NDArray[np.float64] | None) -> list[NDArray[Any]]:
-        mean = work.posterior.mean(X).cpu().numpy()
+        mean = posterior.mean(X).cpu().numpy()
         if method == "none":
             errors.add(y, mean, None)
             return [mean]
-        variance = work.posterior.variance(X, method=method).cpu().numpy()
-        with_noise = variance + noise**2
+        of_function = posterior.variance(X, method=method).cpu().numpy()
+        with_noise = of_function + noise_std**2
         errors.add(y, mean, with_noise)
-        std = np.sqrt(with_noise if options.noise else variance)
-        ends = [mean - factor * std, mean + factor * std] if options.interval is not None else []
+        std = np.sqrt(with_noise if noise else of_function)
+        ends = [mean - factor * std, mean + factor * std] if interval is not None else []
         return [mean, std, *ends]
 
     note = (
         ""
-        if method == "none" or options.noise
-        else f"std is that of the function; a measurement adds {noise:.3g}: pathgp predict --noise"
+        if method == "none" or noise
+        else f"std is that of the function; a measurement adds {noise_std:.3g}: pathgp predict --noise"
     )
     return work.run(titles, columns, errors, note)
 
 
 def sample(options: argparse.Namespace) -> int:
     """Columns sample_1, sample_2, ..."""
-    work = _Work(options)
-    found = work.posterior.num_samples
+    request = Request.of(options)
+    work = _Work(request)
+    found = request.posterior.num_samples
     if options.num > found:
         advice = f"fit it with --samples {options.num}" if found else "it was made without samples"
         raise ValueError(f"{options.model} holds {found} samples, --num {options.num} asks for more: {advice}")
 
     def columns(X: torch.Tensor, y: NDArray[np.float64] | None) -> list[NDArray[Any]]:
-        return list(work.posterior.paths(X)[: options.num].cpu().numpy())
+        return list(request.posterior.paths(X)[: options.num].cpu().numpy())
 
     result = work.run([f"sample_{i + 1}" for i in range(options.num)], columns, _Errors())
     if options.json:
@@ -117,21 +165,14 @@ class _Errors:
 class _Work:
     """A model and a file that fit together, and the loop over the blocks of the file."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, request: Request) -> None:
         self.began = time.perf_counter()
-        self.options = options
-        if options.json and options.out is None:
-            raise Refused("--json needs --out, for the predictions are no part of the JSON object")
-        if options.out is not None and options.out.suffix == ".parquet":
+        self.request = request
+        if request.out is not None and request.out.suffix == ".parquet":
             raise Refused("results are written as CSV: give --out a name that ends in .csv")
-        posterior = pathgp.load(options.model, device=available(options.device))
-        if not isinstance(posterior, Posterior):
-            raise ValueError(f"{options.model} is the model of a grid: use pathgp.load and its mean in Python")
-        self.posterior = posterior
-        self.table = open_table(options.file, not options.no_header)
-        about = posterior.about or {}
-        self.columns = _columns(posterior, about, self.table, options)
-        target = about.get("target")
+        self.table = open_table(request.file, request.has_header)
+        self.columns = _columns(request, self.table)
+        target = request.about.get("target")
         self.target = target if target in self.table.names and target not in self.columns.names else None
 
     def run(
@@ -142,11 +183,11 @@ class _Work:
         note: str = "",
     ) -> dict[str, Any]:
         """Write a line of ``columns`` for every row of the file, under these titles; then say what was done."""
-        options, rows, skipped = self.options, 0, 0
-        digits = _digits(self.posterior)
+        request, rows, skipped = self.request, 0, 0
+        digits = _digits(request.posterior)
         form = ",".join([f"%.{digits}g"] * len(titles)) + "\n"
         empty = "," * (len(titles) - 1) + "\n"
-        with writing(options.out, options.file, options.model) as file:
+        with writing(request.out, request.file, request.model) as file:
             file.write((",".join(titles) + "\n").encode())
             for X, y, missing in self._blocks():
                 results = columns(X, None if y is None else y[~missing]) if len(X) else [np.empty(0)] * len(titles)
@@ -154,29 +195,29 @@ class _Work:
                 file.write("".join(empty if absent else next(lines) for absent in missing).encode())
                 rows, skipped = rows + len(missing), skipped + int(missing.sum())
         if not rows:
-            say(f"warning: {options.file} has no rows")
+            say(f"warning: {request.file} has no rows")
         result = {
             "rows": rows,
             "skipped_rows": skipped,
             "errors": errors.result(),
             "seconds": time.perf_counter() - self.began,
-            "out": None if options.out is None else str(options.out),
+            "out": None if request.out is None else str(request.out),
         }
-        if not (options.json or options.quiet):
+        if request.tells:
             for line in [*_told(result, self.target), *filter(None, [note])]:
                 say(line)
         return result
 
     def _blocks(self) -> Iterator[tuple[torch.Tensor, NDArray[np.float64] | None, NDArray[np.bool_]]]:
         """Inputs of the rows that are complete, targets where there are any, and which rows are not."""
-        known = self.posterior.system.X
+        known = self.request.posterior.system.X
         names = [*self.columns.names, *([] if self.target is None else [self.target])]
-        for block in reading(self.table, names, self.options.quiet, self.options.command):
+        for block in reading(self.table, names, self.request.quiet, self.request.command):
             values = {name: self._read(block, name) for name in self.columns.names}
             missing = np.zeros(len(block), dtype=bool)
             for name, column in values.items():
                 absent = is_missing(column)
-                if absent.any() and not self.options.skip_missing:
+                if absent.any() and not self.request.skip_missing:
                     raise ValueError(
                         f"column {name!r} has no value in {block.place(int(np.argmax(absent)))}: fill it in, or leave "
                         "the predictions of such rows empty with --skip-missing"
@@ -203,21 +244,20 @@ def _digits(posterior: Posterior) -> int:
     return min(17, digits + max(0, math.ceil(math.log10(level / unit)) if level else 0))
 
 
-def _columns(posterior: Posterior, about: dict[str, Any], table: Table, options: argparse.Namespace) -> Columns:
+def _columns(request: Request, table: Table) -> Columns:
     """The model's columns in a table: by name where `pathgp fit` remembers them, by their order otherwise."""
+    about, inputs = request.about, request.inputs
     if "columns" in about:
-        if options.inputs is not None:
+        if inputs is not None:
             raise Refused("the model knows its columns by name: leave out --inputs")
         require_columns(about["columns"], table)
         return Columns(about["columns"], about.get("categories", {}), about.get("dates", []))
-    count = posterior.report.columns
-    names = table.names if options.inputs is None else [table.require(name, "--inputs") for name in options.inputs]
+    count = request.posterior.report.columns
+    names = table.names if inputs is None else [table.require(name, "--inputs") for name in inputs]
     if len(names) != count:
-        given = (
-            f"{table.path.name} has {len(names)} columns" if options.inputs is None else f"--inputs has {len(names)}"
-        )
+        given = f"{table.path.name} has {len(names)} columns" if inputs is None else f"--inputs has {len(names)}"
         raise ValueError(
-            f"{options.model} was saved from Python without the names of its {count} columns, and {given}: "
+            f"{request.model} was saved from Python without the names of its {count} columns, and {given}: "
             f"choose {count} of them, in the order of the fit, with --inputs"
         )
     return Columns(names)
