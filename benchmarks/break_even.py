@@ -163,7 +163,7 @@ def both(models: dict[str, pathgp.LatentKroneckerGP], factors: list[Any], Y: Ten
     """One row per way."""
     operators, rows = {}, {}
     for way, model in models.items():
-        data = model.requires_grad_(False).to(Y.device).observe(factors, Y)
+        data = model.requires_grad_(False).to(Y.device).prepare_data(factors, Y)
         V = torch.randn(len(data.y), columns, generator=torch.Generator().manual_seed(0)).to(Y.device)
         operators[way], rows[way] = built(model, data, V)
     for way, times in timed(operators, V, runs).items():

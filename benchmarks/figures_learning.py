@@ -199,7 +199,7 @@ class Trace:
 def _along(data: Regression, report: FitReport) -> tuple[dict[str, Trace], NDArray[np.float64]]:
     """Both estimators along a fit; and tr H^-1 and the largest eigenvalue of H^-1 (steps, 2)."""
     model = initial(data).working_copy(data.X.device)
-    observed = model.observe(data.X.to(torch.float64), data.y.to(torch.float64))
+    observed = model.prepare_data(data.X.to(torch.float64), data.y.to(torch.float64))
     traces = {kind: Trace(Iterative(kind == "pathwise", SAMPLES, FEATURES, True)) for kind in ("standard", "pathwise")}
     spectrum = []
     for step in report.history:

@@ -52,7 +52,7 @@ import pathgp
 import pathgp.cli
 import pathgp.sklearn
 import pathgp.xarray
-from pathgp.data.columns import kernel_of_columns
+from pathgp.data.tabular import kernel_of_columns
 from pathgp.metrics import coverage, nll, rmse
 
 DOORS = ("GP", "GPRegressor", "cli", "fill")

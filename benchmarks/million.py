@@ -147,7 +147,7 @@ def climb(problem: Problem, name: str, limit: float, backend: str, precision: st
     device = problem.X.device
     settings = Settings.read(SOLVERS[name], LADDER[0], None, backend, None, precision=precision)
     generator = torch.Generator().manual_seed(1)
-    data = problem.gp.observe(problem.X, problem.y)
+    data = problem.gp.prepare_data(problem.X, problem.y)
     model = problem.gp.frozen(device)
     began = time.perf_counter()
     prior = model.draw_prior(data, SAMPLES, FEATURES, generator)

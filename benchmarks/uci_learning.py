@@ -138,7 +138,7 @@ def sampled(data: Regression, row: str, plan: Plan, seed: int, trajectory: Traje
     """Some steps along a trajectory, for all of them."""
     solver, pathwise, warm = parts(row)
     model = initial(data).working_copy(data.X.device)
-    observed, state, generator = model.observe(data.X, data.y), State(), torch.Generator().manual_seed(seed)
+    observed, state, generator = model.prepare_data(data.X, data.y), State(), torch.Generator().manual_seed(seed)
     estimator = Iterative(pathwise, SAMPLES, FEATURES, warm)
     settings = Settings.read(solver, TOL, plan.max_epochs, "auto", None)
     exact = replace(settings, solver=solvers.Cholesky(), tol=0.0, max_epochs=None)

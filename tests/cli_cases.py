@@ -12,7 +12,7 @@ import pytest
 
 from pathgp import datasets
 from pathgp.cli import main
-from pathgp.data.columns import Columns
+from pathgp.data.tabular import Columns
 
 Capture = pytest.CaptureFixture[str]
 ROWS = 150

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pathgp.data.columns import Columns, distinct
+from pathgp.data.tabular import Columns, distinct
 
 _UCI = "https://github.com/treforevans/uci_datasets (commit f0737523)"
 _CC_BY = "CC BY 4.0"

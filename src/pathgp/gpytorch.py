@@ -267,7 +267,7 @@ class _ExactModel(gpytorch.models.ExactGP):
 
 
 def _exported_model(posterior: Posterior) -> tuple[Any, Any]:
-    gp, system = posterior.model, posterior.system.needed("to_gpytorch")
+    gp, system = posterior.model, posterior.system.require_targets("to_gpytorch")
     if gp.standardise:
         raise ValueError("standardise=True has no counterpart in GPyTorch: standardise the data yourself")
     mean = gpytorch.means.ConstantMean()

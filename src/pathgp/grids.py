@@ -74,7 +74,7 @@ class Snapped:
                 own, other = own * kernel.diag(x), other * kernel.diag(z)
                 # Only the diagonal is wanted: small blocks waste little.
                 both = both * torch.cat([kernel(x[part], z[part]).diagonal() for part in spans(len(X), 64)])
-        return read.give((own + other - 2.0 * both).clamp_min(0.0).sqrt())
+        return read.to_caller((own + other - 2.0 * both).clamp_min(0.0).sqrt())
 
     def __repr__(self) -> str:
         sizes = tuple(self.Y.shape)
@@ -157,15 +157,15 @@ def snap(
     dtype, results = read.X.dtype, result_dtype(read.X, y)
 
     def give(grid: Tensor) -> Array:
-        return read.give(grid.reshape(shape).to(results))
+        return read.to_caller(grid.reshape(shape).to(results))
 
     return Snapped(
-        [read.give(c.to(dtype)) for c in centres],
+        [read.to_caller(c.to(dtype)) for c in centres],
         give(plain + offset),
         None if deviation is None else give(deviation),
-        read.give(counts.reshape(shape).to(torch.int64)),
+        read.to_caller(counts.reshape(shape).to(torch.int64)),
         points,
-        read.give(torch.stack([c[place] for c, place in zip(centres, places, strict=True)], 1).to(dtype)),
+        read.to_caller(torch.stack([c[place] for c, place in zip(centres, places, strict=True)], 1).to(dtype)),
         tuple(float(r.max()) for r in relative),
         tuple(float(r.square().mean().sqrt()) for r in relative),
         scatter,

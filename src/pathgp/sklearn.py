@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pathgp import kernels
 from pathgp.compute.inputs import as_float64
-from pathgp.data.columns import (
+from pathgp.data.tabular import (
     EXACT_ROWS,
     KERNELS,
     MOST_CATEGORIES,

@@ -74,7 +74,7 @@ def slopes(case: Case, gp: pathgp.GP, X: Tensor) -> tuple[Tensor, Tensor, list[s
 def test_exact_gradient_and_value(case: Case) -> None:
     X, y = case.data(50)
     gp = pathgp.GP(case.kernel, NOISE)
-    estimate, gradient = evaluated(Exact(), gp, gp.observe(X, y))
+    estimate, gradient = evaluated(Exact(), gp, gp.prepare_data(X, y))
     expected = reference_gradient(gp, lambda t: case.log_likelihood(t, X, y))
     assert torch.allclose(gradient, expected, rtol=1e-6, atol=1e-8)
     assert estimate.value == pytest.approx(float(case.log_likelihood(gp.hyperparameters(), X, y)), rel=1e-10)
@@ -89,7 +89,7 @@ def test_exact_gradient_with_known_noise_and_learned_mean(case: Case, standardis
     y, known = 5.0 + 4.0 * y, torch.linspace(0.0, 1.5, 50, dtype=torch.float64)
     standardise = standardise and case is not CASES[-1]
     gp = pathgp.GP(case.kernel, NOISE, mean=pathgp.means.Constant(3.0), standardise=standardise)
-    _, gradient = evaluated(Exact(), gp, gp.observe(X, y, known))
+    _, gradient = evaluated(Exact(), gp, gp.prepare_data(X, y, known))
 
     unit, A = 1.0, X
     if standardise:
@@ -108,7 +108,7 @@ def test_gradient_with_priors() -> None:
     X, y = case.data(40)
     gp = pathgp.GP(case.kernel, NOISE)
     gp.constrain("lengthscale", prior=pathgp.LogNormal(0.5, 0.3)).constrain("noise", prior=pathgp.LogNormal(0.1))
-    _, gradient = evaluated(Exact(), gp, gp.observe(X, y))
+    _, gradient = evaluated(Exact(), gp, gp.prepare_data(X, y))
     gp.zero_grad()
     log_prior(gp).backward()
     gradient = gradient + stored_gradient(gp)
@@ -128,7 +128,7 @@ def test_the_gradient_is_the_average_over_probes(case: Case, pathwise: bool) -> 
     """1/2 v^T dH v - 1/2 mean_j l_j^T dH r_j with dH from the reference, for the solutions the estimator kept."""
     X, y = case.data(40)
     gp, state = pathgp.GP(case.kernel, NOISE), State()
-    _, gradient = evaluated(Iterative(pathwise, 8, 64, True), gp, gp.observe(X, y), state)
+    _, gradient = evaluated(Iterative(pathwise, 8, 64, True), gp, gp.prepare_data(X, y), state)
     v, Z = state.solutions[:, 0], state.solutions[:, 1:]
     R = Z if pathwise else state.draws
 
@@ -151,7 +151,7 @@ def test_estimators_are_unbiased(case: Case, pathwise: bool) -> None:
     X, y = case.data(60)
     known = torch.linspace(0.0, 0.5, 60, dtype=torch.float64)
     gp = pathgp.GP(case.kernel, NOISE, mean=pathgp.means.Constant(0.3))
-    data = gp.observe(X, y, known)
+    data = gp.prepare_data(X, y, known)
     # Without warm starts every evaluation makes its own draws; the generator goes on.
     estimator, state, generator = Iterative(pathwise, 16, 128, False), State(), seeded(1)
     gradients = []
@@ -186,7 +186,7 @@ def probe_values(case: Case, pathwise: bool, features: int | None, n: int = 60) 
     """
     X, y = case.data(n)
     gp, state = pathgp.GP(case.kernel, NOISE), State()
-    data, estimator = gp.observe(X, y), Iterative(pathwise, PROBES, features or 2, True)
+    data, estimator = gp.prepare_data(X, y), Iterative(pathwise, PROBES, features or 2, True)
     estimator.draw(gp, data, state, seeded(2))
     H, dH, names = slopes(case, gp, X)
     if features is None:
@@ -258,7 +258,7 @@ def test_initial_distances(pathwise: bool) -> None:
     case, n = SCALED_MATERN, 60
     X, y = case.data(n)
     gp, state = pathgp.GP(case.kernel, NOISE), State()
-    data, estimator = gp.observe(X, y), Iterative(pathwise, 2048, 256, True)
+    data, estimator = gp.prepare_data(X, y), Iterative(pathwise, 2048, 256, True)
     estimator.draw(gp, data, state, seeded(3))
     gp.noise, gp.kernel.signal, gp.kernel.kernel.lengthscale = 0.2, 0.9, 0.4
     evaluated(estimator, gp, data, state)
@@ -273,7 +273,7 @@ def test_initial_distances(pathwise: bool) -> None:
 def test_warm_starts_freeze_the_draws(pathwise: bool) -> None:
     X, y = SCALED_MATERN.data(40)
     gp, state = pathgp.GP(SCALED_MATERN.kernel, NOISE), State()
-    data, estimator = gp.observe(X, y), Iterative(pathwise, 8, 64, True)
+    data, estimator = gp.prepare_data(X, y), Iterative(pathwise, 8, 64, True)
     first, gradient = evaluated(estimator, gp, data, state)
     again, same = evaluated(estimator, gp, data, state)
     assert torch.allclose(gradient, same, rtol=1e-8)
@@ -288,7 +288,7 @@ def test_estimates_in_either_precision(dtype: torch.dtype) -> None:
     X, y = SCALED_MATERN.data(50)
     gp = pathgp.GP(SCALED_MATERN.kernel, NOISE, mean=pathgp.means.Constant(0.3))
     expected = reference_gradient(gp, lambda t: SCALED_MATERN.log_likelihood(t, X, y, mean=t["mean.value"]))
-    data = gp.observe(X.to(dtype), y.to(dtype))
+    data = gp.prepare_data(X.to(dtype), y.to(dtype))
     _, gradient = evaluated(Exact(), gp, data)
     assert gradient.dtype == torch.float64
     assert torch.allclose(gradient, expected, rtol=1e-3 if dtype == torch.float32 else 1e-6)
@@ -298,4 +298,4 @@ def test_the_exact_estimator_keeps_to_the_memory_budget() -> None:
     X, y = SCALED_MATERN.data(100)
     gp = pathgp.GP(SCALED_MATERN.kernel, NOISE)
     with pytest.raises(ValueError, match=r"exact estimator needs 0\.00024 GB.*use estimator='pathwise', or raise"):
-        Exact().evaluate(gp, gp.observe(X, y), State(), settings(memory=2e5), seeded())
+        Exact().evaluate(gp, gp.prepare_data(X, y), State(), settings(memory=2e5), seeded())

@@ -17,7 +17,7 @@ from pathgp.operators import KernelOperator
 from pathgp.posterior import exact_covariance as exact_module
 from pathgp.posterior.evidence import Evidence, Lanczos, log_determinant
 from pathgp.posterior.leave_one_out import from_samples
-from pathgp.posterior.local import LocalPreconditioner, local_blocks
+from pathgp.posterior.local_preconditioner import LocalPreconditioner, local_blocks
 from posterior_cases import CASES, Case
 from statistics_tools import assert_unbiased
 
@@ -211,7 +211,7 @@ def test_leave_one_out_in_the_units_of_y(sampled: bool, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("block", [1, 1024], ids=["without a known part", "with neighbours"])
 def test_sampled_leave_one_out_is_unbiased(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Variances and log densities from 8 samples, averaged over 200 draws of them; false alarms one in a million."""
-    monkeypatch.setattr("pathgp.posterior.local._LARGEST_BLOCK", block)
+    monkeypatch.setattr("pathgp.posterior.local_preconditioner._LARGEST_BLOCK", block)
     n, s, generator = 48, 8, seeded(0)
     X, y = data(n)
     dense = reference.system(covariance, X, NOISE)

@@ -50,7 +50,7 @@ def log_likelihood(
 @every_grid
 def test_the_exact_gradient_and_value(grid: Grid) -> None:
     gp = grid.model
-    estimate = Exact().evaluate(gp, gp.observe(grid.factors, grid.Y), State(), SETTINGS, seeded())
+    estimate = Exact().evaluate(gp, gp.prepare_data(grid.factors, grid.Y), State(), SETTINGS, seeded())
     estimate.objective.backward()
     expected = reference_gradient(gp, lambda t: log_likelihood(grid, t))
     torch.testing.assert_close(stored_gradient(gp), expected, rtol=1e-6, atol=1e-8)
@@ -62,7 +62,7 @@ def test_the_exact_gradient_with_known_noise_a_learned_mean_and_units(k: int) ->
     grid = Grid(k)
     Y, known = 5.0 + 4.0 * grid.Y, 0.5 + uniform(grid.Y.numel(), 1, seed=40).view(grid.Y.shape)
     gp = LatentKroneckerGP(sides(k), NOISE, mean=pathgp.means.Constant(4.0), standardise=True)
-    estimate = Exact().evaluate(gp, gp.observe(grid.factors, Y, known), State(), SETTINGS, seeded())
+    estimate = Exact().evaluate(gp, gp.prepare_data(grid.factors, Y, known), State(), SETTINGS, seeded())
     estimate.objective.backward()
     _, y, there = grid.observed(Y)
     scale = y.std(correction=0)
@@ -83,7 +83,7 @@ def test_iterative_gradients_are_unbiased(k: int, pathwise: bool) -> None:
     """80 estimates of 16 probes each, at a false-alarm rate of about 1e-6."""
     grid, gradients = Grid(k), []
     gp, generator = grid.model, seeded()
-    data, estimator = gp.observe(grid.factors, grid.Y), Iterative(pathwise, 16, 1, False)
+    data, estimator = gp.prepare_data(grid.factors, grid.Y), Iterative(pathwise, 16, 1, False)
     for _ in range(80):
         gp.zero_grad()
         estimator.evaluate(gp, data, State(), SETTINGS, generator).objective.backward()

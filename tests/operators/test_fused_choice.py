@@ -14,7 +14,7 @@ from pathgp.compute import triton
 from pathgp.operators import KernelOperator, ShardedOperator, cross_product
 from pathgp.operators import kernel as kernel_module
 from pathgp.operators.dense import Dense
-from pathgp.operators.fused import backend, obstacle
+from pathgp.operators.fused import backend, fallback_reason
 
 pytest.importorskip("triton")
 
@@ -65,10 +65,10 @@ def test_the_automatic_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept.backend == "dense"
     assert isinstance(kept._tiles, Dense)
     assert isinstance(kept._tiles.tiles, backend.Fused)
-    assert not kept.obstacle
+    assert not kept.fallback_reason
     assert "dense: fused Tanimoto kernels are for counts" in repr(KernelOperator(tanimoto, X))
     assert "streamed: fused Tanimoto" in repr(KernelOperator(tanimoto, X, memory=50_000))
-    assert "float64" in KernelOperator(matern, X.double()).obstacle
+    assert "float64" in KernelOperator(matern, X.double()).fallback_reason
 
 
 def test_what_does_not_fit_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None
         X = normal(20, d, 0)
         H = KernelOperator(kernel, X, memory=1000)
         assert "streamed: " in repr(H)
-        assert "too many" in H.obstacle
+        assert "too many" in H.fallback_reason
         V = normal(20, 3, 1)
         expected = kernel(X.double()).detach() @ V.double()
         assert error(cross_product(kernel, X, X, V), expected) < 2e-6
@@ -88,15 +88,15 @@ def test_what_does_not_fit_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None
             cross_product(kernel, X, X, V, backend="fused")
     X = normal(20, 300, 0)
     assert KernelOperator(matern, X).backend == "fused"
-    assert not obstacle(matern, X, X)
+    assert not fallback_reason(matern, X, X)
     far = torch.cat([X[:19], 20.0 * X[19:]])
-    assert "512 prepared columns" in KernelOperator(matern, far).obstacle
-    assert "512 prepared columns" in obstacle(matern, far, X)
-    assert not obstacle(kernels.Matern(0.5, 20.0), normal(20, 600, 0))
+    assert "512 prepared columns" in KernelOperator(matern, far).fallback_reason
+    assert "512 prepared columns" in fallback_reason(matern, far, X)
+    assert not fallback_reason(kernels.Matern(0.5, 20.0), normal(20, 600, 0))
     mixed, X = kernels.Tanimoto(range(80)) * kernels.Matern(1.5, 100.0, range(80, 220)), counts(20, 220, 0.3, 0)
-    assert not obstacle(mixed, X)
-    assert "256 prepared columns" in obstacle(mixed, 12.0 * X)
-    assert not obstacle(mixed, 30.0 * X)
+    assert not fallback_reason(mixed, X)
+    assert "256 prepared columns" in fallback_reason(mixed, 12.0 * X)
+    assert not fallback_reason(mixed, 30.0 * X)
 
 
 def test_predictions_that_are_not_fused_say_so(monkeypatch: pytest.MonkeyPatch) -> None:

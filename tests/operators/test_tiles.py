@@ -10,7 +10,7 @@ import torch
 
 from pathgp import kernels
 from pathgp.operators import KernelOperator
-from pathgp.operators.fused import engine, obstacle, tiles
+from pathgp.operators.fused import engine, fallback_reason, tiles
 
 pytest.importorskip("triton")
 
@@ -136,10 +136,10 @@ def test_products_with_the_fastest_tile(
 def test_too_wide_for_a_chip(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has room on one chip is streamed on another."""
     X, kernel = torch.randn(30, 100, device=DEVICE), kernels.Matern(1.5, 9.0)
-    assert not obstacle(kernel, X)
+    assert not fallback_reason(kernel, X)
     monkeypatch.setattr(tiles, "shared_memory", lambda device: 40_000)
-    assert "128 prepared columns" in obstacle(kernel, X)
-    assert not obstacle(kernel, X[:, :9])
+    assert "128 prepared columns" in fallback_reason(kernel, X)
+    assert not fallback_reason(kernel, X[:, :9])
 
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="times tiles on a GPU")

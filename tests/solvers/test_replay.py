@@ -9,7 +9,7 @@ import torch
 
 from pathgp import kernels, solvers
 from pathgp.operators import KernelOperator
-from pathgp.solvers.replay import Replay, replayed
+from pathgp.solvers.cuda_graph import Replay, replayed
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need an NVIDIA GPU")
 
@@ -43,7 +43,7 @@ def test_playback_equals_launches(backend: str, tol: float) -> None:
     with mock.patch.object(Replay, "_record", autospec=True, side_effect=Replay._record) as recorded:
         played = solved(H, b, tol)
     assert recorded.call_count == 2
-    H.steady = False
+    H.graph_capturable = False
     launched = solved(H, b, tol)
     assert torch.equal(played.x, launched.x)
     assert played.epochs == launched.epochs

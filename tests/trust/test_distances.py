@@ -270,7 +270,7 @@ def test_linear_kernels_say_that_one_input_is_out_of_scale(d: int) -> None:
     assert relative_error(found, expected) < 1e-5
     with pytest.raises(ValueError, match="times larger than most"):
         cross_product(kernel, with_far_row(X[:5], 1e5), X, V, backend="fused")
-    assert "times larger than most" in backend.obstacle(kernel, with_far_row(X, 1e5))
+    assert "times larger than most" in backend.fallback_reason(kernel, with_far_row(X, 1e5))
 
 
 def test_the_regressor_and_a_far_row() -> None:

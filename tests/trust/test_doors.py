@@ -118,7 +118,7 @@ def test_frames_that_are_refused_by_name() -> None:
 
 
 def test_dates_in_all_forms() -> None:
-    from pathgp.data.columns import are_dates, days
+    from pathgp.data.tabular import are_dates, days
 
     start = (dt.date(2024, 3, 31) - dt.date(1970, 1, 1)).days
     for text, more in {

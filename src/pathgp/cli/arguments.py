@@ -14,7 +14,7 @@ from typing import Any
 
 from pathgp._version import __version__
 from pathgp.cli.output import Refused, say
-from pathgp.data.columns import KERNELS
+from pathgp.data.tabular import KERNELS
 from pathgp.posterior.report import ConvergenceWarning
 
 _COMMANDS = """\
@@ -284,19 +284,19 @@ def _run_info(options: argparse.Namespace) -> int:
 
 
 def _run_plan(options: argparse.Namespace) -> int:
-    from pathgp.cli.errands import plan
+    from pathgp.cli.commands import plan
 
     return plan(options)
 
 
 def _run_example(options: argparse.Namespace) -> int:
-    from pathgp.cli.errands import example
+    from pathgp.cli.commands import example
 
     return example(options)
 
 
 def _run_bench(options: argparse.Namespace) -> int:
-    from pathgp.cli.errands import bench
+    from pathgp.cli.commands import bench
 
     return bench(options)
 

@@ -28,8 +28,8 @@ from pathgp.cli.tables import (
     require_columns,
     texts,
 )
-from pathgp.data.columns import EXACT_ROWS, MOST_CATEGORIES, Columns, distinct, kernel_of_columns, refuse_unclear_dates
 from pathgp.data.standardise import Standardisation, blurred_column
+from pathgp.data.tabular import EXACT_ROWS, MOST_CATEGORIES, Columns, distinct, kernel_of_columns, refuse_unclear_dates
 from pathgp.learning.report import FitReport
 from pathgp.models import GP
 from pathgp.posterior.table import Posterior

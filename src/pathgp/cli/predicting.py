@@ -20,7 +20,7 @@ from pathgp.cli.fitting import available
 from pathgp.cli.output import Refused, counted, print_json, say, writing
 from pathgp.cli.progress import reading
 from pathgp.cli.tables import Block, Table, dates, is_missing, numbers, open_table, require_columns, texts
-from pathgp.data.columns import Columns
+from pathgp.data.tabular import Columns
 from pathgp.posterior.table import Posterior
 
 _LEVEL = 0.95

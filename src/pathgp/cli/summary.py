@@ -87,7 +87,7 @@ def described(posterior: Posterior, about: dict[str, Any]) -> dict[str, Any]:
 
 def input_names(posterior: Posterior, about: dict[str, Any]) -> list[str]:
     """The names of the columns of X: those that `pathgp fit` remembers, numbers otherwise."""
-    from pathgp.data.columns import Columns
+    from pathgp.data.tabular import Columns
 
     if "columns" in about:
         return Columns(about["columns"], about.get("categories", {}), about.get("dates", [])).inputs

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pathgp.cli.output import counted
-from pathgp.data.columns import are_dates, days
+from pathgp.data.tabular import are_dates, days
 
 ROWS = 8192
 MISSING = {"", "NA", "N/A", "NaN", "nan", "NULL", "null"}

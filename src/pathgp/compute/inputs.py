@@ -24,7 +24,7 @@ class Matrix:
     X: Tensor
     is_numpy: bool
 
-    def give(self, result: Tensor) -> Array:
+    def to_caller(self, result: Tensor) -> Array:
         """A result in the caller's own kind of array."""
         return result.detach().cpu().numpy() if self.is_numpy else result
 

@@ -29,7 +29,7 @@ def repeating_seed(generator: torch.Generator) -> int | None:
     return seed if torch.equal(fresh.get_state(), generator.get_state()) else None
 
 
-def offspring(generator: torch.Generator, device: torch.device | None = None) -> torch.Generator:
+def spawn_generator(generator: torch.Generator, device: torch.device | None = None) -> torch.Generator:
     """A generator whose numbers have nothing to do with those that others drew from the same seed."""
     seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
     return torch.Generator(device or generator.device).manual_seed(seed)
@@ -41,7 +41,7 @@ def normal(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtyp
     So many that a CPU would take seconds over them are made on the device, from a seed that the generator gives.
     """
     if math.prod(shape) > _MANY and device.type != generator.device.type:
-        generator = offspring(generator, device)
+        generator = spawn_generator(generator, device)
     return torch.randn(shape, generator=generator, dtype=dtype, device=generator.device).to(device)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathgp.compute.random import normal, offspring
+from pathgp.compute.random import normal, spawn_generator
 from pathgp.data.standardise import Standardisation
 from pathgp.kernels import Kernel
 from pathgp.operators.kronecker import along_sides, unravelled
@@ -152,7 +152,7 @@ class GridPrior:
         if not any(b for _, b in shapes):
             return self.w
         # w itself may come from the same seed: its numbers must not appear again in the new blocks.
-        source = offspring(generator)
+        source = spawn_generator(generator)
         fresh = normal((*(a + b for a, b in shapes), self.w.shape[-1]), source, self.w.dtype, self.w.device)
         fresh[tuple(slice(a) for a, _ in shapes)] = self.w
         return fresh

@@ -21,7 +21,7 @@ def learning_section(fit: FitReport, names: Sequence[str]) -> Section:
     """Hyperparameters, gain, residuals and costs of every step, and the table of the fit."""
     title = "Learning"
     told = ("data", "estimator", "optimiser")
-    table = facts([(name, value) for name, value in fit.rows_of_table() if name not in told], "Fit")
+    table = facts([(name, value) for name, value in fit.summary_items() if name not in told], "Fit")
     if not fit.history:
         return Section("learning", title, [paragraph("The fit took no steps: there are no curves."), table])
     solved = sum(step.solver != "" for step in fit.history)

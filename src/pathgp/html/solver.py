@@ -36,7 +36,7 @@ def solver_section(post: Posterior | GridPosterior, fit: FitReport | None, varia
     if drawn:
         body.append(charts([drawn]))
     told = ("data", "seconds")
-    body.append(facts([(name, value) for name, value in report.rows_of_table() if name not in told], "Solve"))
+    body.append(facts([(name, value) for name, value in report.summary_items() if name not in told], "Solve"))
     body += [heading("Hyperparameters"), _hyperparameters(post.model), heading("To reproduce"), *_recipe(post, fit)]
     return Section("solver", "How it was computed", body)
 

@@ -68,7 +68,7 @@ class Subject:
 
     def targets(self) -> NDArray[np.float64]:
         """All training targets in the caller's units."""
-        system, scaling = self.post.system.needed("the page"), self.post.scaling
+        system, scaling = self.post.system.require_targets("the page"), self.post.scaling
         mean = self.post.model.mean_at(scaling.original_inputs(system.X), exact=True)
         with torch.no_grad():
             y = system.targets[:, 0].to(torch.float64) * scaling.target_scale + scaling.target_shift + mean

@@ -39,16 +39,16 @@ def write(
     require_report(fit)
     about = subject(post, names, target)
     page = _page(about, X_test, y_test, fit, title)
-    if post.settings.leads:
+    if post.settings.is_main_process:
         Path(path).write_text(page, encoding="utf-8")
 
 
 def _page(about: Subject, X_test: Array | None, y_test: Array | None, fit: FitReport | None, title: str | None) -> Html:
     report = about.post.report
-    comparison, obstacle = _compared(about, X_test, y_test)
+    comparison, reason = _compared(about, X_test, y_test)
     entries = ranked(about)
     sections: list[Section | None] = [
-        _summary(about, comparison, obstacle, fit),
+        _summary(about, comparison, reason, fit),
         None if comparison is None else accuracy_section(comparison, about.target),
         relevance_section(about, entries),
         effects_section(about, entries),
@@ -61,7 +61,7 @@ def _page(about: Subject, X_test: Array | None, y_test: Array | None, fit: FitRe
     return document(heading, lead, [section for section in sections if section], f"Written by {versions()}")
 
 
-def _summary(about: Subject, comparison: Comparison | None, obstacle: str, fit: FitReport | None) -> Section:
+def _summary(about: Subject, comparison: Comparison | None, reason: str, fit: FitReport | None) -> Section:
     post = about.post
     model = post.model
     inputs = f"from {listed(about.names)}" if about.columns <= 12 else f"from {about.columns} inputs"
@@ -72,7 +72,7 @@ def _summary(about: Subject, comparison: Comparison | None, obstacle: str, fit: 
     found = [solve_verdict(post.report)]
     body = []
     if comparison is None:
-        found.append(Verdict(None, f"How accurate it is, is not known here: {obstacle}"))
+        found.append(Verdict(None, f"How accurate it is, is not known here: {reason}"))
     else:
         words.append(comparison.sentence(about.target))
         if not comparison.is_constant and comparison.r2 <= 0:

@@ -60,7 +60,7 @@ def save(
         raise TypeError(f"about must be a dict of names with plain values, got {type(about).__name__}")
     _check_plain(about, "about")
     system = posterior.system if data else _without_targets(posterior.system)
-    if not settings.leads:
+    if not settings.is_main_process:
         return
     content = {
         "pathgp": __version__,

@@ -51,7 +51,7 @@ class State:
     solutions: Tensor | None = None
     operator: Operator | None = None
 
-    def look_at(self, rows: Tensor | None, n: int) -> None:
+    def restrict_rows(self, rows: Tensor | None, n: int) -> None:
         """Go on with other rows: weights of rows seen before are kept, new ones begin at zero."""
         if self.solutions is not None:
             everywhere = self.solutions.new_zeros(n, self.solutions.shape[1])

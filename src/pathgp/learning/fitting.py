@@ -65,7 +65,7 @@ def fit(
     if optimiser == "lbfgs" and estimator != "exact" and not warm_start:
         raise ValueError("lbfgs needs gradients that are a function of the hyperparameters: use warm_start=True")
     saved = as_checkpoint(checkpoint)
-    settings.compare(
+    settings.require_equal(
         steps=steps,
         learning_rate=learning_rate,
         estimator=estimator,
@@ -184,7 +184,7 @@ def _leave_usable(gp: Learnable, running: Fit) -> None:
     if not running.history:
         return
     running.model.load_state_dict(running.evaluated_at)
-    state.look_at(None, len(running.data.y))
+    state.restrict_rows(None, len(running.data.y))
     posterior = None
     # Ranks are interrupted at different places, and do not meet again for a product.
     if isinstance(estimator, Iterative) and estimator.pathwise and running.plan.settings.group is None:

@@ -66,7 +66,7 @@ class Stage:
 
 
 def stages(n: int, steps: int, coarse: bool, opening: bool) -> tuple[Stage, ...]:
-    """Cheap before dear: the way to the optimum on random subsets that grow, the last quarter of the steps on all rows.
+    """Coarse to fine: first steps on random subsets that grow, the last quarter of the steps on all rows.
 
     An eighth of the rows costs a sixty-fourth per step. Subsets have a few thousand rows, smaller data is taken whole.
     With ``opening`` half of the steps, or fewer, are exact ones on the rows of the guard.
@@ -138,7 +138,7 @@ class Fit:
         """All steps that are left, or as many as it takes until there is nothing more to gain."""
         steps = sum(stage.steps for stage in self.plan.stages)
         saved = self._pack()
-        hidden = not (progress and self.plan.settings.leads)
+        hidden = not (progress and self.plan.settings.is_main_process)
         shown = tqdm(total=steps, initial=len(self.history), disable=hidden, desc="fit", unit="step")
         with shown as bar, nullcontext() if checkpoint is None else at_sigterm(leave):
             try:
@@ -151,7 +151,11 @@ class Fit:
                     saved = self._pack()
                     if len(self.history) == taken:
                         continue
-                    if checkpoint is not None and self.plan.settings.leads and checkpoint.due(len(self.history)):
+                    if (
+                        checkpoint is not None
+                        and self.plan.settings.is_main_process
+                        and checkpoint.due(len(self.history))
+                    ):
                         self._save(checkpoint, saved)
                     last = self.history[-1]
                     bar.set_postfix_str(_postfix(last))
@@ -160,7 +164,7 @@ class Fit:
                         callback(last)
                 if checkpoint is not None:
                     # All wait for it, so that it is there whoever is lost in what follows.
-                    self.plan.settings.first(lambda: self._save(checkpoint, self._pack()))
+                    self.plan.settings.on_main_process(lambda: self._save(checkpoint, self._pack()))
             except BaseException as error:
                 # Back to the end of the last whole step. Every rank writes: the first may be the one that is lost.
                 # A SIGTERM that comes now would end the writing.
@@ -177,7 +181,7 @@ class Fit:
     def resume(self, checkpoint: Checkpoint) -> bool:
         """Go on from the file, where there is one."""
         # The file may be out of reach of the other ranks.
-        content = self.plan.settings.first(lambda: checkpoint.read(self.facts, self._mean_values))
+        content = self.plan.settings.on_main_process(lambda: checkpoint.read(self.facts, self._mean_values))
         if content is None:
             return False
         self._unpack(content)
@@ -244,7 +248,7 @@ class Fit:
         """The exact gradient of the loss of the guard's rows, into the parameters' ``grad``; its value a row."""
         guard, parameters = self._guard, self.coordinates.parameters
         assert guard is not None
-        value, gradients = self.plan.settings.first(lambda: guard.gradient(self.model, self.data, parameters))
+        value, gradients = self.plan.settings.on_main_process(lambda: guard.gradient(self.model, self.data, parameters))
         self._require_likely(guard, value)
         guard.enter(value, self.evaluated_at)
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -255,7 +259,7 @@ class Fit:
         """The estimator's gradient of the loss, into the parameters' ``grad``; the objective a row, where known."""
         model, plan, prior, guard, n = self.model, self.plan, self.state.prior, self._guard, len(self.data.y)
         if guard is not None:
-            likelihood = plan.settings.first(lambda: guard.value(model, self.data))
+            likelihood = plan.settings.on_main_process(lambda: guard.value(model, self.data))
             self._require_likely(guard, likelihood)
         if prior is not None:
             self.state.prior = prior.follow(self.generator)
@@ -288,7 +292,7 @@ class Fit:
         Adam's moves are small. L-BFGS may just have leapt, so its last evaluated point is taken; where values of the
         objective are known, the best one.
         """
-        self.state.look_at(None, len(self.data.y))
+        self.state.restrict_rows(None, len(self.data.y))
         for parameter in self._bounded:
             parameter.bounds = None
         if self._best is not None:
@@ -300,7 +304,7 @@ class Fit:
 
     def _conclude_safely(self, guard: Guard) -> None:
         """Take the best of the hyperparameters that were checked instead, if these are worse than the first."""
-        value = self.plan.settings.first(lambda: guard.value(self.model, self.data))
+        value = self.plan.settings.on_main_process(lambda: guard.value(self.model, self.data))
         if guard.state is not None and not guard.ends_well(value + self.plan.min_gain):
             self.model.load_state_dict(guard.state)
             self.stopped += f"; the step at which {len(guard.rows)} rows were likeliest was kept"
@@ -309,7 +313,7 @@ class Fit:
         rows = self.plan.stages[stage].rows
         # In ascending order: rows of the data are then read in order.
         chosen = None if self._order is None or rows == len(self.data.y) else self._order[:rows].sort().values
-        self.state.look_at(chosen, len(self.data.y))
+        self.state.restrict_rows(chosen, len(self.data.y))
         self._stage, self._stage_began = stage, len(self.history)
         if self._previous is not None:
             self._previous = (*self._previous[:2], None)

@@ -85,7 +85,7 @@ class FitReport:
 
         return pd.DataFrame([_flat(step) for step in self.history]).set_index("step")
 
-    def rows_of_table(self) -> list[tuple[str, str]]:
+    def summary_items(self) -> list[tuple[str, str]]:
         """The report as (name, value) pairs, in the order in which it is printed."""
         steps = self.history
         solvers = sorted({step.solver.split("(")[0] for step in steps if step.solver})
@@ -115,7 +115,7 @@ class FitReport:
         return lines
 
     def __repr__(self) -> str:
-        pairs = self.rows_of_table()
+        pairs = self.summary_items()
         width = max(len(name) for name, _ in pairs)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
 

@@ -68,7 +68,7 @@ class GP(Model):
 
         def evaluate(X: Array) -> Array:
             inputs = read_matrix(X)
-            return inputs.give(paths(inputs.X.shape[1])(inputs.X) + model.mean_at(inputs.X))
+            return inputs.to_caller(paths(inputs.X.shape[1])(inputs.X) + model.mean_at(inputs.X))
 
         return evaluate
 
@@ -119,10 +119,10 @@ class GP(Model):
         began = time.perf_counter()
         samples, features = whole_number(samples, "samples", 0), whole_number(features, "features", 1)
         settings = Settings.read(solver, tol, max_epochs, backend, memory, group, precision)
-        settings.compare(samples=samples, features=features)
+        settings.require_equal(samples=samples, features=features)
         generator = settings.generator(generator)
         seed = repeating_seed(generator)
-        data = self.observe(X, y, noise, dtype)
+        data = self.prepare_data(X, y, noise, dtype)
         model = self.frozen(data.device)
         prior, no_paths = None, ""
         try:
@@ -196,8 +196,8 @@ class GP(Model):
             generator: source of all draws; None draws a fresh seed, which the report records.
             starts: number of starts; beyond the first the starting values are multiplied by random factors exp(z), and
                 the fit with the highest marginal likelihood is kept.
-            coarse: cheap before dear: the first half of the steps on an eighth of the rows, a quarter on a third of
-                them (2,000 at least), the last quarter on all.
+            coarse: coarse to fine: the first half of the steps on an eighth of the rows, a quarter on a third of them
+                (2,000 at least), the last quarter on all.
             min_gain: end early when the log likelihood moved by less than this within ten steps, in nats per row; 0
                 never ends early.
             backend: as in `condition`.
@@ -210,7 +210,7 @@ class GP(Model):
         """
         return fit(
             self,
-            self.observe(X, y, noise, dtype),
+            self.prepare_data(X, y, noise, dtype),
             steps=steps,
             learning_rate=learning_rate,
             estimator=estimator,
@@ -229,7 +229,9 @@ class GP(Model):
             callback=callback,
         )
 
-    def observe(self, X: Array, y: Array, noise: Array | None = None, dtype: torch.dtype | None = None) -> Observations:
+    def prepare_data(
+        self, X: Array, y: Array, noise: Array | None = None, dtype: torch.dtype | None = None
+    ) -> Observations:
         """Check data and bring it into the model's units, and then to the dtype of the computations."""
         data = read_matrix(X)
         dtype = data.X.dtype if dtype is None else dtype

@@ -82,7 +82,7 @@ class LatentKroneckerGP(Model):
             sides = [G.X.to(read[0].X.device) for G in read]
             X = cells(sides)
             values = paths(tuple(G.shape[1] for G in sides))(X) + model.mean_at(X)
-            return read[0].give(values.view(-1, *(len(G) for G in sides)))
+            return read[0].to_caller(values.view(-1, *(len(G) for G in sides)))
 
         return evaluate
 
@@ -122,7 +122,7 @@ class LatentKroneckerGP(Model):
         settings = Settings.read(solver, tol, max_epochs, "auto", memory)
         generator = as_generator(generator)
         seed = repeating_seed(generator)
-        data = self.observe(factors, Y, noise)
+        data = self.prepare_data(factors, Y, noise)
         require_roots(data, settings.budget(data.device))
         model = self.frozen(data.device)
         prior = model.draw_prior(data, samples, features, generator)
@@ -146,12 +146,12 @@ class LatentKroneckerGP(Model):
             raise ValueError("a grid uses its factors, or a dense matrix where that is cheaper: leave backend='auto'")
         names = ("solver", "tol", "max_epochs", "backend", "memory")
         settings = Settings.read(*(chosen.pop(name) for name in names))
-        data = self.observe(factors, Y, noise)
+        data = self.prepare_data(factors, Y, noise)
         if chosen["estimator"] == "pathwise":
             require_roots(data, settings.budget(data.device))
         return fit(self, data, settings=settings, **chosen)
 
-    def observe(self, factors: Sequence[Array | None], Y: Array, noise: Array | None = None) -> GridObservations:
+    def prepare_data(self, factors: Sequence[Array | None], Y: Array, noise: Array | None = None) -> GridObservations:
         """Check a grid of data and bring it into the model's units."""
         grid = read_grid(Y)
         found = read_factors(factors, tuple(grid.shape), len(self.kernels), grid)
@@ -174,7 +174,7 @@ class LatentKroneckerGP(Model):
         data = GridObservations(rounded, originals, observed, y, known, scalings, is_numpy)
         if not self.standardise:
             return data
-        # As in `GP.observe`: a learned mean stands for the level of y, any other is taken off first.
+        # As in `GP.prepare_data`: a learned mean stands for the level of y, any other is taken off first.
         learned = isinstance(self.mean, nn.Module)
         centred = y if learned else y - self.mean_at(data.given, exact=True)
         kept = [task_columns(k, F) for k, F in zip(self.sides, originals, strict=True)]

@@ -17,9 +17,9 @@ class Operator(ABC):
 
     ``noise`` is the diagonal of Sigma: a 0-d tensor, or one variance per row. ``memory`` is a budget in bytes
     for whatever is derived from H. ``entries`` counts the multiplications of a product with one column. ``members``
-    is the number of processes or devices that share them out. ``obstacle`` says why not the fastest backend was taken.
+    is the number of processes or devices that share them out. ``fallback_reason`` says why a slower backend was chosen.
     ``precision`` is that of the products with ``inner``: "high", "medium" or "low".
-    ``steady``: that a product with the same shapes is the same launches every time, without a wait for the device.
+    ``graph_capturable``: whether a product is safe to capture in a CUDA graph.
     Costs are counted in epochs: one epoch is the cost of one full product.
     """
 
@@ -31,9 +31,9 @@ class Operator(ABC):
     memory: int
     entries: int
     members: int = 1
-    obstacle: str = ""
+    fallback_reason: str = ""
     precision: str = "high"
-    steady: bool = False
+    graph_capturable: bool = False
 
     @abstractmethod
     def __matmul__(self, V: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class Operator(ABC):
         where it is known which are."""
         return partition(self.shape[0], parts, generator, self.device)
 
-    def agree(self, generator: torch.Generator) -> torch.Generator:
+    def sync_generator(self, generator: torch.Generator) -> torch.Generator:
         """The generator to use, in the same state for all that share H out."""
         return generator
 

@@ -12,7 +12,7 @@ from pathgp.compute import triton
 from pathgp.compute.memory import halve_on_failure, memory_budget, spans, tile_edge
 from pathgp.compute.warnings import levels_to_the_caller
 from pathgp.kernels import Kernel
-from pathgp.operators.fused import fused_cross, fused_cross_gradient, obstacle
+from pathgp.operators.fused import fallback_reason, fused_cross, fused_cross_gradient
 from pathgp.operators.fused.expression import Expression
 
 
@@ -74,10 +74,10 @@ def cross_product(
     if backend not in ("auto", "streamed", "fused"):
         raise ValueError(f"backend must be 'auto', 'streamed' or 'fused', got {backend!r}")
     wanted = backend == "fused" or (backend == "auto" and triton.preferred(X.device))
-    problem = obstacle(kernel, X.detach(), Z) if wanted else "not asked for"
+    problem = fallback_reason(kernel, X.detach(), Z) if wanted else "not asked for"
     if backend == "fused" and problem:
         raise ValueError(f"{problem}: use backend='auto'")
-    if wanted and problem and not obstacle(kernel, Z):
+    if wanted and problem and not fallback_reason(kernel, Z):
         warnings.warn(
             f"no fused products at these inputs, slower ones instead: {problem}",
             stacklevel=levels_to_the_caller(),

@@ -63,14 +63,14 @@ class Group(ABC):
     def check(self, values: Sequence[Tensor | str], message: str) -> None:  # noqa: B027
         """ValueError with this message in every process unless all of them hold the same numbers and words."""
 
-    def compare(self, **arguments: object) -> None:  # noqa: B027
+    def require_equal(self, **arguments: object) -> None:  # noqa: B027
         """ValueError in every process that names what they were given different values of."""
 
-    def agree(self, generator: torch.Generator) -> torch.Generator:
+    def sync_generator(self, generator: torch.Generator) -> torch.Generator:
         """The generator, in the state that it has on the first rank."""
         return generator
 
-    def first(self, compute: Callable[[], T]) -> T:
+    def on_main_process(self, compute: Callable[[], T]) -> T:
         """What the first rank finds, given to all; its exceptions as well."""
         return compute()
 
@@ -158,7 +158,7 @@ class Ranks(Group):
         return part
 
     def budget(self, memory: int | None, home: torch.device) -> int:
-        self.compare(memory=memory)
+        self.require_equal(memory=memory)
         if memory is not None:
             return memory_budget(memory, home)
         found = self._gathered((socket.gethostname(), str(home), memory_budget(None, home)))
@@ -184,7 +184,7 @@ class Ranks(Group):
         if different:
             raise ValueError(f"{message} (rank {different[0]} differs from rank 0)")
 
-    def compare(self, **arguments: object) -> None:
+    def require_equal(self, **arguments: object) -> None:
         first, *others = self._gathered({name: words(value) for name, value in arguments.items()})
         for rank, other in enumerate(others, 1):
             for name, value in first.items():
@@ -192,11 +192,11 @@ class Ranks(Group):
                     found = f"{value} on rank 0 and {other[name]} on rank {rank}"
                     raise ValueError(f"{name} is {found}: give every rank the same arguments")
 
-    def agree(self, generator: torch.Generator) -> torch.Generator:
-        generator.set_state(self.first(generator.get_state))
+    def sync_generator(self, generator: torch.Generator) -> torch.Generator:
+        generator.set_state(self.on_main_process(generator.get_state))
         return generator
 
-    def first(self, compute: Callable[[], T]) -> T:
+    def on_main_process(self, compute: Callable[[], T]) -> T:
         found: list[Any] = [None, None]
         if self.leader:
             try:

@@ -18,7 +18,7 @@ from pathgp.compute.random import neighbourhoods
 from pathgp.kernels import Kernel
 from pathgp.operators.base import Operator
 from pathgp.operators.dense import Dense
-from pathgp.operators.fused import Fused, obstacle
+from pathgp.operators.fused import Fused, fallback_reason
 from pathgp.operators.streamed import Streamed
 
 PRECISIONS = ("high", "medium", "low")
@@ -44,7 +44,7 @@ class KernelOperator(Operator):
       counts. Needs Triton, the extra ``triton``.
     - auto: on a CUDA device fused above 8,192 rows, or where K does not fit into the memory budget, if it can be had:
       products with some 65 columns are then faster than with a dense K, and nothing is kept. Otherwise dense where K
-      fits, which saves the seconds of the first compilation; else streamed. ``obstacle`` says why not fused.
+      fits, which saves the seconds of the first compilation; else streamed. ``fallback_reason`` says why not fused.
 
     Args:
         kernel: covariance function.
@@ -91,12 +91,12 @@ class KernelOperator(Operator):
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(map(repr, PRECISIONS))}, got {precision!r}")
         choice = Choice.of(backend, self._snapshot, self.X, self.memory)
-        self.obstacle = choice.obstacle
+        self.fallback_reason = choice.fallback_reason
         tiles = choice.tiles(self._snapshot, self.X, self.memory)
         self._tiles: Dense | Streamed = Dense(tiles, before._matrix if before else None) if choice.kept else tiles
         self.backend = self._tiles.name
         self.precision = precision if isinstance(self._tiles, Fused) else "high"
-        self.steady = isinstance(self._tiles, (Dense, Fused))
+        self.graph_capturable = isinstance(self._tiles, (Dense, Fused))
 
     @property
     def _matrix(self) -> Tensor | None:
@@ -174,7 +174,7 @@ class KernelOperator(Operator):
         return 1.0 if rows is None else rows / self.shape[0]
 
     def __repr__(self) -> str:
-        backend = f"{self.backend}: {self.obstacle}" if self.obstacle else self.backend
+        backend = f"{self.backend}: {self.fallback_reason}" if self.fallback_reason else self.backend
         return f"KernelOperator(n={self.shape[0]}, {backend}, {self.dtype}, {self.device})"
 
 
@@ -184,7 +184,7 @@ class Choice:
 
     tiles: type[Streamed]
     kept: bool
-    obstacle: str
+    fallback_reason: str
 
     @classmethod
     def of(cls, backend: str, kernel: Kernel, X: Tensor, memory: int, members: int = 1) -> Choice:
@@ -201,7 +201,7 @@ class Choice:
                 f"use backend='streamed'{more} or raise memory="
             )
         worthwhile = backend != "streamed" and triton.preferred(X.device) and not (fits and small)
-        problem = obstacle(kernel, X) if backend == "fused" or worthwhile else "not worth compiling"
+        problem = fallback_reason(kernel, X) if backend == "fused" or worthwhile else "not worth compiling"
         if backend == "fused" and problem:
             raise ValueError(f"{problem}: use backend='auto'")
         kept = backend == "dense" or (backend == "auto" and fits and bool(problem))

@@ -58,7 +58,7 @@ class ShardedOperator(Operator):
         self.memory = group.budget(memory, X.device)
         choice = Choice.of(backend, kernel, X, self.memory, self.members)
         self._whole = KernelOperator(kernel, X, noise, choice.tiles.name, self.memory, precision)
-        self.obstacle = choice.obstacle
+        self.fallback_reason = choice.fallback_reason
         self.kernel, self.X = kernel, self._whole.X
         self.shape, self.dtype, self.device = self._whole.shape, self._whole.dtype, self._whole.device
         self.noise, self.entries = self._whole.noise, self._whole.entries
@@ -133,8 +133,8 @@ class ShardedOperator(Operator):
     def partition(self, parts: int, generator: torch.Generator, near: bool = False) -> tuple[Tensor, ...]:
         return self._whole.partition(parts, generator, near)
 
-    def agree(self, generator: torch.Generator) -> torch.Generator:
-        return self.group.agree(generator)
+    def sync_generator(self, generator: torch.Generator) -> torch.Generator:
+        return self.group.sync_generator(generator)
 
     def __repr__(self) -> str:
         return f"ShardedOperator(n={self.shape[0]}, {self.backend}, {self.dtype}, {self.group!r})"

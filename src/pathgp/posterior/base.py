@@ -47,7 +47,7 @@ class GridModel(Model, Protocol):
     def operator(self, data: Any, settings: Settings, instead: Operator | None = None) -> Operator:
         """H of the observed cells."""
 
-    def observe(self, factors: Any, Y: Any, noise: Any = None) -> GridObservations:
+    def prepare_data(self, factors: Any, Y: Any, noise: Any = None) -> GridObservations:
         """A grid of data in the model's units."""
 
     def largest_variance(self, data: Any) -> float:

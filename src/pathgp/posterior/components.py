@@ -42,7 +42,7 @@ class Component:
     def mean(self, Xs: Array) -> Array:
         """Posterior mean (m,): k_c(Xs, X) v. Time O(m n d), memory one tile. Differentiable in Xs."""
         inputs, scaled = self._posterior._read(Xs)
-        return inputs.give(self._restored(self._update(self._posterior.weights[:, :1])(scaled)[0]))
+        return inputs.to_caller(self._restored(self._update(self._posterior.weights[:, :1])(scaled)[0]))
 
     def paths(self, Xs: Array) -> Array:
         """This component of every path at Xs: (s, m). Differentiable in Xs.
@@ -57,7 +57,7 @@ class Component:
         def values(rows: slice) -> Tensor:
             return self._restored(prior(scaled[rows], self._terms) + update(scaled[rows]))
 
-        return inputs.give(_in_parts(values, scaled, self._posterior.num_samples))
+        return inputs.to_caller(_in_parts(values, scaled, self._posterior.num_samples))
 
     def variance(self, Xs: Array, method: str | None = None) -> Array:
         """Posterior variance (m,) of f_c, by the methods of `Posterior.variance`.
@@ -67,7 +67,7 @@ class Component:
         """
         inputs, scaled = self._posterior._read(Xs)
         variance = self._posterior._variance(scaled, method, self.kernel, self._terms)
-        return inputs.give(self._posterior.scaling.restore_variance(variance))
+        return inputs.to_caller(self._posterior.scaling.restore_variance(variance))
 
     def __repr__(self) -> str:
         return f"Component({self.name!r}, {self.kernel!r})"

@@ -62,7 +62,7 @@ class System:
         """Whether the right-hand sides are there; a posterior saved without data keeps X and deviation only."""
         return self.targets.shape[1] > 0
 
-    def needed(self, what: str) -> System:
+    def require_targets(self, what: str) -> System:
         """This system, or an error where it is not complete; ``what`` is it that needs the right-hand sides."""
         if not self.is_complete:
             raise ValueError(f"{what} needs the observations, without which this posterior was saved: save(data=True)")
@@ -158,16 +158,16 @@ class Settings:
             raise TypeError(f"group must be None, Ranks() or Devices([...]), got {type(group).__name__}")
         found = cls(as_solver(solver), real_number(tol, "tol"), max_epochs, backend, memory, group, precision)
         how = {"solver": solver, "tol": tol, "max_epochs": max_epochs, "backend": backend, "memory": memory}
-        found.compare(**how, precision=precision)
+        found.require_equal(**how, precision=precision)
         return found
 
-    def compare(self, **arguments: object) -> None:
+    def require_equal(self, **arguments: object) -> None:
         """An error where the ranks were given different arguments: they would wait for each other in vain."""
         if self.group is not None:
-            self.group.compare(**arguments)
+            self.group.require_equal(**arguments)
 
     @property
-    def leads(self) -> bool:
+    def is_main_process(self) -> bool:
         """Whether this process writes files and shows progress."""
         return self.group is None or self.group.leader
 
@@ -181,7 +181,7 @@ class Settings:
     def generator(self, generator: torch.Generator | None) -> torch.Generator:
         """The given generator or a fresh one, in the same state for all that share the work."""
         generator = as_generator(generator)
-        return generator if self.group is None else self.group.agree(generator)
+        return generator if self.group is None else self.group.sync_generator(generator)
 
     def budget(self, device: torch.device) -> int:
         """The memory budget in bytes, the same for all that share the work."""
@@ -191,11 +191,11 @@ class Settings:
         """Whether work may move to float64: not where fused products were asked for, or where float64 is very slow."""
         return self.backend != "fused" and full_rate_float64(device)
 
-    def first(self, compute: Callable[[], T]) -> T:
+    def on_main_process(self, compute: Callable[[], T]) -> T:
         """What the first rank finds, given to all."""
-        return compute() if self.group is None else self.group.first(compute)
+        return compute() if self.group is None else self.group.on_main_process(compute)
 
-    def each_row(self, function: Callable[[Tensor], Tensor], Xs: Tensor) -> Tensor:
+    def map_rows(self, function: Callable[[Tensor], Tensor], Xs: Tensor) -> Tensor:
         """function(Xs) (count, m), a column for each row of Xs; the rows are shared out."""
         return function(Xs) if self.group is None else self.group.rows(function, Xs)
 
@@ -313,7 +313,7 @@ def harmonic_mean(values: Tensor) -> float:
 def _described(H: Operator) -> str:
     """The backend, by how many it is shared, and why nothing faster was taken."""
     shared = f", shared out among {H.members}" if H.members > 1 else ""
-    return f"{H.backend}{shared}" + (f": {H.obstacle}" if H.obstacle else "")
+    return f"{H.backend}{shared}" + (f": {H.fallback_reason}" if H.fallback_reason else "")
 
 
 def extend_prior(prior: PriorPaths | None, X: Tensor, y: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ from pathgp.compute.random import as_generator, permutation
 from pathgp.kernels import Kernel
 from pathgp.operators import Operator
 from pathgp.posterior.conditioning import Settings, System
-from pathgp.posterior.local import LocalPreconditioner
+from pathgp.posterior.local_preconditioner import LocalPreconditioner
 from pathgp.solvers.base import column_norms
 from pathgp.solvers.cholesky import factorise
 
@@ -105,7 +105,7 @@ def log_determinant(
     if exact or (exact is None and fits and n <= _EXACT_ROWS):
         factor, jitter = factorise(H.block(torch.arange(n, device=H.device)).to(torch.float64))
         return _from_factor(factor, jitter, H.noise, probes, float(H.diagonal().max()), H.dtype)
-    return _quadrature(H, None, probes, H.agree(as_generator(generator)), _product_error(H))[0]
+    return _quadrature(H, None, probes, H.sync_generator(as_generator(generator)), _product_error(H))[0]
 
 
 def log_marginal_likelihood(

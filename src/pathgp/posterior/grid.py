@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pathgp.compute.inputs import Array, read_matrix, read_side, whole_number
 from pathgp.compute.memory import memory_budget, spans
-from pathgp.compute.random import as_generator, normal, offspring, repeating_seed
+from pathgp.compute.random import as_generator, normal, repeating_seed, spawn_generator
 from pathgp.data.grid import GridObservations, GridPrior, cells, extended_root, prior_variance
 from pathgp.data.standardise import Standardisation
 from pathgp.operators.kronecker import along_sides, scattered
@@ -166,14 +166,14 @@ class GridPosterior(BasePosterior):
         mean = self.model.mean_at(read.X.to(dtype), exact=True)
         restore = self.scaling.restore
         return Predictions(
-            read.give(restore(both[:, 0], mean)),
-            read.give(self.scaling.restore_variance(variance)),
-            read.give(restore((both[:, :1] + f - h).T, mean)),
+            read.to_caller(restore(both[:, 0], mean)),
+            read.to_caller(self.scaling.restore_variance(variance)),
+            read.to_caller(restore((both[:, :1] + f - h).T, mean)),
         )
 
     def log_marginal_likelihood(self, probes: int = 32, generator: torch.Generator | None = None) -> Evidence:
         """log p(y) of the observed cells in the units of y, with an error bar, as for `Posterior`."""
-        system = self.system.needed("log_marginal_likelihood")
+        system = self.system.require_targets("log_marginal_likelihood")
         # In float64: rounding K to float32 can change its determinant by many nats.
         data = replace(self.data, factors=[F.to(torch.float64) for F in self.data.factors])
         H = self.model.operator(data, self.settings)
@@ -196,15 +196,15 @@ class GridPosterior(BasePosterior):
         if noise is None and self.data.known is not None:
             raise ValueError("the noise was known so far: give that of all cells to update(Y, noise=...)")
         began = time.perf_counter()
-        system = self.system.needed("update")
+        system = self.system.require_targets("update")
         generator = as_generator(generator)
         seed = repeating_seed(generator)
-        data, old = self.model.observe(self.data.originals, Y, noise), self.data
+        data, old = self.model.prepare_data(self.data.originals, Y, noise), self.data
         if data.observed.shape != old.observed.shape:
             raise ValueError(f"Y has shape {tuple(data.observed.shape)}, the grid has {tuple(old.observed.shape)}")
         known = None if data.known is None else data.known * data.scaling.target_scale / old.scaling.target_scale
         data = replace(data, factors=old.factors, originals=old.originals, known=known, scalings=old.scalings)
-        source = offspring(generator)
+        source = spawn_generator(generator)
         draws = normal((len(data.y), self.num_samples), source, torch.float64, data.device).to(data.dtype)
         everywhere = self._scattered(system.noise_draws).reshape(-1, self.num_samples)
         kept = old.observed.flatten()[data.cells].unsqueeze(1)
@@ -316,9 +316,9 @@ class GridPosterior(BasePosterior):
         """Prior paths made of features, and their weights (n, s)."""
         if self.prior is None:
             raise ValueError("this posterior has no samples: use condition(samples=64)")
-        solved = self.system.needed("paths")
+        solved = self.system.require_targets("paths")
         # The noise of the paths may come from the same seed.
-        data, model, source = self.data, self.model, offspring(torch.Generator().manual_seed(self._seed))
+        data, model, source = self.data, self.model, spawn_generator(torch.Generator().manual_seed(self._seed))
         kernel, features = model.product(data.widths), self.prior.features
         drawn = PriorPaths.draw(kernel, self.num_samples, features, data.columns, source)
         H = model.operator(data, self.settings)

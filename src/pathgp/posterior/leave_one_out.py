@@ -17,7 +17,7 @@ from pathgp.compute.memory import spans
 from pathgp.kernels import Kernel
 from pathgp.operators import Operator
 from pathgp.posterior.conditioning import Settings, System
-from pathgp.posterior.local import local_blocks
+from pathgp.posterior.local_preconditioner import local_blocks
 from pathgp.solvers.cholesky import factorise
 
 # The mean of an inverse chi-square exists from three degrees of freedom on.

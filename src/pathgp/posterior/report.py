@@ -109,7 +109,7 @@ class ConditionReport:
         """
         return 1.0 / math.sqrt(2 * self.samples) if self.samples else math.inf
 
-    def rows_of_table(self) -> list[tuple[str, str]]:
+    def summary_items(self) -> list[tuple[str, str]]:
         """The report as (name, value) pairs, in the order in which it is printed."""
         if self.samples:
             scatter = f"standard error of a std {100 * self.std_error:.0f} %"
@@ -139,6 +139,6 @@ class ConditionReport:
         ]
 
     def __repr__(self) -> str:
-        pairs = self.rows_of_table()
+        pairs = self.summary_items()
         width = max(len(name) for name, _ in pairs)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)

@@ -94,8 +94,8 @@ class Posterior(BasePosterior):
     def mean(self, Xs: Array) -> Array:
         """Posterior mean (m,): mu + K(Xs, X) v. Time O(m n d), memory one tile. Differentiable in Xs."""
         inputs, scaled = self._read(Xs)
-        update = self.settings.each_row(self._update(self.weights[:, :1]), scaled)
-        return inputs.give(self._mean_from(update[0], inputs.X))
+        update = self.settings.map_rows(self._update(self.weights[:, :1]), scaled)
+        return inputs.to_caller(self._mean_from(update[0], inputs.X))
 
     def paths(self, Xs: Array) -> Array:
         """All paths at Xs: (s, m). Differentiable in Xs; the same functions at every call.
@@ -107,9 +107,9 @@ class Posterior(BasePosterior):
         paths = PosteriorPaths(prior, self._update(self.weights[:, :1] - self.weights[:, 1:]))
 
         def values(rows: slice) -> Tensor:
-            return self._mean_from(self.settings.each_row(paths, scaled[rows]), inputs.X[rows])
+            return self._mean_from(self.settings.map_rows(paths, scaled[rows]), inputs.X[rows])
 
-        return inputs.give(_in_parts(values, scaled, self.num_samples))
+        return inputs.to_caller(_in_parts(values, scaled, self.num_samples))
 
     def variance(self, Xs: Array, noise: bool = False, method: str | None = None) -> Array:
         """Posterior variance (m,) of f, or with ``noise=True`` of a new observation (plus gp.noise^2).
@@ -124,12 +124,12 @@ class Posterior(BasePosterior):
         variance = self._variance(scaled, method)
         if noise:
             variance = variance + self.model.noise.square().to(variance)
-        return inputs.give(self.scaling.restore_variance(variance))
+        return inputs.to_caller(self.scaling.restore_variance(variance))
 
     def covariance(self, Xs: Array) -> Array:
         """Exact posterior covariance (m, m) of f: K(Xs, Xs) - K(Xs, X) H^-1 K(X, Xs). Memory O(m^2)."""
         inputs, scaled = self._read(Xs)
-        return inputs.give(self.scaling.restore_variance(self._exact.covariance(scaled)))
+        return inputs.to_caller(self.scaling.restore_variance(self._exact.covariance(scaled)))
 
     def sample(self, Xs: Array, num: int = 64, generator: torch.Generator | None = None) -> Array:
         """``num`` exact joint draws (num, m) at one set of inputs, for any kernel. Time O(m^3) and m solves.
@@ -143,15 +143,15 @@ class Posterior(BasePosterior):
         values, vectors = torch.linalg.eigh(covariance)
         root = vectors * values.clamp_min(0.0).sqrt()
         draws = normal((num, len(values)), self.settings.generator(generator), torch.float64, scaled.device) @ root.T
-        centre = self.settings.each_row(self._update(self.weights[:, :1]), scaled)
-        return inputs.give(self._mean_from(centre + draws.to(scaled.dtype), inputs.X))
+        centre = self.settings.map_rows(self._update(self.weights[:, :1]), scaled)
+        return inputs.to_caller(self._mean_from(centre + draws.to(scaled.dtype), inputs.X))
 
     def log_marginal_likelihood(self, probes: int = 32, generator: torch.Generator | None = None) -> Evidence:
         """log p(y | X) in the units of y, with an error bar: exact up to 10,000 rows, above by quadrature.
 
         ``probes`` random vectors, whose error falls with their square root; see `pathgp.posterior.evidence`.
         """
-        system = self.system.needed("log_marginal_likelihood")
+        system = self.system.require_targets("log_marginal_likelihood")
         factor = self._exact._factor if self._exact.factorises else None
         v, settings = self.weights[:, 0], self.settings
         found = log_marginal_likelihood(self.model.kernel, system, v, settings, factor, probes, generator)
@@ -162,7 +162,7 @@ class Posterior(BasePosterior):
 
         Exact up to 10,000 rows, above from the weights of the paths; see `pathgp.posterior.leave_one_out`.
         """
-        system, scaling = self.system.needed("leave_one_out"), self.scaling
+        system, scaling = self.system.require_targets("leave_one_out"), self.scaling
         exact = self._exact._factor if self._exact.factorises else None
         found = leave_one_out(self.model.kernel, system, self.weights, self.settings, exact)
         mean = self.model.mean_at(scaling.original_inputs(system.X), exact=True)
@@ -181,7 +181,7 @@ class Posterior(BasePosterior):
         ``noise``: known standard deviations of the new rows, as in `GP.condition`.
         """
         began = time.perf_counter()
-        system, X = self.system.needed("update"), self.system.X
+        system, X = self.system.require_targets("update"), self.system.X
         new = read_matrix(X_new, "X_new", columns=X.shape[1], like=X)
         y = read_vector(y_new, new.X.shape[0], "y_new", like=X)
         generator = self.settings.generator(generator)
@@ -274,11 +274,11 @@ class Posterior(BasePosterior):
             raise ValueError(f"method must be 'neighbours', 'samples' or 'solve', got {method!r}")
         kernel, alpha, memory = self.model.kernel, self.weights[:, 1:], self.settings.memory
         count = NEIGHBOURS if method == "neighbours" else 0
-        system = self.system.needed("method='neighbours'") if count else self.system
+        system = self.system.require_targets("method='neighbours'") if count else self.system
         estimate = SampledVariance(kernel, system, self._require_paths(), alpha, memory, count, part, terms)
 
         def values(rows: slice) -> Tensor:
-            return self.settings.each_row(lambda X: estimate(X).unsqueeze(0), Xs[rows])
+            return self.settings.map_rows(lambda X: estimate(X).unsqueeze(0), Xs[rows])
 
         return _in_parts(values, Xs, 1)[0]
 

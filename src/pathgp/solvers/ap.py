@@ -79,7 +79,7 @@ class AP(Solver):
                 run.iterations += 1
             if not run.affords(run.H.cost(len(run.sample))):
                 break
-            norms = run.look(x)
+            norms = run.estimate_residual(x)
             if not bool(torch.isfinite(norms).all()) or float(norms.max()) > 1e6:
                 return run.finish(best, Status.DIVERGED, repr(self), note)
             if float(norms.mean()) < lowest:
@@ -97,7 +97,7 @@ class AP(Solver):
 
     def _greedy(self, run: Run, blocks: int, note: str) -> Solution:
         n = run.b.shape[0]
-        x, r = run.start.clone(), run.first.clone()
+        x, r = run.start.clone(), run.initial_residual.clone()
         partitioned = run.H.partition(blocks, run.generator)
         owner = torch.empty(n, dtype=torch.long, device=x.device)
         for number, index in enumerate(partitioned):

@@ -169,7 +169,7 @@ def _of_one_column(run: Run, solver: Solver, most: float) -> tuple[float, bool]:
 def digits(run: Run) -> float:
     """How far the start is from tol, in units of a factor of 100: a warm start has less to do."""
     target = run.goal.clamp_min(torch.finfo(run.H.dtype).eps)
-    excess = float((run.initial.cpu() / target).max())
+    excess = float((run.initial_norms.cpu() / target).max())
     return max(0.1, math.log(max(excess, 1.0)) / math.log(100.0))
 
 

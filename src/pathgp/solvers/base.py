@@ -18,7 +18,7 @@ from pathgp.operators import Operator
 
 # How far above those of zero the residuals of a sound run may end.
 _FLUCTUATION = 4.0
-# One row in so many is looked at for an estimate; where these are few, so many, up to one in eight.
+# Residuals are estimated from one row in 64; of few rows from 512, at most one in eight.
 _ONE_IN, _FEW = 64, 512
 # An estimate is good to some 5 to 25 %: only far below one it is certain that a residual has fallen.
 _FAR_BELOW = 0.5
@@ -114,7 +114,7 @@ class Run:
         _check_system(H, B, x0, delta, tol, max_epochs, rule)
         self.H, self.tol, self.rule, self.callback = H, tol, rule, callback
         self.max_epochs = DEFAULT_MAX_EPOCHS if max_epochs is None else float(max_epochs)
-        self.generator = H.agree(as_generator(generator))
+        self.generator = H.sync_generator(as_generator(generator))
         noise = H.noise.to(H.dtype)
         noise = noise.unsqueeze(1) if noise.ndim else noise
         full = B if delta is None else B + noise * delta
@@ -127,7 +127,7 @@ class Run:
         start = torch.zeros_like(self.b) if x0 is None else (x0 / self.scale).masked_fill(self.zero, 0.0)
         self.start = start
         self.starts_at_zero = x0 is None
-        self.initial: Tensor
+        self.initial_norms: Tensor
         self._allowed = allowed
         # The relative residual to reach, one per column; on the CPU, where the stopping rule is evaluated.
         self.goal = torch.full((B.shape[1],), float(tol), dtype=torch.float64)
@@ -164,17 +164,17 @@ class Run:
         return self.b - self.product(x)
 
     @cached_property
-    def first(self) -> Tensor:
+    def initial_residual(self) -> Tensor:
         """b - H x at the start: a product, free for x = 0."""
         return self.b if self.starts_at_zero else self.residual(self.start)
 
     @cached_property
     def sample(self) -> Tensor:
-        """The rows that `look` takes."""
+        """The rows that `estimate_residual` takes."""
         n = self.b.shape[0]
         return permutation(n, self.generator, self.b.device)[: _looked_at(n)].sort().values
 
-    def look(self, x: Tensor) -> Tensor:
+    def estimate_residual(self, x: Tensor) -> Tensor:
         """The norms of b - H x, estimated from some rows."""
         r = self.b[self.sample] - self.rows(self.sample, x)
         return self.record(math.sqrt(self.b.shape[0] / len(self.sample)) * column_norms(r), exact=False)
@@ -182,18 +182,22 @@ class Run:
     def begin(self) -> bool:
         """Whether the start is good enough already.
 
-        A look at some rows tells where it stands, and spares those solvers a product which do not need ``first``; for
-        few rows, a small budget, or where rows are dear, ``first`` does.
+        Estimate the initial residual from sampled rows where that is cheap, which spares a product to those solvers
+        that do not need it; otherwise compute it.
         """
         n = self.b.shape[0]
         cheap = n >= 8 * _FEW and self.H.cost(_looked_at(n)) <= self.H.cost() / 8 and self.max_epochs >= 4.0
         looks = cheap and not self.starts_at_zero
-        self.initial = self.look(self.start) if looks else self.record(column_norms(self.first), exact=True)
-        return self.satisfied(self.initial) and self.confirmed(self.start, column_norms(self.first))
+        self.initial_norms = (
+            self.estimate_residual(self.start)
+            if looks
+            else self.record(column_norms(self.initial_residual), exact=True)
+        )
+        return self.satisfied(self.initial_norms) and self.confirmed(self.start, column_norms(self.initial_residual))
 
     def affords(self, epochs: float) -> bool:
         """Whether this much more work still leaves room for the closing check, and one of the start if need be."""
-        checks = 1.0 if self.starts_at_zero or "first" in vars(self) else 2.0
+        checks = 1.0 if self.starts_at_zero or "initial_residual" in vars(self) else 2.0
         return self.epochs + epochs + checks * self.H.cost() <= self.max_epochs + 1e-9
 
     def record(self, residual: Tensor, exact: bool) -> Tensor:
@@ -245,11 +249,11 @@ class Run:
     def finish(self, x: Tensor, status: Status, solver: str, note: str, residual: Tensor | None = None) -> Solution:
         """Unscale, recompute the residual unless a fresh one is given, and judge convergence by it."""
         if residual is None:
-            residual = column_norms(self.first if x is self.start else self.residual(x))
+            residual = column_norms(self.initial_residual if x is self.start else self.residual(x))
         # Never worse than the start. A sound run from zero may be: descent lowers another norm first.
         allowed = _FLUCTUATION if self.starts_at_zero and status is not Status.DIVERGED else 1.0
-        unsure = not bool((residual <= _FAR_BELOW * self.initial.to(residual)).all())
-        start = (column_norms(self.first) if unsure else self.initial).to(residual)
+        unsure = not bool((residual <= _FAR_BELOW * self.initial_norms.to(residual)).all())
+        start = (column_norms(self.initial_residual) if unsure else self.initial_norms).to(residual)
         worse = ~(residual <= allowed * start)
         x, residual = torch.where(worse.to(x.device), self.start, x), torch.where(worse, start, residual)
         last = self.history[-1]
@@ -319,7 +323,7 @@ class Solver(ABC):
 
     @abstractmethod
     def _solve(self, run: Run) -> Solution:
-        """Iterate from ``run.start``, where the residual is ``run.first``; end with ``run.finish``."""
+        """Iterate from ``run.start``, where the residual is ``run.initial_residual``; end with ``run.finish``."""
 
 
 def _looked_at(n: int) -> int:

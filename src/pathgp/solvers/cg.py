@@ -53,7 +53,7 @@ class CG(Solver):
             return run.finish(run.start, Status.BUDGET_EXHAUSTED, repr(self), "the budget is below one iteration")
         apply, note = ((lambda r: r), "no preconditioner") if choice is None else choice.build(run)
         # Norms live on the CPU: the stopping test then waits for the device once in an iteration.
-        x, residual = run.start.clone(), run.first
+        x, residual = run.start.clone(), run.initial_residual
         norms = column_norms(residual).cpu()
         # The iterate with the smallest true residual, for every column by itself: in finite precision the
         # last one may be far worse.

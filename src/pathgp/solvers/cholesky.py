@@ -31,7 +31,7 @@ class Cholesky(Solver):
         H = run.H.block(torch.arange(n, device=run.H.device)).to(torch.float64)
         run.epochs += 1.0 + n / (6.0 * s)
         factor, jitter = factorise(H)
-        x = run.start + torch.cholesky_solve(run.first.to(torch.float64), factor).to(run.H.dtype)
+        x = run.start + torch.cholesky_solve(run.initial_residual.to(torch.float64), factor).to(run.H.dtype)
         run.iterations = 1
         note = "" if jitter == 0 else f"jitter {jitter:.0e} on the diagonal"
         return run.finish(x, Status.CONVERGED, repr(self), note)

@@ -28,7 +28,7 @@ def refined(solve: Callable[[Run], Solution], solver: str, run: Run) -> Solution
     a look at some rows finds it larger, or a round does not contract, the solver goes on with H itself from the best
     iterate, so that the solution does not depend on H~. Wilkinson (1963); Higham (2002), chapter 12.
     """
-    x, residual, rounds, level = run.start, run.first, 0, run.H.precision
+    x, residual, rounds, level = run.start, run.initial_residual, 0, run.H.precision
     norms = column_norms(residual)
     if run.affords(4.0 * run.H.cost()) and (ratio := _roughness(run)) > 1.0:
         run.products = f"high precision: {level} would be off by {ratio:.2g} times the noise"
@@ -60,7 +60,7 @@ def refined(solve: Callable[[Run], Solution], solver: str, run: Run) -> Solution
         if run.confirmed(x, norms):
             return run.finish(x, Status.CONVERGED, solver, note, norms)
         if not contracts:
-            run.start, run.starts_at_zero, run.first, run.initial = x, False, residual, norms
+            run.start, run.starts_at_zero, run.initial_residual, run.initial_norms = x, False, residual, norms
             run.products += ", then high: the rounds did not contract"
             solution = solve(run)
             return replace(solution, note=f"{note}; then {solution.note}")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pathgp.compute.random import normal, partition, permutation
 from pathgp.solvers.base import Run, Solution, Solver, Status, column_norms
-from pathgp.solvers.replay import replayed
+from pathgp.solvers.cuda_graph import replayed
 
 # Blocks looked at for the automatic step, and products with each: kernel matrices have a dominant
 # eigenvalue, which few products find.
@@ -89,7 +89,7 @@ class SDD(Solver):
         good = (run.start, run.start)
         # The truth at the end of an epoch relative to its estimate, learned from the checks.
         correction = 1.0
-        best, halvings = run.initial, 0
+        best, halvings = run.initial_norms, 0
         before, floor = best, max(float(run.goal.min()), torch.finfo(u.dtype).eps)
         # The step in the direction of the gradient, and the squares of an epoch's residuals.
         rate, seen = torch.empty((), dtype=u.dtype, device=u.device), torch.zeros_like(best)

@@ -76,7 +76,7 @@ class SGD(Solver):
         cost = 2 * run.H.cost(math.ceil(n / batches))
         parts, features = _batches(run, batches), _features(run, self.features)
         a, v, average = run.start.clone(), torch.zeros_like(run.start), run.start.clone()
-        best = column_norms(run.first)
+        best = column_norms(run.initial_residual)
         good = (run.start, run.start, best)
         halvings, t = 0, 0
 

@@ -1,6 +1,6 @@
 """Products with K whose entries exist only inside a kernel on the GPU, generated from the kernel's expression."""
 
 from pathgp.operators.fused.backend import Fused as Fused
-from pathgp.operators.fused.backend import obstacle as obstacle
+from pathgp.operators.fused.backend import fallback_reason as fallback_reason
 from pathgp.operators.fused.cross import fused_cross as fused_cross
 from pathgp.operators.fused.cross import fused_cross_gradient as fused_cross_gradient

@@ -123,7 +123,7 @@ class Fused(Streamed):
             return Engine.of(frame), frame.pack(self.expression.points(self.X, self.centre))
 
 
-def obstacle(kernel: Kernel, X: Tensor, *others: Tensor) -> str:
+def fallback_reason(kernel: Kernel, X: Tensor, *others: Tensor) -> str:
     """Why K between these inputs has no fused backend; empty where it has one."""
     if X.dtype != torch.float32:
         return f"fused products are for float32 inputs, these are {X.dtype}"
@@ -131,7 +131,7 @@ def obstacle(kernel: Kernel, X: Tensor, *others: Tensor) -> str:
         return reason
     try:
         expression = Expression.read(kernel, X.shape[1])
-        if reason := expression.obstacle(X, *others):
+        if reason := expression.fallback_reason(X, *others):
             return reason
         with torch.no_grad():
             _check_room(expression, X, *others)

@@ -102,7 +102,7 @@ class Expression:
         """Whether gradients in the inputs are those of the prepared points."""
         return "tanimoto" not in self.kinds
 
-    def obstacle(self, *sets: Tensor) -> str:
+    def fallback_reason(self, *sets: Tensor) -> str:
         """What about sets of inputs stands in the way: Tanimoto needs counts, and few levels in the last of them."""
         for kernel, dims in self._leaves:
             if isinstance(kernel, Tanimoto):

@@ -18,7 +18,7 @@ def replayed(H: Operator, step: Step) -> Step:
     ``step`` must do all its work in place, on tensors that live as long as itself, and must not wait for the device:
     numbers that change between calls are tensors, too. What Python does in it happens only while it is recorded.
     """
-    return Replay(step) if H.device.type == "cuda" and H.steady else step
+    return Replay(step) if H.device.type == "cuda" and H.graph_capturable else step
 
 
 class Replay:
