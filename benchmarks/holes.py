@@ -25,7 +25,7 @@ from torch import Tensor
 from pathgp import kernels
 from pathgp.operators import LatentKroneckerOperator
 from pathgp.solvers import CG, Auto, GridBlocks, GridInverse, RandomlyPivotedCholesky, Solver
-from pathgp.solvers.cg import automatic
+from pathgp.solvers.cg import choose_preconditioner
 from pathgp.solvers.grid_inverse import hole_variance
 
 TOL = 0.01
@@ -99,7 +99,7 @@ def measure(name: str, H: LatentKroneckerOperator, y: Tensor, options: argparse.
     row: dict[str, Any] = {"problem": name, "sizes": list(H.sizes), "n": H.shape[0]}
     row |= {"missing": 1.0 - H.shape[0] / float(torch.tensor(H.sizes).prod()), "holes": hole_variance(H)}
     row |= {"columns": options.columns, "limit": options.limit}
-    row["auto"] = next(way for way, solver in WAYS.items() if solver == CG(automatic(H)))
+    row["auto"] = next(way for way, solver in WAYS.items() if solver == CG(choose_preconditioner(H)))
     for way, solver in WAYS.items():
         found: list[Any] = []
 

@@ -14,7 +14,7 @@ from pathgp import kernels
 from pathgp.operators import KernelOperator, LatentKroneckerOperator
 from pathgp.solvers import CG, Auto, GridBlocks, grid_blocks
 from pathgp.solvers.base import Run
-from pathgp.solvers.cg import automatic
+from pathgp.solvers.cg import choose_preconditioner
 from pathgp.solvers.grid_blocks import smooth_side
 
 SIZES = {"last": (40, 48), "first": (48, 40), "middle": (5, 48, 7)}
@@ -99,7 +99,7 @@ def test_all_sides_smooth() -> None:
 def test_what_automatic_means() -> None:
     H, B = grid("last")
     assert smooth_side(H) == 1
-    assert automatic(H) == GridBlocks()
+    assert choose_preconditioner(H) == GridBlocks()
     assert "blocks along side 1" in CG().solve(H, B).note
     assert Auto().solve(H, B).converged
 

@@ -12,7 +12,7 @@ from pathgp import kernels
 from pathgp.operators import KernelOperator, LatentKroneckerOperator
 from pathgp.solvers import AP, CG, SGD, Auto, GridInverse, RandomlyPivotedCholesky
 from pathgp.solvers.base import Run
-from pathgp.solvers.cg import automatic
+from pathgp.solvers.cg import choose_preconditioner
 from pathgp.solvers.grid_inverse import hole_variance
 
 SIZES = {1: (60,), 2: (12, 9), 3: (6, 5, 4)}
@@ -33,7 +33,7 @@ def applied(H: LatentKroneckerOperator, R: Tensor, tol: float = 1e-9) -> Tensor:
     run = Run(H, R, None, None, tol, None, None, None, "every")
     apply, _ = GridInverse().build(run)
     result = apply(R)
-    assert run.epochs >= GridInverse().applied(H)
+    assert run.epochs >= GridInverse().apply_cost(H)
     return result
 
 
@@ -55,7 +55,7 @@ def test_one_iteration_on_a_complete_grid(k: int, dtype: torch.dtype) -> None:
         solution = solver.solve(H, B, tol=1e-4)
         assert solution.converged
         assert solution.iterations == 1
-        assert solution.epochs == 2.0 + GridInverse().applied(H)
+        assert solution.epochs == 2.0 + GridInverse().apply_cost(H)
         assert solution.note == "inverse on the whole grid, 0 % of it missing"
 
 
@@ -95,7 +95,7 @@ def test_scattered_holes_take_few_iterations_however_ill_conditioned_the_matrix(
         H = LatentKroneckerOperator([kernels.SquaredExponential(0.3)] * 2, factors, observed, noise)
         B = torch.randn(H.shape[0], 3, generator=source, dtype=torch.float64)
         assert hole_variance(H) < 0.3
-        assert automatic(H) == GridInverse()
+        assert choose_preconditioner(H) == GridInverse()
         solution = CG().solve(H, B, tol=1e-2)
         assert solution.converged
         epochs.append(solution.epochs)
@@ -154,12 +154,12 @@ def test_a_small_budget_gets_somewhere() -> None:
 def test_what_automatic_means() -> None:
     """Complete or known: the inverse. Wide holes, few epochs, or noise of every cell: a factor."""
     n = grid(2)[0].shape[0]
-    assert automatic(grid(2)[0]) == GridInverse()
-    assert automatic(grid(2, missing=0.1)[0]) == GridInverse()
-    assert automatic(grid(2, missing=0.1)[0], epochs=10.0) == RandomlyPivotedCholesky()
-    assert automatic(grid(2, missing=0.8, noise=0.01)[0]) == RandomlyPivotedCholesky()
+    assert choose_preconditioner(grid(2)[0]) == GridInverse()
+    assert choose_preconditioner(grid(2, missing=0.1)[0]) == GridInverse()
+    assert choose_preconditioner(grid(2, missing=0.1)[0], epochs=10.0) == RandomlyPivotedCholesky()
+    assert choose_preconditioner(grid(2, missing=0.8, noise=0.01)[0]) == RandomlyPivotedCholesky()
     per_cell = torch.linspace(0.1, 0.5, n, dtype=torch.float64)
-    assert automatic(grid(2, noise=per_cell)[0]) == RandomlyPivotedCholesky()
+    assert choose_preconditioner(grid(2, noise=per_cell)[0]) == RandomlyPivotedCholesky()
 
 
 def test_a_side_too_long_for_its_eigenvectors() -> None:
@@ -170,7 +170,7 @@ def test_a_side_too_long_for_its_eigenvectors() -> None:
         factors = [torch.rand(size, 1, generator=source) for size in (p, 4)]
         observed = torch.rand(p, 4, generator=source) < 0.9
         H = LatentKroneckerOperator([kernels.Matern(0.5, 0.5)] * 2, factors, observed, 0.5)
-        choices.append(automatic(H))
+        choices.append(choose_preconditioner(H))
     assert choices == [GridInverse(), RandomlyPivotedCholesky()]
 
 

@@ -24,7 +24,7 @@ from pathgp.learning.initialise import from_data, from_subsets, perturb
 from pathgp.learning.loop import Fit, Plan, stages
 from pathgp.learning.model import Data, Learnable
 from pathgp.learning.report import FitReport, Step
-from pathgp.posterior.conditioning import Settings, Solve
+from pathgp.posterior.conditioning import Settings, SolveRequest
 from pathgp.posterior.report import ConvergenceWarning
 
 ESTIMATORS = ("pathwise", "standard", "exact")
@@ -165,7 +165,7 @@ def _solved(running: Fit, state: State, settings: Settings, x0: Tensor | None, n
     data = running.data
     empty = torch.empty(len(data.y), 0, dtype=data.dtype, device=data.device)
     draws = empty if state.draws is None else state.draws
-    return model.solved(data, prior, draws, Solve(settings, running.generator, running.seed, no_paths, x0))
+    return model.solved(data, prior, draws, SolveRequest(settings, running.generator, running.seed, no_paths, x0))
 
 
 def _draw(model: Learnable, data: Data, state: State, samples: int, features: int, generator: torch.Generator) -> str:

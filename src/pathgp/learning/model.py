@@ -13,7 +13,7 @@ from pathgp.data.standardise import Standardisation
 from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import Positive, PositiveValue
 from pathgp.operators import Operator
-from pathgp.posterior.conditioning import Settings, Solve, System
+from pathgp.posterior.conditioning import Settings, SolveRequest, System
 
 Mean = float | Callable[[Tensor], Tensor]
 
@@ -107,7 +107,7 @@ class Learnable(nn.Module):
         """Total standard deviation of the noise in the model's units: a scalar, or one per row, with gradients."""
 
     @abstractmethod
-    def solved(self, data: Any, prior: Any, draws: Tensor, how: Solve) -> Any:
+    def solved(self, data: Any, prior: Any, draws: Tensor, request: SolveRequest) -> Any:
         """The posterior of this model, which keeps the model and the draws: give copies."""
 
     @abstractmethod

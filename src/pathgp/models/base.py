@@ -19,7 +19,7 @@ from pathgp.learning.hyperparameters import constrain, values
 from pathgp.learning.model import Learnable, Mean
 from pathgp.means import Constant
 from pathgp.pathwise import PriorPaths
-from pathgp.posterior.conditioning import Solve, warn_unless_converged
+from pathgp.posterior.conditioning import SolveRequest, warn_unless_converged
 from pathgp.solvers import Status
 
 # How many times the rounding of products must fit into the variance of the noise. In float32 a little is left to try:
@@ -46,25 +46,25 @@ class Model(Learnable):
         self._posterior: Any = None
 
     @abstractmethod
-    def solve(self, data: Any, prior: Any, draws: Tensor, how: Solve) -> Any:
+    def solve(self, data: Any, prior: Any, draws: Tensor, request: SolveRequest) -> Any:
         """The posterior of this model, solved for in the dtype of the data."""
 
-    def solved(self, data: Any, prior: Any, draws: Tensor, how: Solve) -> Any:
+    def solved(self, data: Any, prior: Any, draws: Tensor, request: SolveRequest) -> Any:
         """The posterior of this model, which keeps the model and the draws: give copies.
 
         Where rounding in float32 hides what the data say, it is solved for in float64. Warns where it did not converge.
         """
-        settings = how.settings
+        settings = request.settings
         single = data.dtype == torch.float32
         reason = "the noise is too small beside the signal"
         if not (single and settings.allows_float64(data.device)) or self.resolves(data):
-            posterior = self.solve(data, prior, draws, how)
+            posterior = self.solve(data, prior, draws, request)
             rounding = posterior.report.status in (Status.STALLED, Status.DIVERGED)
             if not (single and rounding and settings.allows_float64(data.device)):
                 warn_unless_converged(posterior.report)
                 return posterior
             reason = f"in float32 the solver ended {posterior.report.status.name}"
-        posterior = self.solve(data.to(torch.float64), prior, draws.to(torch.float64), how.in_float64())
+        posterior = self.solve(data.to(torch.float64), prior, draws.to(torch.float64), request.in_float64())
         posterior.report = posterior.report.with_note(f"float64, for {reason}")
         warn_unless_converged(posterior.report)
         return posterior

@@ -27,7 +27,7 @@ from pathgp.learning.report import FitReport, Step
 from pathgp.models.base import Model
 from pathgp.operators import Group, Operator
 from pathgp.pathwise import PriorPaths
-from pathgp.posterior.conditioning import Settings, Solve, System, extend_prior
+from pathgp.posterior.conditioning import Settings, SolveRequest, System, extend_prior
 from pathgp.posterior.table import Posterior
 from pathgp.solvers import Solver
 from pathgp.solvers.base import Callback
@@ -130,8 +130,8 @@ class GP(Model):
         except NotImplementedError as error:
             samples, no_paths = 0, str(error)
         draws = normal((len(data.y), samples), generator, torch.float64, data.device).to(data.dtype)
-        how = Solve(settings, generator, seed, no_paths, callback=callback, began=began)
-        return model.solved(data, prior, draws, how)
+        request = SolveRequest(settings, generator, seed, no_paths, callback=callback, began=began)
+        return model.solved(data, prior, draws, request)
 
     def fit(
         self,
@@ -289,8 +289,8 @@ class GP(Model):
     def kernels_and_inputs(self, data: Observations) -> list[tuple[Kernel, Tensor]]:
         return [(self.kernel, data.X)]
 
-    def solve(self, data: Observations, prior: PriorPaths | None, draws: Tensor, how: Solve) -> Posterior:
-        return Posterior.solved(self, data.scaling, self.system(data, prior, draws), prior, how)
+    def solve(self, data: Observations, prior: PriorPaths | None, draws: Tensor, request: SolveRequest) -> Posterior:
+        return Posterior.solved(self, data.scaling, self.system(data, prior, draws), prior, request)
 
     def __repr__(self) -> str:
         return f"GP({self.kernel!r}, noise={short(self.noise)}, {self._described()})"

@@ -25,7 +25,7 @@ from pathgp.models.base import Model
 from pathgp.models.gp import FIT_OPTIONS
 from pathgp.operators import LatentKroneckerOperator, Operator
 from pathgp.pathwise import PriorPaths
-from pathgp.posterior.conditioning import Settings, Solve, System
+from pathgp.posterior.conditioning import Settings, SolveRequest, System
 from pathgp.posterior.grid import GridPosterior
 from pathgp.solvers import Solver
 from pathgp.solvers.base import Callback
@@ -127,8 +127,8 @@ class LatentKroneckerGP(Model):
         model = self.frozen(data.device)
         prior = model.draw_prior(data, samples, features, generator)
         draws = normal((len(data.y), samples), generator, torch.float64, data.device).to(data.dtype)
-        how = Solve(settings, generator, seed, callback=callback, began=began)
-        return model.solved(data, prior, draws, how)
+        request = SolveRequest(settings, generator, seed, callback=callback, began=began)
+        return model.solved(data, prior, draws, request)
 
     def fit(self, factors: Sequence[Array | None], Y: Array, noise: Array | None = None, **options: Any) -> FitReport:
         """Learn the hyperparameters; ``factors``, ``Y`` and ``noise`` as in `condition`, the options those of `GP.fit`.
@@ -232,9 +232,11 @@ class LatentKroneckerGP(Model):
     def kernels_and_inputs(self, data: GridObservations) -> list[tuple[Kernel, Tensor]]:
         return list(zip(self.sides, data.factors, strict=True))
 
-    def solve(self, data: GridObservations, prior: GridPrior | None, draws: Tensor, how: Solve) -> GridPosterior:
+    def solve(
+        self, data: GridObservations, prior: GridPrior | None, draws: Tensor, request: SolveRequest
+    ) -> GridPosterior:
         prior = None if prior is None else replace(prior, w=prior.w.to(data.dtype))
-        return GridPosterior.solved(self, data, prior, draws, how)
+        return GridPosterior.solved(self, data, prior, draws, request)
 
     def __repr__(self) -> str:
         kernels = ", ".join(repr(kernel) for kernel in self.sides)

@@ -234,7 +234,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Solve:
+class SolveRequest:
     """One solve on the way to a posterior: how, from where, and what its report is to say.
 
     seed: what repeats the draws.  no_paths: why there are none.  x0: an initial guess.  began: when the caller's clock
@@ -249,19 +249,19 @@ class Solve:
     callback: Callback | None = None
     began: float = field(default_factory=time.perf_counter)
 
-    def in_float64(self) -> Solve:
+    def in_float64(self) -> SolveRequest:
         """The same in float64."""
         return replace(self, x0=None if self.x0 is None else self.x0.to(torch.float64))
 
 
 def solve_system(
-    H: Operator, largest: float, columns: int, system: System, how: Solve
+    H: Operator, largest: float, columns: int, system: System, request: SolveRequest
 ) -> tuple[Tensor, ConditionReport]:
     """The representer weights (n, 1 + s) and the report.
 
     ``largest``: the largest prior variance at the data.  ``columns``: of the inputs.
     """
-    settings, n = how.settings, H.shape[0]
+    settings, n = request.settings, H.shape[0]
     size = float(column_norms(system.targets[:, 0]))
     if not size <= torch.finfo(H.dtype).max:
         raise ValueError(f"the norm of y is beyond the range of {H.dtype}: rescale y")
@@ -269,7 +269,7 @@ def solve_system(
     def allowed(x: Tensor | None) -> float:
         return ACCURACY * system.error_scale(x, largest)
 
-    solution = settings.solve(H, system, how.generator, how.x0, how.callback, allowed=allowed)
+    solution = settings.solve(H, system, request.generator, request.x0, request.callback, allowed=allowed)
     residual = solution.residual.cpu() * system.sizes().cpu()
     rounding = _ROUNDING * torch.finfo(H.dtype).eps * largest * column_norms(solution.x).cpu()
     bounds = math.sqrt(largest) * residual / (2.0 * float(system.deviation.min())) + rounding
@@ -287,9 +287,9 @@ def solve_system(
         sample_error_bound=float(bounds.max()),
         resolution=float(residual.max()) / math.sqrt(n),
         relative_resolution=float(residual.max()) / math.sqrt(n) / system.error_scale(solution.x, largest),
-        seconds=time.perf_counter() - how.began,
-        seed=how.seed,
-        no_paths=how.no_paths,
+        seconds=time.perf_counter() - request.began,
+        seed=request.seed,
+        no_paths=request.no_paths,
     )
     return solution.x, report
 

@@ -27,7 +27,7 @@ from pathgp.data.standardise import Standardisation
 from pathgp.operators.kronecker import along_sides, scattered
 from pathgp.pathwise import PriorPaths, variance_from_moments
 from pathgp.posterior.base import BasePosterior, GridModel
-from pathgp.posterior.conditioning import Settings, Solve, System, solve_system, warn_unless_converged
+from pathgp.posterior.conditioning import Settings, SolveRequest, System, solve_system, warn_unless_converged
 from pathgp.posterior.evidence import Evidence, log_density
 from pathgp.posterior.exact_covariance import ExactCovariance
 from pathgp.posterior.report import ConditionReport
@@ -74,15 +74,15 @@ class GridPosterior(BasePosterior):
         data: GridObservations,
         prior: GridPrior | None,
         draws: Tensor,
-        how: Solve,
+        request: SolveRequest,
     ) -> GridPosterior:
         """Solve the systems of a model and its prior draws."""
         system = model.system(data, prior, draws)
-        H = model.operator(data, how.settings)
-        weights, report = solve_system(H, model.largest_variance(data), data.columns, system, how)
+        H = model.operator(data, request.settings)
+        weights, report = solve_system(H, model.largest_variance(data), data.columns, system, request)
         scaling = data.scaling
         report = report.in_units(float(scaling.target_scale), scaling.rounding(system.targets[:, 0]))
-        return cls(model, data, system, prior, weights, how.settings, report)
+        return cls(model, data, system, prior, weights, request.settings, report)
 
     @property
     def scaling(self) -> Standardisation:
@@ -210,8 +210,8 @@ class GridPosterior(BasePosterior):
         kept = old.observed.flatten()[data.cells].unsqueeze(1)
         draws = torch.where(kept, everywhere[data.cells], draws)
         x0 = self._scattered(self.weights).reshape(-1, self.weights.shape[1])[data.cells]
-        how = Solve(self.settings, generator, seed, x0=x0, callback=callback, began=began)
-        return GridPosterior.solved(self.model, data, self.prior, draws, how)
+        request = SolveRequest(self.settings, generator, seed, x0=x0, callback=callback, began=began)
+        return GridPosterior.solved(self.model, data, self.prior, draws, request)
 
     def to_html(
         self,
@@ -327,7 +327,7 @@ class GridPosterior(BasePosterior):
             # The mean has been solved for: a column of zeros takes its place.
             system = replace(solved, targets=torch.cat([torch.zeros_like(values[:, :1]), values], 1))
         largest = model.largest_variance(data)
-        weights, report = solve_system(H, largest, data.columns, system, Solve(self.settings, source))
+        weights, report = solve_system(H, largest, data.columns, system, SolveRequest(self.settings, source))
         warn_unless_converged(report.in_units(float(data.scaling.target_scale)))
         return drawn, weights[:, 1:]
 

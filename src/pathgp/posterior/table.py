@@ -20,7 +20,7 @@ from pathgp.data.observations import Observations
 from pathgp.kernels import Kernel
 from pathgp.pathwise import PosteriorPaths, PriorPaths, UpdatePaths
 from pathgp.posterior.base import BasePosterior, TableModel
-from pathgp.posterior.conditioning import Settings, Solve, System, solve_system, warn_unless_converged
+from pathgp.posterior.conditioning import Settings, SolveRequest, System, solve_system, warn_unless_converged
 from pathgp.posterior.evidence import Evidence, log_marginal_likelihood
 from pathgp.posterior.exact_covariance import ExactCovariance
 from pathgp.posterior.leave_one_out import LeaveOneOut, leave_one_out
@@ -66,15 +66,15 @@ class Posterior(BasePosterior):
         scaling: Standardisation,
         system: System,
         prior: PriorPaths | None,
-        how: Solve,
+        request: SolveRequest,
     ) -> Posterior:
         """Solve the system of a model and its prior draws; what conditioning, updates and fits end with."""
-        H = how.settings.operator(model.kernel, system.X, system.deviation)
+        H = request.settings.operator(model.kernel, system.X, system.deviation)
         largest = float(model.kernel.diag(system.X).max())
-        weights, report = solve_system(H, largest, system.X.shape[1], system, how)
+        weights, report = solve_system(H, largest, system.X.shape[1], system, request)
         report = replace(report, features=0 if prior is None else prior.features.num)
         report = report.in_units(float(scaling.target_scale), scaling.rounding(system.targets[:, 0]))
-        return cls(model, scaling, system, prior, weights, how.settings, report)
+        return cls(model, scaling, system, prior, weights, request.settings, report)
 
     @property
     def scaling(self) -> Standardisation:
@@ -190,8 +190,8 @@ class Posterior(BasePosterior):
         draws = normal((len(y), self.num_samples), generator, torch.float64, X.device).to(X.dtype)
         grown = system.extended(self.model.system(data, self.prior, draws))
         x0 = torch.cat([self.weights, self.weights.new_zeros(len(y), self.weights.shape[1])])
-        how = Solve(self.settings, generator, seed, self.report.no_paths, x0, callback, began)
-        posterior = Posterior.solved(self.model, self.scaling, grown, self.prior, how)
+        request = SolveRequest(self.settings, generator, seed, self.report.no_paths, x0, callback, began)
+        posterior = Posterior.solved(self.model, self.scaling, grown, self.prior, request)
         warn_unless_converged(posterior.report)
         return posterior
 

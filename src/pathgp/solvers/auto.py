@@ -11,7 +11,7 @@ import torch
 from pathgp.operators import Operator
 from pathgp.solvers.ap import AP, automatic_block_size
 from pathgp.solvers.base import Run, Solution, Solver, Status
-from pathgp.solvers.cg import CG, automatic, full_rate_float64
+from pathgp.solvers.cg import CG, choose_preconditioner, full_rate_float64
 from pathgp.solvers.cholesky import Cholesky
 from pathgp.solvers.grid_blocks import GridBlocks
 from pathgp.solvers.grid_inverse import GridInverse
@@ -92,7 +92,7 @@ class Auto(Solver):
     def _solve(self, run: Run) -> Solution:
         needed, s = digits(run), run.b.shape[1]
         epochs_ap, epochs_cg = EPOCHS_LEAST + EPOCHS_AP * needed, EPOCHS_LEAST + EPOCHS_CG * needed
-        preconditioner = automatic(run.H, run.max_epochs - run.epochs)
+        preconditioner = choose_preconditioner(run.H, run.max_epochs - run.epochs)
         options: dict[Solver, Predicted] = {AP(): Predicted(epochs_ap, predict_ap(run.H, s, epochs_ap))}
         cost = options[CG(preconditioner)] = Predicted(
             epochs_cg, predict_cg(run.H, s, epochs_cg, choice=preconditioner)
@@ -211,9 +211,9 @@ def predict_cg(
 ) -> float:
     """A factor of rank k, once, a block of columns at a time; each epoch a product with H and two with the factor.
 
-    ``choice``: the preconditioner; by default what `automatic` takes.  ``holes``: epochs of `GridInverse`.
+    ``choice``: the preconditioner; by default what `choose_preconditioner` takes.  ``holes``: epochs of `GridInverse`.
     """
-    n, r, choice = H.shape[0], r or rates(H.device, H.dtype), choice or automatic(H)
+    n, r, choice = H.shape[0], r or rates(H.device, H.dtype), choice or choose_preconditioner(H)
     if isinstance(choice, GridInverse):
         # Ten cubes of every side for its eigenvectors, and iterations in float64 that fill the holes.
         cubes = sum(p**3 for p in getattr(H, "ranks", ()))

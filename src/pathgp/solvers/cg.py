@@ -47,8 +47,8 @@ class CG(Solver):
 
     def _solve(self, run: Run) -> Solution:
         left = run.max_epochs - run.epochs
-        choice = automatic(run.H, left) if isinstance(self.preconditioner, str) else self.preconditioner
-        each = 0.0 if choice is None else choice.applied(run.H)
+        choice = choose_preconditioner(run.H, left) if isinstance(self.preconditioner, str) else self.preconditioner
+        each = 0.0 if choice is None else choice.apply_cost(run.H)
         if not run.affords(1.0 if choice is None else 1.0 + choice.cost(run.H) + each):
             return run.finish(run.start, Status.BUDGET_EXHAUSTED, repr(self), "the budget is below one iteration")
         apply, note = ((lambda r: r), "no preconditioner") if choice is None else choice.build(run)
@@ -136,7 +136,7 @@ def _unfinished(run: Run, norms: Tensor) -> Tensor:
     return torch.nonzero(norms > run.goal if run.rule == "every" else norms > 0).flatten()
 
 
-def automatic(H: Operator, epochs: float = math.inf) -> Preconditioner:
+def choose_preconditioner(H: Operator, epochs: float = math.inf) -> Preconditioner:
     """What "auto" means on a budget: a randomly pivoted Cholesky factor, or what grids have to offer.
 
     `GridInverse` where nothing is missing or neighbours tell what is, to a part of the noise: 5 to 30 iterations where

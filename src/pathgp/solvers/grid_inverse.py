@@ -49,7 +49,7 @@ class GridInverse(Preconditioner):
     def cost(self, H: Operator) -> float:
         return 0.0
 
-    def applied(self, H: Operator) -> float:
+    def apply_cost(self, H: Operator) -> float:
         """The least: none or one iteration."""
         H = _grid(H)
         return _iteration(H) * (1.0 if H.shape[0] == math.prod(H.sizes) else 2.0)

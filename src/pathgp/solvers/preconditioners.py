@@ -61,7 +61,7 @@ class Preconditioner(ABC):
         """The most epochs that ``build`` can take."""
         return H.cost(self.largest_rank(H))
 
-    def applied(self, H: Operator) -> float:
+    def apply_cost(self, H: Operator) -> float:
         """Epochs of one application, where it counts beside a product."""
         return 0.0
 
