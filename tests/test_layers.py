@@ -1,6 +1,6 @@
 """The layers of the package: a module imports from its own layer and from those below, never from above.
 
-An import inside a function counts, and so does one for type checkers alone. No room uses a private name that only
+An import inside a function counts, and so does one for type checkers alone. No package uses a private name that only
 others define. `DEBTS` lists what is still to be mended: it may only become shorter.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent / "src" / "pathgp"
-# From the ground to the roof; rooms of one layer know nothing of each other.
+# From the lowest to the highest; packages of one layer do not import each other.
 LAYERS = (
     ("_version", "compute"),
     ("kernels", "means", "metrics"),
@@ -37,7 +37,7 @@ LAYERS = (
 )
 # Convenience methods, which import when they are called.
 UPWARDS = {("posterior", "io"), ("posterior", "html")}
-# Importing module, imported room.
+# Importing module, imported package.
 DEBTS = {
     ("kernels.base", "features"),
 }
@@ -53,7 +53,7 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def room(module: str) -> str:
+def package(module: str) -> str:
     return module.split(".")[0]
 
 
@@ -75,23 +75,23 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
 
 
 def upward() -> set[tuple[str, str]]:
-    """Importing module and imported room, wherever the latter is not below; `UPWARDS` left out."""
+    """Importing module and imported package, wherever the latter is not below; `UPWARDS` left out."""
     level = {name: number for number, layer in enumerate(LAYERS) for name in layer}
     found = set()
     for module, path in modules().items():
         for imported, is_late in imports(path):
-            a, b = room(module), room(imported)
+            a, b = package(module), package(imported)
             if a != b and level[b] >= level[a] and not (is_late and (a, b) in UPWARDS):
                 found.add((module, b))
     return found
 
 
 def private_names() -> Iterator[tuple[str, str]]:
-    """Module and private name, wherever a name is used that its own room does not define and another one does."""
+    """Module and private name, wherever a name is used that its own package does not define and another one does."""
     trees = {module: ast.parse(path.read_text()) for module, path in modules().items()}
     defined: dict[str, set[str]] = {}
     for module, tree in trees.items():
-        names = defined.setdefault(room(module), set())
+        names = defined.setdefault(package(module), set())
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 names.add(node.name)
@@ -100,8 +100,8 @@ def private_names() -> Iterator[tuple[str, str]]:
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 names.add(node.id)
     for module, tree in trees.items():
-        own = defined[room(module)]
-        others = set().union(*(names for name, names in defined.items() if name != room(module)))
+        own = defined[package(module)]
+        others = set().union(*(names for name, names in defined.items() if name != package(module)))
         for node in ast.walk(tree):
             used = []
             if isinstance(node, ast.Attribute):
@@ -114,7 +114,7 @@ def private_names() -> Iterator[tuple[str, str]]:
 
 
 def test_every_room_has_its_layer() -> None:
-    assert sorted({room(module) for module in modules()}) == sorted(name for layer in LAYERS for name in layer)
+    assert sorted({package(module) for module in modules()}) == sorted(name for layer in LAYERS for name in layer)
 
 
 def test_imports_point_downwards() -> None:
