@@ -1,4 +1,4 @@
-"""The same numbers before and after a change that should not change any: recorded, and compared later.
+"""Record results before a refactoring and compare them afterwards.
 
     python benchmarks/same_numbers.py record FOLDER
     python benchmarks/same_numbers.py compare FOLDER [--rtol 1e-6]

@@ -6,12 +6,12 @@ which is another kernel), the draws (g, and the uniform behind tau) are made onc
 hyperparameters are applied at each evaluation: paths move smoothly while the hyperparameters are learned.
 Thesis, section 2.2.2; Rahimi and Recht (2008).
 
-What dense data leave undetermined of a function lives at its highest frequencies, of which a plain draw of a few
-hundred holds hardly any: the posterior variance of single paths is then right on average but heavy-tailed (for
-Matern-5/2 up to 25 times too large in one path, too small in most; for the squared exponential, the standard deviation
-of 64 paths .3 to 1.9 of the truth where the data leave a thousandth of it). So half of the draws come from a measure
+Dense data determine a function except at its highest frequencies. A plain draw of a few hundred frequencies contains
+hardly any of these, so that the posterior variance of a path is right on average but heavy-tailed. For Matern-5/2 it is
+up to 25 times too large in one path and too small in most. For the squared exponential, the standard deviation of 64
+paths is 0.3 to 1.9 times the true one where the data reduce it a thousandfold. So half of the draws come from a measure
 with heavier tails, in tau and in g, and each feature is weighted by sqrt(p / q), p the kernel's measure and q the
-mixture of both: still unbiased, and the weights are at most sqrt(2).
+mixture of both. This is still unbiased, and the weights are at most sqrt(2).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 from pathgp.features.expansion import Atom
 from pathgp.kernels.stationary import Stationary
 
-# The heavier tail of g: its length is increased by so many of its standard deviations, about 1 / sqrt(2) each.
+# Heavier tail of g: |g| is increased by this many standard deviations, each about 1 / sqrt(2).
 _FARTHER = 2.0
 
 
@@ -66,7 +66,7 @@ class Frequencies:
         return full.index_add(1, torch.tensor(self.columns, device=device), omega)
 
     def adopt(self, other: Frequencies, places: Tensor) -> None:
-        """Take over draws of ``other``: pair i those of pair places[i], where that is not negative."""
+        """Copy draws from ``other``: pair i gets those of pair places[i]; negative places are skipped."""
         if other.normal is None:
             return
         kept, origin = torch.nonzero(places >= 0).flatten(), places[places >= 0]
@@ -86,7 +86,7 @@ class Frequencies:
             uniform = torch.where(heavy, uniform**self.kernel.tail, uniform)
             density = uniform ** (1.0 / self.kernel.tail - 1.0) / self.kernel.tail
             normal = torch.randn(paths, dim, num, generator=generator, dtype=torch.float64)
-            # The length of g is about sqrt(d); s g has the density s^-d exp(|g|^2 (1 - 1 / s^2) / 2) beside that of g.
+            # The length of g is about sqrt(d); s g has the density s^-d exp(|g|^2 (1 - 1 / s^2) / 2) relative to g.
             s = 1.0 + _FARTHER / math.sqrt(2.0 * dim)
             normal = torch.where(heavy.unsqueeze(1), s * normal, normal)
             squares = normal.square().sum(1)

@@ -35,8 +35,8 @@ def from_data(model: Learnable, data: Data, generator: torch.Generator) -> None:
     constant mean from the average of y.
 
     Length scales of a radial kernel are proportional to the median distance of two rows in each column. Their size is
-    the geometric mean of two extremes: typical rows one length scale apart, and nearest neighbours. From longer ones a
-    fit may take a fast wave for noise, from shorter ones everything.
+    the geometric mean of the typical distance and the nearest-neighbour distance. From longer initial values a fit may
+    explain fast variation as noise, from shorter ones it may explain everything as noise.
     """
     with torch.no_grad():
         spread = data.targets(model.mean_at(data.given, exact=True)).to(torch.float64).std(correction=0)
@@ -94,7 +94,7 @@ def perturb(model: Learnable, generator: torch.Generator) -> None:
 
 
 def _lengthscale(X: Tensor, per_column: bool) -> Tensor:
-    """Of rows X (n, d): one number, or one per column (d,); 1 where there is nothing to go by."""
+    """Initial length scale for rows X (n, d): a scalar, or one per column (d,); 1 if all rows coincide."""
     n, half = len(X), len(X) // 2
     if half == 0:
         return torch.ones(X.shape[1] if per_column else (), dtype=torch.float64)
@@ -113,7 +113,7 @@ def _lengthscale(X: Tensor, per_column: bool) -> Tensor:
 
 
 def _towards_neighbours(Z: Tensor) -> Tensor:
-    """sqrt(nearest / typical), both median distances between rows of Z (n, d) that are not the same."""
+    """sqrt(nearest / typical), both median distances between distinct rows of Z (n, d)."""
     distances = torch.cdist(Z, Z)
     distances = distances.where(distances > 0, torch.inf)
     nearest = distances.amin(1)

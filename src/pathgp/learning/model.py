@@ -1,4 +1,4 @@
-"""What learning asks of a model and of its data: it knows no more of either."""
+"""The interfaces of models and data that `learning` relies on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Data(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the computations."""
+        """Floating-point type of the computations."""
 
     @property
     def device(self) -> torch.device: ...
@@ -68,7 +68,7 @@ class Learnable(nn.Module):
 
     @abstractmethod
     def operator(self, data: Any, settings: Settings, instead: Operator | None = None) -> Operator:
-        """H at the present hyperparameters, with gradients in ``bilinear``; ``instead`` of one that is done with."""
+        """H at the current hyperparameters, with gradients in ``bilinear``; ``instead``: the operator it replaces."""
 
     @abstractmethod
     def system(self, data: Any, prior: Any, draws: Tensor) -> System:
@@ -76,7 +76,7 @@ class Learnable(nn.Module):
 
     @abstractmethod
     def draw_prior(self, data: Any, samples: int, features: int, generator: torch.Generator) -> Any:
-        """Frozen draws from the prior that follow the hyperparameters; NotImplementedError where there are none."""
+        """Frozen prior draws that follow the hyperparameters; NotImplementedError for kernels without features."""
 
     @abstractmethod
     def restore_prior(self, state: dict[str, Any]) -> Any:
@@ -108,7 +108,7 @@ class Learnable(nn.Module):
 
     @abstractmethod
     def solved(self, data: Any, prior: Any, draws: Tensor, request: SolveRequest) -> Any:
-        """The posterior of this model, which keeps the model and the draws: give copies."""
+        """Solve for the posterior. It keeps references to the model and the draws, so pass copies."""
 
     @abstractmethod
     def working_copy(self, device: torch.device) -> Self:

@@ -42,7 +42,7 @@ class GridModel(Model, Protocol):
         """The kernel of every side of the grid."""
 
     def product(self, widths: Sequence[int]) -> Kernel:
-        """All of them as one kernel, on the columns of all sides, so many each."""
+        """The product of all side kernels on the concatenated columns; ``widths``: number of columns of each side."""
 
     def operator(self, data: Any, settings: Settings, instead: Operator | None = None) -> Operator:
         """H of the observed cells."""
@@ -55,11 +55,11 @@ class GridModel(Model, Protocol):
 
 
 class BasePosterior:
-    """A model given data: the weights that it rests on, and how they were found.
+    """A model conditioned on data: the weights of the posterior, and how they were computed.
 
-    model: with the hyperparameters that the posterior has.  report: how it was obtained.  system: the linear systems,
-    in the model's units.  weights: their solutions (n, 1 + s), of the mean and of s paths.  prior: the draws behind the
-    paths, None where there are none.  settings: of products and solves.  about: what was saved with it (see `save`).
+    model: a copy with the hyperparameters of the posterior.  report: how it was obtained.  system: the linear systems,
+    in the model's units.  weights: their solutions (n, 1 + s), for the mean and s paths.  prior: the prior draws of the
+    paths, or None.  settings: options of products and solves.  about: values saved along (see `save`).
     """
 
     about: dict[str, Any] | None = None
@@ -95,11 +95,11 @@ class BasePosterior:
     def save(self, path: str | os.PathLike[str], data: bool = True, about: dict[str, Any] | None = None) -> None:
         """Write the posterior to one file, which `pathgp.load` reads; the model and the draws are in it.
 
-        ``data=False`` leaves out the observed values and the draws of their noise: of many rows the file takes a third
-        of the space, and ``update``, ``leave_one_out``, ``log_marginal_likelihood``, variances by neighbours and the
-        paths of a grid are lost. Inputs stay, for predictions are sums over them. ``about``: plain values to go with
-        it, such as the names of the columns, which the loaded posterior has as ``about``. Of several ranks the first
-        one writes. See `pathgp.io.saving`.
+        ``data=False`` leaves out the observed values and the draws of their noise. With many rows the file is then a
+        third as large, but ``update``, ``leave_one_out``, ``log_marginal_likelihood``, variances by neighbours and the
+        paths of a grid are not available. Inputs are always saved: predictions need them. ``about``: plain values to
+        save along, such as column names; the loaded posterior has them as ``about``. With several processes rank 0
+        writes. See `pathgp.io.saving`.
         """
         from pathgp.io.saving import save
 

@@ -82,11 +82,11 @@ class Predicted(NamedTuple):
 class Auto(Solver):
     """The cheapest of Cholesky, AP with shuffled blocks and CG, by predicted seconds.
 
-    The prediction uses the sizes, the dtype, the device, the backend and how far the start is from ``tol``, and on a
-    grid with holes what one of many columns takes; nothing is timed, so that the choice is the same in every run.
-    Options that exceed the operator's memory budget or ``max_epochs`` are left out. Where the choice meets the floor of
-    its precision above the goal, or takes longer than Cholesky would, Cholesky takes over if it is allowed; it works in
-    float64. ``Solution.solver`` names the choice, ``Solution.note`` the reason.
+    The prediction uses the sizes, the dtype, the device, the backend and the initial residual relative to ``tol``. On a
+    grid with holes it may also use a trial solve of one column. Nothing is timed, so that the choice is the same in
+    every run. Options that exceed the operator's memory budget or ``max_epochs`` are left out. If the chosen solver
+    stalls above the tolerance, or costs more than Cholesky and twice its prediction, Cholesky (in float64) replaces it.
+    ``Solution.solver`` names the choice, ``Solution.note`` the reason.
     """
 
     def _solve(self, run: Run) -> Solution:
@@ -135,10 +135,10 @@ def _unsure(run: Run) -> bool:
 
 
 def _tried(run: Run, epochs: float) -> dict[Solver, Predicted]:
-    """What CG takes on a grid with holes, by what the last column takes: by way of the whole grid, and plainly.
+    """Predict the cost of CG on a grid with holes from a trial on the last column, with and without `GridInverse`.
 
-    Nothing where neither meets the tolerance. A low-rank factor would have to be built to be tried: it is an option
-    where it is predicted to be far better.
+    Empty if neither trial meets the tolerance. A trial of a low-rank preconditioner would have to build it, so that is
+    an option only if it is predicted to be much faster.
     """
     H, s = run.H, run.b.shape[1]
     taken, is_filled = _of_one_column(run, CG(GridInverse()), _TRIAL)
@@ -157,7 +157,7 @@ def _tried(run: Run, epochs: float) -> dict[Solver, Predicted]:
 
 
 def _of_one_column(run: Run, solver: Solver, most: float) -> tuple[float, bool]:
-    """Epochs that a solver takes for the last column, at most so many, and whether they suffice; they are counted."""
+    """Solve for the last column in at most ``most`` epochs: epochs used, added to ``run``, and whether it converged."""
     most = min(run.max_epochs - run.epochs, max(most, 4.0))
     alone = Run(run.H, run.b[:, -1:], None, None, float(run.goal[-1]), most, run.generator, None, run.rule)
     alone.begin()
@@ -174,7 +174,7 @@ def digits(run: Run) -> float:
 
 
 def cholesky_excluded(run: Run) -> str:
-    """Why Cholesky cannot be taken, or nothing."""
+    """The reason why Cholesky is unavailable, or an empty string."""
     n, s = run.b.shape
     if 16.0 * n**2 > run.H.memory:
         return f"needs {16e-9 * n**2:.2g} GB"

@@ -1,4 +1,4 @@
-"""Stochastic dual descent: gradient steps on random coordinates, with momentum."""
+"""Stochastic dual descent: gradient steps on random coordinates, with Nesterov momentum."""
 
 from __future__ import annotations
 
