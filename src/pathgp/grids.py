@@ -80,7 +80,7 @@ class Snapped:
         sizes = tuple(self.Y.shape)
         cells, limit = math.prod(sizes), 100 * break_even(*sizes).time
         share = 100 * self.empty / cells
-        advice = "  <- so many that a GP on the points themselves costs less" if share > limit else ""
+        advice = "  <- a GP on the points themselves costs less" if share > limit else ""
         lines = [
             f"points    {len(self.points)}, on {' x '.join(map(str, sizes))} cells",
             f"merged    {self.merged} points into cells that had one already",

@@ -34,7 +34,7 @@ from pathgp.learning.report import FitReport
 from pathgp.models import GP
 from pathgp.posterior.table import Posterior
 
-# Beyond so many rows float32 halves time and memory.
+# Above this number of rows float32 is used, which halves time and memory.
 _DOUBLE_ROWS = 10_000
 
 

@@ -202,7 +202,7 @@ def _coverage_curve(found: Comparison) -> Html:
         "coverage",
         "Coverage of intervals",
         finding,
-        Axis(0.0, 100.0, "intervals that should hold so many %", ticks=ends),
+        Axis(0.0, 100.0, "nominal coverage of the intervals, %", ticks=ends),
         Axis(0.0, 100.0, "do hold, %", ticks=ends),
     )
     fine = np.linspace(0.0, 1.0, 51)
@@ -213,7 +213,7 @@ def _coverage_curve(found: Comparison) -> Html:
     chart.dots(100 * LEVELS, 100 * seen, "accent")
     chart.label(97, 8, "too narrow", "", "end")
     chart.label(3, 92, "too wide", "")
-    caption = "On the diagonal intervals keep their promise; grey: the scatter of chance in so many rows."
+    caption = "On the diagonal intervals keep their promise; grey: sampling error for this number of rows."
     return figure("Coverage of intervals", caption, chart.svg())
 
 

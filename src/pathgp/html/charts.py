@@ -277,7 +277,7 @@ def _spread(places: Sequence[float], top: float, bottom: float) -> list[float]:
 
 
 def cut(words: str, most: int) -> str:
-    """Words of at most so many characters."""
+    """Words of at most this many characters."""
     return words if len(words) <= most else words[: most - 1] + "…"
 
 

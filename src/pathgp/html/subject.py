@@ -17,7 +17,7 @@ from pathgp.posterior.table import Posterior
 
 # Rows that medians, quantiles and marks on axes are taken from.
 _MOST_ROWS = 100_000
-# An input with at most so many different values is shown at these values.
+# An input with at most this many different values is shown at these values.
 _MOST_LEVELS = 12
 
 

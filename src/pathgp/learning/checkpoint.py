@@ -31,8 +31,8 @@ class Checkpoint:
 
     Args:
         path: the file. A fit that finds it goes on from there; it must belong to the same data and settings.
-        steps: write after so many steps ...
-        seconds: ... or after so many seconds, whichever comes first.
+        steps: write after this number of steps ...
+        seconds: ... or after this number of seconds, whichever comes first.
     """
 
     path: str | os.PathLike[str]

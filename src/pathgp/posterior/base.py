@@ -57,25 +57,31 @@ class GridModel(Model, Protocol):
 class BasePosterior:
     """A model conditioned on data: the weights of the posterior, and how they were computed.
 
-    model: a copy with the hyperparameters of the posterior.  report: how it was obtained.  system: the linear systems,
-    in the model's units.  weights: their solutions (n, 1 + s), for the mean and s paths.  prior: the prior draws of the
-    paths, or None.  settings: options of products and solves.  about: values saved along (see `save`).
+    model: a copy with the hyperparameters of the posterior.  scaling: between the units of the caller and those of the
+    model.  report: how it was obtained.  system: the linear systems, in the model's units.  weights: their solutions
+    (n, 1 + s), for the mean and s paths.  prior: the prior draws of the paths, or None.  settings: options of products
+    and solves.  about: values saved along (see `save`).
     """
 
     about: dict[str, Any] | None = None
-    model: Any
-    prior: Any
 
-    def __init__(self, system: System, weights: Tensor, settings: Settings, report: ConditionReport) -> None:
+    def __init__(
+        self,
+        model: Any,
+        scaling: Standardisation,
+        system: System,
+        prior: Any,
+        weights: Tensor,
+        settings: Settings,
+        report: ConditionReport,
+    ) -> None:
+        self.model = model
+        self.scaling = scaling
         self.system = system
+        self.prior = prior
         self.weights = weights
         self.settings = settings
         self.report = report
-
-    @property
-    def scaling(self) -> Standardisation:
-        """Between the units of the caller and those of the model."""
-        raise NotImplementedError
 
     @property
     def num_samples(self) -> int:

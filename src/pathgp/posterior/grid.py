@@ -23,7 +23,6 @@ from pathgp.compute.inputs import Array, read_matrix, read_side, whole_number
 from pathgp.compute.memory import memory_budget, spans
 from pathgp.compute.random import as_generator, normal, repeating_seed, spawn_generator
 from pathgp.data.grid import GridObservations, GridPrior, cells, extended_root, prior_variance
-from pathgp.data.standardise import Standardisation
 from pathgp.operators.kronecker import along_sides, scattered
 from pathgp.pathwise import PriorPaths, variance_from_moments
 from pathgp.posterior.base import BasePosterior, GridModel
@@ -60,9 +59,7 @@ class GridPosterior(BasePosterior):
         settings: Settings,
         report: ConditionReport,
     ) -> None:
-        super().__init__(system, weights, settings, report)
-        self.model = model
-        self.prior = prior
+        super().__init__(model, data.scaling, system, prior, weights, settings, report)
         self.data = data
         # New blocks of the draws behind `variance`: the same question gets the same answer.
         self._seed = 0 if report.seed is None else report.seed % 2**62
@@ -83,11 +80,6 @@ class GridPosterior(BasePosterior):
         scaling = data.scaling
         report = report.in_units(float(scaling.target_scale), scaling.rounding(system.targets[:, 0]))
         return cls(model, data, system, prior, weights, request.settings, report)
-
-    @property
-    def scaling(self) -> Standardisation:
-        """Between the units of the caller and those of the model, for the values."""
-        return self.data.scaling
 
     def mean(self, *inputs: Array | None) -> Array:
         """Posterior mean (g_1, ..., g_k) at a grid of inputs."""

@@ -20,12 +20,11 @@ from pathgp.data.observations import Observations
 from pathgp.kernels import Kernel
 from pathgp.pathwise import PosteriorPaths, PriorPaths, UpdatePaths
 from pathgp.posterior.base import BasePosterior, TableModel
-from pathgp.posterior.conditioning import Settings, SolveRequest, System, solve_system, warn_unless_converged
+from pathgp.posterior.conditioning import SolveRequest, System, solve_system, warn_unless_converged
 from pathgp.posterior.evidence import Evidence, log_marginal_likelihood
 from pathgp.posterior.exact_covariance import ExactCovariance
 from pathgp.posterior.leave_one_out import LeaveOneOut, leave_one_out
 from pathgp.posterior.path_variance import NEIGHBOURS, SampledVariance
-from pathgp.posterior.report import ConditionReport
 from pathgp.solvers.base import Callback
 
 if TYPE_CHECKING:
@@ -44,21 +43,6 @@ class Posterior(BasePosterior):
     how it all was obtained. Inputs are NumPy arrays or tensors (m, d), results come back in kind.
     """
 
-    def __init__(
-        self,
-        model: TableModel,
-        scaling: Standardisation,
-        system: System,
-        prior: PriorPaths | None,
-        weights: Tensor,
-        settings: Settings,
-        report: ConditionReport,
-    ) -> None:
-        super().__init__(system, weights, settings, report)
-        self.model = model
-        self.prior = prior
-        self._scaling = scaling
-
     @classmethod
     def solved(
         cls,
@@ -75,11 +59,6 @@ class Posterior(BasePosterior):
         report = replace(report, features=0 if prior is None else prior.features.num)
         report = report.in_units(float(scaling.target_scale), scaling.rounding(system.targets[:, 0]))
         return cls(model, scaling, system, prior, weights, request.settings, report)
-
-    @property
-    def scaling(self) -> Standardisation:
-        """Between the units of the caller and those of the model."""
-        return self._scaling
 
     @property
     def X(self) -> Tensor:
