@@ -1,12 +1,10 @@
 """Public data sets by name, read from files and checked; nothing is downloaded.
 
-    from pathgp import datasets
-
-    data = datasets.load("example")                   # always there
-    data = datasets.load("bike", folder="data")       # data/bike.npz, or bike.npz in $PATHGP_DATA
+    data = load("bike")                               # bike.npz in $PATHGP_DATA, or in ../shared/data of a checkout
     X, y, X_test, y_test = data.split(0)
 
 Every known set has a description, its source, its licence as far as it is known, and the SHA-256 checksum of its file.
+A missing file ends a benchmark with one line (`MissingData`).
 """
 
 from __future__ import annotations
@@ -19,8 +17,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from pathgp.data.tabular import Columns, distinct
 
 _UCI = "https://github.com/treforevans/uci_datasets (commit f0737523)"
 _CC_BY = "CC BY 4.0"
@@ -93,30 +89,40 @@ class Dataset:
         return "\n".join(f"{name:<11}  {value}" for name, value in lines)
 
 
-def names() -> list[str]:
-    """The names that `load` knows; "example" needs no file."""
-    return ["example", *KNOWN]
+class MissingData(SystemExit):
+    """A data file is missing: ends a program with one line that says where the data comes from."""
 
 
-def load(name: str, folder: str | os.PathLike[str] | None = None, check: bool = True) -> Dataset:
-    """A data set by its name.
+def find(file: str) -> Path:
+    """Path of a file in the data folder: $PATHGP_DATA, or shared/data beside the checkout."""
+    given = os.environ.get("PATHGP_DATA")
+    folder = Path(given) if given else Path(__file__).resolve().parents[3] / "shared" / "data"
+    path = folder / file
+    if path.is_file():
+        return path
+    reason = f"{file} is not in {folder}, and nothing is downloaded: put it into a folder and name that in PATHGP_DATA"
+    if known := KNOWN.get(path.stem):
+        sides = " x ".join(f"{side:,}" for side in known.shape)
+        reason += f". It holds {_LAYOUT[known.kind]} ({sides}; {known.origin}) from {known.source}"
+    raise MissingData(reason)
+
+
+def load(name: str, check: bool = True) -> Dataset:
+    """Read a data set by its name.
 
     Args:
-        name: one of `names()`.
-        folder: where NAME.npz is; by default the folder that the environment variable PATHGP_DATA names.
-        check: refuse a file whose SHA-256 checksum is not the one that is known. False reads a file that you made
-            from the source yourself.
+        name: a key of `KNOWN`.
+        check: refuse a file whose SHA-256 checksum differs from the known one. False reads a file that you made from
+            the source yourself.
 
     Raises:
-        FileNotFoundError: where there is no such file; says where the data comes from and where to put it.
-        ValueError: for an unknown name, or a file with another checksum.
+        MissingData: the file is not in the data folder.
+        ValueError: unknown name, or a file with another checksum.
     """
-    if name == "example":
-        return _example()
     if name not in KNOWN:
-        raise ValueError(f"no data set is called {name!r}: there are {', '.join(names())}")
+        raise ValueError(f"no data set is called {name!r}: there are {', '.join(KNOWN)}")
     known = KNOWN[name]
-    path = _found(name, known, folder)
+    path = find(f"{name}.npz")
     if check:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -132,50 +138,6 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, check: bool = 
     except KeyError as error:
         raise ValueError(f"{path} has no array {error}: expected are {_LAYOUT[known.kind]}") from None
     return Dataset(name, f"{known.target}; {known.origin}", known.source, known.licence, **parts, extra=arrays)
-
-
-def example_table() -> dict[str, NDArray[Any]]:
-    """Made-up data to try things on: how fast 600 plants grew, by temperature, light, water and soil.
-
-    Drawn once from a formula with noise of 0.25 mm a day and rounded, so that a CSV file holds the same numbers.
-    """
-    draw = np.random.default_rng(7)
-    temperature, light, water = draw.uniform(5, 35, 600), draw.uniform(0, 1000, 600), draw.uniform(0, 30, 600)
-    soil = np.array(["clay", "loam", "sand"])[draw.integers(3, size=600)]
-    # Most at 24 degrees; light saturates; sand needs more water than clay.
-    need = np.select([soil == "clay", soil == "loam"], [5.0, 8.0], 14.0)
-    growth = 8 * np.exp(-(((temperature - 24) / 9) ** 2)) * light / (light + 250) * (1 - np.exp(-water / need))
-    growth += 0.25 * draw.standard_normal(600)
-    return {
-        "temperature": temperature.round(1),
-        "light": light.round().astype(int),
-        "water": water.round(1),
-        "soil": soil,
-        "growth": growth.round(3),
-    }
-
-
-def _example() -> Dataset:
-    table = example_table()
-    columns = Columns(list(table)[:-1], {"soil": distinct(table["soil"].tolist())})
-    X = columns.matrix(table.__getitem__)
-    description = (
-        "growth of plants in mm a day by temperature (°C), light (µmol/m²/s), water (mm/week) and soil, made up"
-    )
-    return Dataset("example", description, "pathgp itself", "as pathgp", columns.inputs, X=X, y=table["growth"])
-
-
-def _found(name: str, known: Known, folder: str | os.PathLike[str] | None) -> Path:
-    given = folder if folder is not None else os.environ.get("PATHGP_DATA")
-    if given and (path := Path(given) / f"{name}.npz").is_file():
-        return path
-    where = f"{name}.npz is not in {os.fspath(given)}" if given else f"no folder to look for {name}.npz in"
-    sides = " x ".join(f"{side:,}" for side in known.shape)
-    raise FileNotFoundError(
-        f"{where}, and pathgp downloads nothing. {name} ({sides}; {known.origin}) comes from {known.source}. Put "
-        f"{name}.npz with {_LAYOUT[known.kind]} into a folder and name it: load({name!r}, folder=...), or in the "
-        "environment variable PATHGP_DATA"
-    )
 
 
 def _table(arrays: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import torch
 
 import pathgp
 
-RESULTS = Path(__file__).resolve().parent / "results"
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 
 def device_name() -> str:

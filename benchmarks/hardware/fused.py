@@ -1,9 +1,9 @@
 """Fused products on a GPU: speed, accuracy, memory, beside torch in row chunks and torch.compile of the same.
 
-    python benchmarks/fused.py            the tables, written to results/fused.json
-    python benchmarks/fused.py --check    every kernel against float64, written to results/fused_check.json; fails where
-                                          an error is above what the documentation states
-    python benchmarks/fused.py --tune     tiles and forms of points, a line each
+    python -m benchmarks.hardware.fused            the tables, written to results/fused.json
+    python -m benchmarks.hardware.fused --check    every kernel against float64, written to results/fused_check.json;
+                                                   fails where an error is above what the documentation states
+    python -m benchmarks.hardware.fused --tune     tiles and forms of points, a line each
 
 Matern-3/2, length scale sqrt(d), normal inputs. Speeds are in 10^12 entries of K per second; errors are relative, in
 norm, against float64 at a sample of rows. The ceiling of a product is the least of three: two special functions per
@@ -26,9 +26,9 @@ from typing import Any
 from unittest import mock
 
 import torch
-from recording import median_seconds, seconds, table, write
 from torch import Tensor
 
+from benchmarks.common.recording import median_seconds, seconds, table, write
 from pathgp import kernels
 from pathgp.compute.triton import missing
 from pathgp.features import waves
@@ -293,8 +293,8 @@ def main() -> None:
     arguments = parser.parse_args()
     need_a_device()
     # Both take the cases of this module.
-    from fused_check import check
-    from fused_tuning import tune
+    from benchmarks.hardware.fused_check import check
+    from benchmarks.hardware.fused_tuning import tune
 
     passed = not arguments.check or check(arguments.rows, arguments.processes)
     if arguments.tune:

@@ -7,12 +7,22 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import fused
 import torch
-from fused import PRECISIONS, fingerprints, forms, in_parallel, matern, normal, operator, relative, sampled_error
-from recording import table, write
 from torch import Tensor
 
+from benchmarks.common.recording import table, write
+from benchmarks.hardware import fused
+from benchmarks.hardware.fused import (
+    PRECISIONS,
+    fingerprints,
+    forms,
+    in_parallel,
+    matern,
+    normal,
+    operator,
+    relative,
+    sampled_error,
+)
 from pathgp import kernels
 from pathgp.operators import KernelOperator, cross_product
 

@@ -9,11 +9,11 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from typing import Any
 
-import fused
 import torch
-from fused import in_parallel, normal, operator, shown
-from recording import median_seconds
 
+from benchmarks.common.recording import median_seconds
+from benchmarks.hardware import fused
+from benchmarks.hardware.fused import in_parallel, normal, operator, shown
 from pathgp.operators.fused import Fused
 from pathgp.operators.fused import engine as launches
 from pathgp.operators.fused.engine import Engine, Tile

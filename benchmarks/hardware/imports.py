@@ -1,6 +1,6 @@
 """What importing pathgp adds to importing torch.
 
-    python benchmarks/imports.py [--runs 7]
+    python -m benchmarks.hardware.imports [--runs 7]
 
 Each run is a fresh process that imports torch and then pathgp; the times of both are medians. The doors, matplotlib and
 pandas must not come along.
@@ -14,7 +14,7 @@ import subprocess
 import sys
 from statistics import median
 
-from recording import table, write
+from benchmarks.common.recording import table, write
 
 HEAVY = ("sklearn", "botorch", "gpytorch", "xarray", "pandas", "matplotlib", "triton", "pyarrow")
 CODE = """

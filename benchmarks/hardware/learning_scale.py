@@ -1,7 +1,7 @@
 """Learning at scale: 30 steps of Adam at 0.03 with 10 products with H per step, as in section 5.4 of the thesis.
 
-    python benchmarks/learning_scale.py [PROBLEM] [--rows 391386] [--steps 30] [--budget 10] [--tol 0.01]
-                                         [--solver ap] [--precision high]
+    python -m benchmarks.hardware.learning_scale [PROBLEM] [--rows 391386] [--steps 30] [--budget 10] [--tol 0.01]
+                                                [--solver ap] [--precision high]
 
 The problems are those of million.py. Pathwise estimator, warm starts, 64 probes; the start is the average of exact fits
 of small neighbourhoods (real data), or twice the true values (known data). Residuals per step as in figure 5.10, test
@@ -16,10 +16,10 @@ import warnings
 from typing import Any
 
 import torch
-from million import PROBLEMS, Problem, build, matern
-from recording import device_name, seconds, table, write
 
 import pathgp
+from benchmarks.common.recording import device_name, seconds, table, write
+from benchmarks.hardware.million import PROBLEMS, Problem, build, matern
 from pathgp.learning.report import Step
 from pathgp.metrics import nll, rmse
 

@@ -1,6 +1,6 @@
 """Products K V on the CPU: streamed and dense against GPyTorch's evaluation and against a plain matrix product.
 
-    python benchmarks/matvec.py [--rows 15000] [--runs 5]
+    python -m benchmarks.hardware.matvec [--rows 15000] [--runs 5]
 
 Matern-3/2, d = 18, 65 columns, float32. All ways are timed in the same run, interleaved, medians reported. GPyTorch is
 timed without gradients, and recording for them as in a training step. Two ways that the library does not go are timed
@@ -18,9 +18,9 @@ from typing import Any
 
 import gpytorch
 import torch
-from data import UCI, uci
-from recording import seconds, table, write
 
+from benchmarks.common.recording import seconds, table, write
+from benchmarks.common.uci import UCI, uci
 from pathgp import kernels
 from pathgp.operators import KernelOperator
 

@@ -1,6 +1,6 @@
 """The memory promise at full size: peak resident memory of predictions, and of a streamed product.
 
-    python benchmarks/memory.py [--rows 1000000] [--quick]
+    python -m benchmarks.hardware.memory [--rows 1000000] [--quick]
 
 Mean, variance and 64 paths at a million rows from n = 5,000 (float32, three columns), and a product with K of
 n = 100,000 within a budget of 200 MB, where K would take 40 GB. Each is measured in a process of its own, as the
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from recording import table, write
 
 import pathgp
+from benchmarks.common.recording import table, write
 from pathgp.kernels import Matern, Scale
 from pathgp.operators import KernelOperator
 
@@ -88,7 +88,7 @@ def product(n: int, memory: int) -> dict[str, Any]:
 
 def alone(*arguments: str) -> dict[str, Any]:
     """One measurement in a process of its own."""
-    command = [sys.executable, __file__, *arguments]
+    command = [sys.executable, "-m", "benchmarks.hardware.memory", *arguments]
     found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return found
 

@@ -1,7 +1,7 @@
 """Millions of rows: posterior mean and 64 samples by alternating projections and by stochastic dual descent.
 
-    python benchmarks/million.py [PROBLEM ...] [--solvers AP SDD] [--time-limit SECONDS] [--rows N]
-                                 [--precision high]
+    python -m benchmarks.hardware.million [PROBLEM ...] [--solvers AP SDD] [--time-limit SECONDS] [--rows N]
+                                         [--precision high]
 
 Problems:
 
@@ -30,11 +30,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from data import folder
-from recording import RESULTS, device_name, table, write
 from torch import Tensor
 
 import pathgp
+from benchmarks.common.datasets import load
+from benchmarks.common.recording import RESULTS, device_name, table, write
+from benchmarks.common.uci import hyperparameters
 from pathgp import kernels, solvers
 from pathgp.compute.random import normal
 from pathgp.metrics import nll, rmse
@@ -70,7 +71,7 @@ def matern(lengthscale: Tensor, signal: float, noise: float) -> pathgp.GP:
 
 def known(rows: int, device: str) -> Problem:
     """Data from the model itself."""
-    found = json.loads((folder() / "uci_hyperparameters.json").read_text())["houseelectric"]["0"]
+    found = hyperparameters("houseelectric")
     gp = matern(torch.tensor(found["lengthscale"], dtype=torch.float64), found["signal"], found["noise"])
     generator = torch.Generator().manual_seed(0)
     columns = len(found["lengthscale"])
@@ -85,8 +86,8 @@ def known(rows: int, device: str) -> Problem:
 
 def etopo5(rows: int | None, device: str) -> Problem:
     """Points of the grid, all equally likely per area."""
-    grid = np.load(folder() / "etopo5_global.npz")
-    lat, lon = (np.deg2rad(grid[side].astype(np.float64)) for side in ("lat", "lon"))
+    grid = load("etopo5_global")
+    lat, lon = (np.deg2rad(side[:, 0].astype(np.float64)) for side in grid.factors)
     count = (rows or 2_000_000) + HELD_OUT
     weight = np.repeat(np.cos(lat).clip(0.0), len(lon))
     # The largest keys u^(1/w) are a weighted draw without replacement (Efraimidis and Spirakis 2006).
@@ -94,14 +95,14 @@ def etopo5(rows: int | None, device: str) -> Problem:
     chosen = np.argpartition(-keys, count)[:count]
     i, j = np.divmod(np.random.default_rng(1).permutation(chosen), len(lon))
     X = np.stack([np.cos(lat[i]) * np.cos(lon[j]), np.cos(lat[i]) * np.sin(lon[j]), np.sin(lat[i])], 1)
-    return real("etopo5", X, grid["Y"][i, j], matern(torch.tensor(0.05, dtype=torch.float64), 1.0, 0.1), False, device)
+    return real("etopo5", X, grid.Y[i, j], matern(torch.tensor(0.05, dtype=torch.float64), 1.0, 0.1), False, device)
 
 
 def flights3m(rows: int | None, device: str) -> Problem:
     """A tenth is held out, of which some rows are scored."""
-    data = np.load(folder() / "flights3m.npz")
-    order = np.random.default_rng(0).permutation(len(data["y"]))[: (rows or 2_700_000) + HELD_OUT]
-    X, y = data["X"][order], data["y"][order]
+    data = load("flights3m")
+    order = np.random.default_rng(0).permutation(len(data.y))[: (rows or 2_700_000) + HELD_OUT]
+    X, y = data.X[order], data.y[order]
     return real("flights3m", X, y, matern(torch.ones(X.shape[1], dtype=torch.float64), 1.0, 0.5), True, device)
 
 

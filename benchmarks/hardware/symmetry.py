@@ -1,6 +1,6 @@
 """What fused products would gain from the symmetry of K, and in which order they would then add up.
 
-    python benchmarks/symmetry.py            written to results/symmetry.json
+    python -m benchmarks.hardware.symmetry            written to results/symmetry.json
 
 K V as the library computes it evaluates all n^2 entries: every program sums its own rows, in one order. Here half of
 them are evaluated. A program holds M rows, walks over the blocks that follow them, half the way round, and adds K^T V
@@ -21,12 +21,12 @@ import itertools
 from functools import cache
 from typing import Any
 
-import fused
 import torch
-from fused import column_widths, forms, need_a_device, normal, operator, relative, shown
-from recording import median_seconds, write
 from torch import Tensor
 
+from benchmarks.common.recording import median_seconds, write
+from benchmarks.hardware import fused
+from benchmarks.hardware.fused import column_widths, forms, need_a_device, normal, operator, relative, shown
 from pathgp.operators import KernelOperator
 from pathgp.operators.fused import source
 from pathgp.operators.fused.engine import halves

@@ -1,6 +1,6 @@
 """Thompson sampling on Hartmann-6 in batches of 50: our paths through the BoTorch door, and BoTorch's own.
 
-    python benchmarks/bayesian_optimisation.py [--seeds 0 1 2 3 4] [--batches 6]
+    python -m benchmarks.peers.bayesian_optimisation [--seeds 0 1 2 3 4] [--batches 6]
 
 Both start from the same 50 random points, refit the hyperparameters before every batch, and maximise 50 posterior
 functions with the same call of `optimize_acqf`. Regret: how far the best value so far is from the maximum.
@@ -21,10 +21,10 @@ from botorch.models.transforms import Standardize
 from botorch.optim import optimize_acqf
 from botorch.test_functions import Hartmann
 from gpytorch.mlls import ExactMarginalLogLikelihood
-from recording import table, write
 from torch import Tensor
 
 import pathgp
+from benchmarks.common.recording import table, write
 from pathgp import kernels
 from pathgp.botorch import PathwiseModel
 

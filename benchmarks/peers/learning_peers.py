@@ -1,6 +1,6 @@
 """Learning and prediction against GPyTorch: the same split, model, start, optimiser and number of steps, in one run.
 
-    python benchmarks/learning_peers.py [SET ...] [--steps 100] [--gpytorch-steps K] [--modes cholesky cg]
+    python -m benchmarks.peers.learning_peers [SET ...] [--steps 100] [--gpytorch-steps K] [--modes cholesky cg]
 
 Matern-3/2 with a length scale per input, zero mean, float32, all hyperparameters 1 at the start, Adam at rate 0.1.
 Seconds are those of the fit and of mean and variance at the test inputs; test log-likelihoods are means over the test
@@ -30,12 +30,12 @@ from statistics import fmean, median
 from typing import Any
 
 import torch
-from data import UCI, Regression, uci
-from recording import RESULTS, device_name, seconds, table, write
 from torch import Tensor
-from uci_learning import RATE, SAMPLES, initial, move, warm_up
 
 import pathgp
+from benchmarks.common.recording import RESULTS, device_name, seconds, table, write
+from benchmarks.common.uci import UCI, Regression, uci
+from benchmarks.thesis.uci_learning import RATE, SAMPLES, initial, move, warm_up
 from pathgp.learning.report import FitReport
 from pathgp.metrics import nll
 

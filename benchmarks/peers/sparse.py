@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from break_even import Peak
 from torch import Tensor
+
+from benchmarks.thesis.break_even import Peak
 
 BATCH, RATE = 1000, 0.01
 

@@ -1,6 +1,6 @@
 """Solves on grids with holes: by way of the whole grid, by blocks, by a low-rank factor, and without a preconditioner.
 
-    python benchmarks/holes.py [NAME ...] [--cut 400] [--columns 11] [--limit 500] [--device cpu]
+    python -m benchmarks.solvers.holes [NAME ...] [--cut 400] [--columns 11] [--limit 500] [--device cpu]
 
 The fields are those of climate.py and the learning curves of MiniBooNE, at hyperparameters of the size that fits go
 through, with more noise and with less, or with fewer cells missing and with more; *wide*: beside them everything in a
@@ -16,12 +16,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import climate
-import lcbench_curves
 import torch
-from recording import RESULTS, device_name, seconds, table, write
 from torch import Tensor
 
+from benchmarks.common.recording import RESULTS, device_name, seconds, table, write
+from benchmarks.thesis import climate, lcbench_curves
 from pathgp import kernels
 from pathgp.operators import LatentKroneckerOperator
 from pathgp.solvers import CG, Auto, GridBlocks, GridInverse, RandomlyPivotedCholesky, Solver

@@ -1,6 +1,6 @@
 """What it costs to solve to a tenth of the posterior standard deviation instead of to a relative residual alone.
 
-    python benchmarks/last_solve.py                 # all sets; --sets pol elevators for some
+    python -m benchmarks.solvers.last_solve                 # all sets; --sets pol elevators for some
 
 The five UCI sets with the authors' hyperparameters and three fields with holes, mean and 64 samples, the automatic
 solver: epochs and seconds to tol = 0.01 alone, and with the error at the data in addition (what `condition` does), and
@@ -14,12 +14,12 @@ import math
 import warnings
 from typing import Any
 
-import climate
-import data
-import recording
 import torch
 
 import pathgp
+from benchmarks.common.recording import device_name, table, write
+from benchmarks.common.uci import UCI, uci
+from benchmarks.thesis import climate
 from pathgp.posterior import conditioning
 
 FIELDS = ("era5_uk_t2m", "pacific_sst", "colorado_monthly_met")
@@ -34,7 +34,7 @@ def measure(name: str, device: str, rows: int | None) -> dict[str, Any]:
         gp, observations = climate.model(field), (field.factors, field.split(0.3, 0)[0])
         gp.noise = NOISE
     else:
-        table = data.uci(name, device=device, rows=rows)
+        table = uci(name, device=device, rows=rows)
         gp, observations = pathgp.GP(table.kernel(), noise=table.noise), (table.X, table.y)
     row: dict[str, Any] = {"set": name, "noise": float(gp.noise.detach())}
     for label, accuracy in (("tol alone", math.inf), ("both", conditioning.ACCURACY)):
@@ -57,14 +57,14 @@ def measure(name: str, device: str, rows: int | None) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sets", nargs="*", default=[*data.UCI, *FIELDS])
+    parser.add_argument("--sets", nargs="*", default=[*UCI, *FIELDS])
     parser.add_argument("--rows", type=int, help="of tables, at most")
     options = parser.parse_args()
     warnings.simplefilter("ignore", pathgp.ConvergenceWarning)
-    device = recording.device_name()
+    device = device_name()
     rows = [measure(name, device, options.rows) for name in options.sets]
-    print(recording.table(rows))
-    print(f"written to {recording.write(f'last_solve_{device}', rows)}")
+    print(table(rows))
+    print(f"written to {write(f'last_solve_{device}', rows)}")
 
 
 if __name__ == "__main__":

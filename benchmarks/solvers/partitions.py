@@ -1,6 +1,6 @@
 """Which blocks should a sweep of alternating projections have? Sweeps to a residual of 0.01, by partition.
 
-    python benchmarks/partitions.py [--rows 5000] [--blocks 8 32]
+    python -m benchmarks.solvers.partitions [--rows 5000] [--blocks 8 32]
 
 Every sweep has a new partition into blocks of equal size, each of which is solved once:
 
@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from data import system, uci
-from recording import table, write
 from torch import Tensor
 
+from benchmarks.common.recording import table, write
+from benchmarks.common.uci import system, uci
 from pathgp import kernels
 from pathgp.operators import KernelOperator
 from pathgp.pathwise import PriorPaths

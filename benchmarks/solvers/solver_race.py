@@ -1,6 +1,6 @@
 """Which solver gets there first: epochs and seconds to a residual of 0.01 on the thesis's UCI sets.
 
-    python benchmarks/solver_race.py [SET ...] [--solvers AP CG ...] [--runs 5] [--max-epochs 200]
+    python -m benchmarks.solvers.solver_race [SET ...] [--solvers AP CG ...] [--runs 5] [--max-epochs 200]
 
 One system per set: y and 64 draws from the prior (plus noise), the authors' hyperparameters, float32. A run ends when
 the residual of y and the average residual of the draws are at 0.01, the stopping rule of the thesis. Every solver has
@@ -15,9 +15,9 @@ import statistics
 from typing import Any
 
 import torch
-from data import UCI, system, uci
-from recording import device_name, seconds, table, write
 
+from benchmarks.common.recording import device_name, seconds, table, write
+from benchmarks.common.uci import UCI, system, uci
 from pathgp import solvers
 
 ENTRANTS: dict[str, solvers.Solver] = {

@@ -1,7 +1,7 @@
 """Where a dense matrix overtakes the factors of a grid with holes (thesis, section 6.3.1): SARCOS, 7 torques.
 
-    python benchmarks/break_even.py [--rows 4449] [--ratios 0 0.1 ...] [--columns 65] [--runs 5]
-                                    [--fit-rows 400] [--steps 20] [--fit-ratios 0.2 0.5 0.8]
+    python -m benchmarks.thesis.break_even [--rows 4449] [--ratios 0 0.1 ...] [--columns 65] [--runs 5]
+                                           [--fit-rows 400] [--steps 20] [--fit-ratios 0.2 0.5 0.8]
 
 Two parts, both with a squared exponential kernel on the 21 inputs times a full-rank coregionalisation kernel on the
 torques, cells missing uniformly at random, float32:
@@ -34,13 +34,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from data import folder
-from memory import reset_peak, resident
-from recording import RESULTS, device_name, median_seconds, seconds, table, write
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 import pathgp
+from benchmarks.common.datasets import load
+from benchmarks.common.recording import RESULTS, device_name, median_seconds, seconds, table, write
+from benchmarks.hardware.memory import reset_peak, resident
 from pathgp import kernels
 from pathgp.data.grid import GridObservations
 from pathgp.metrics import nll, rmse
@@ -93,8 +93,8 @@ class Arm:
 
 def arm(rows: int | None = None, device: str = "cpu") -> Arm:
     """The first ``rows`` rows of sarcos_test.npz, standardised with these."""
-    table = np.load(folder() / "sarcos_test.npz")
-    X, Y = (table[name][:rows].astype(np.float64) for name in ("X", "Y"))
+    table = load("sarcos_test")
+    X, Y = (values[:rows].astype(np.float64) for values in (table.X, table.extra["Y"]))
     X, Y = ((values - values.mean(0)) / values.std(0) for values in (X, Y))
     return Arm(*(torch.tensor(values, dtype=torch.float32, device=device) for values in (X, Y)))
 

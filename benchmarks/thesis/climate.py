@@ -1,7 +1,8 @@
 """Fields over space and time with holes (thesis, section 6.3.3): generated at the thesis's sizes, and real ones.
 
-    python benchmarks/climate.py [NAME ...] [--missing 0.1 0.3 0.5] [--steps 100] [--probes 10] [--cut N] [--seeds 0]
-                                 [--sizes 5000 1000] [--preconditioner auto] [--sparse 1000] [--device cpu] [--table]
+    python -m benchmarks.thesis.climate [NAME ...] [--missing 0.1 0.3 0.5] [--steps 100] [--probes 10] [--cut N]
+                                        [--seeds 0] [--sizes 5000 1000] [--preconditioner auto]
+                                        [--sparse 1000] [--device cpu] [--table]
 
 NAME is one of
 
@@ -39,15 +40,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from break_even import Peak
-from data import folder
-from lcbench import PRECONDITIONERS, RATE, SAMPLES, TOL, scores
-from lcbench_curves import DEFAULT
-from recording import RESULTS, device_name, seconds, table, write
-from sparse import named, variational
 from torch import Tensor
 
 import pathgp
+from benchmarks.common.datasets import load
+from benchmarks.common.recording import RESULTS, device_name, seconds, table, write
+from benchmarks.peers.sparse import named, variational
+from benchmarks.thesis.break_even import Peak
+from benchmarks.thesis.lcbench import PRECONDITIONERS, RATE, SAMPLES, TOL, scores
+from benchmarks.thesis.lcbench_curves import DEFAULT
 from pathgp import kernels
 from pathgp.data.grid import root
 from pathgp.operators.kronecker import along_sides
@@ -94,26 +95,27 @@ def generated(sizes: tuple[int, int], seed: int = 0) -> Field:
 
 def measured(name: str, period: float, held_out: float | None = None) -> Field:
     """Places x times from a file, time in periods."""
-    file = np.load(folder() / f"{name}.npz")
-    T = (file["T"].astype(np.float64) - float(file["T"][0, 0])) / period
-    return Field(name, [_standardised(_tensor(file["S"])), _tensor(T)], _tensor(file["Y"]), ("se", "season"), held_out)
+    data = load(name)
+    S, T = data.factors
+    T = (T.astype(np.float64) - float(T[0, 0])) / period
+    return Field(name, [_standardised(_tensor(S)), _tensor(T)], _tensor(data.Y), ("se", "season"), held_out)
 
 
 def precipitation() -> Field:
     """A table of year, longitude, latitude and value, as a grid."""
-    file = np.load(folder() / "precip_ciq.npz")
-    sides, places = zip(*(np.unique(column, return_inverse=True) for column in file["X"].T), strict=True)
+    data = load("precip_ciq")
+    sides, places = zip(*(np.unique(column, return_inverse=True) for column in data.X.T), strict=True)
     Y = np.full([len(side) for side in sides], np.nan, dtype=np.float32)
-    Y[places] = file["y"]
+    Y[places] = data.y
     factors = [_standardised(_tensor(side[:, None])) for side in sides]
     return Field("precip_ciq", factors, _tensor(Y), ("matern",) * 3, 0.1)
 
 
 def relief() -> Field:
     """Heights of land and sea."""
-    file = np.load(folder() / "etopo5_global.npz")
-    factors = [_standardised(_tensor(file[side].reshape(-1, 1))) for side in ("lat", "lon")]
-    return Field("etopo5_global", factors, _tensor(file["Y"]), ("matern",) * 2, 0.3)
+    data = load("etopo5_global")
+    factors = [_standardised(_tensor(side)) for side in data.factors]
+    return Field("etopo5_global", factors, _tensor(data.Y), ("matern",) * 2, 0.3)
 
 
 def _tensor(values: np.ndarray) -> Tensor:

@@ -1,6 +1,6 @@
 """The thesis's figures, drawn with this library.
 
-    python benchmarks/figures.py NAME [--out DIR] [--rows N]
+    python -m benchmarks.thesis.figures NAME [--out DIR] [--rows N]
 
 NAME is 2.1, 2.2, 2.3 (priors), 3.1 (solvers on a toy problem), 3.3 (error norms), 4.1, 4.2, 4.3 (gradient methods),
 5.1, 5.3, 5.4, 5.5, 5.8, 5.9 (learning), 6.2, 6.3 (grids with holes), or all. Figures on real data use a part of the
@@ -15,14 +15,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import figures_costs
-import figures_descent
-import figures_grid
-import figures_learning
-import figures_norms
-import figures_priors
-import figures_toy
 import torch
+
+from benchmarks.thesis import (
+    figures_costs,
+    figures_descent,
+    figures_grid,
+    figures_learning,
+    figures_norms,
+    figures_priors,
+    figures_toy,
+)
 
 CPU_ROWS, CPU_ROWS_LEARNING = 3000, 1000
 PRIORS: dict[str, Callable[[Path], Path]] = {

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from data import Regression, uci
-from drawing import COLOURS, grid, save
 from matplotlib.patches import Patch
-from recording import device_name
-from uci_learning import initial
 
+from benchmarks.common.drawing import COLOURS, grid, save
+from benchmarks.common.recording import device_name
+from benchmarks.common.uci import Regression, uci
+from benchmarks.thesis.uci_learning import initial
 from pathgp import GP, ConvergenceWarning, FitReport, Posterior, solvers
 from pathgp.metrics import nll
 

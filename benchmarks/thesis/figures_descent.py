@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from data import Regression, uci
-from drawing import COLOURS, grid, legend, save
-from recording import device_name
 from torch import Tensor
 
+from benchmarks.common.drawing import COLOURS, grid, legend, save
+from benchmarks.common.recording import device_name
+from benchmarks.common.uci import Regression, uci
 from pathgp.operators import KernelOperator
 
 TITLES = ("‖a − a*‖_K", "‖a − a*‖_K²", "test RMSE")

@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from break_even import arm, learned, products, resources
-from drawing import COLOURS, grid, legend, save
-from recording import device_name
 
 import pathgp
+from benchmarks.common.drawing import COLOURS, grid, legend, save
+from benchmarks.common.recording import device_name
+from benchmarks.thesis.break_even import arm, learned, products, resources
 
 LARGEST = 40e9 if torch.cuda.is_available() else 2e9
 STEPS = 50 if torch.cuda.is_available() else 15

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from data import Regression, uci
-from drawing import COLOURS, grid, legend, save
-from figures_costs import STEPS, TOL, entrants, learn, log_likelihood
 from numpy.typing import NDArray
-from recording import device_name
 from torch import Tensor
-from uci_learning import initial, move
 
+from benchmarks.common.drawing import COLOURS, grid, legend, save
+from benchmarks.common.recording import device_name
+from benchmarks.common.uci import Regression, uci
+from benchmarks.thesis.figures_costs import STEPS, TOL, entrants, learn, log_likelihood
+from benchmarks.thesis.uci_learning import initial, move
 from pathgp import GP, FitReport
 from pathgp.data.observations import Observations
 from pathgp.learning.estimators import Iterative, State

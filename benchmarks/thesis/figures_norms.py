@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from data import Regression, uci
-from drawing import COLOURS, grid, legend, save
-from recording import device_name
 from torch import Tensor
 
+from benchmarks.common.drawing import COLOURS, grid, legend, save
+from benchmarks.common.recording import device_name
+from benchmarks.common.uci import Regression, uci
 from pathgp import solvers
 from pathgp.operators import KernelOperator, cross_product
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from drawing import COLOURS, grid, save
 
+from benchmarks.common.drawing import COLOURS, grid, save
 from pathgp import GP, kernels
 
 PATHS, FEATURES = 4, 4096

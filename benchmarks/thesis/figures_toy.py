@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from drawing import grid, legend, save
 
-from pathgp import GP, ConvergenceWarning, demo, kernels, plots, solvers
+from benchmarks.common.drawing import grid, legend, save
+from pathgp import GP, ConvergenceWarning, kernels, plots, solvers
+from pathgp.cli import demo
 
 BUDGET = 12
 ENTRANTS: dict[str, solvers.Solver] = {

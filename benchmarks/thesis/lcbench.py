@@ -1,8 +1,8 @@
 """Table 6.1 of the thesis: learning curves of 2,000 networks over 52 epochs, continued where they were cut.
 
-    python benchmarks/lcbench.py [--sets APSFailure ...] [--seeds 0 1 2] [--steps 100] [--probes 64] [--rows 2000]
-                                 [--sparse 1000] [--botorch float32 float64] [--measured-steps 10]
-                                 [--preconditioner auto] [--device cpu] [--processes 1] [--table]
+    python -m benchmarks.thesis.lcbench [--sets APSFailure ...] [--seeds 0 1 2] [--steps 100] [--probes 64]
+                                        [--rows 2000] [--sparse 1000] [--botorch float32 float64] [--measured-steps 10]
+                                        [--preconditioner auto] [--device cpu] [--processes 1] [--table]
 
 The protocol: squared exponential x squared exponential with one signal scale and a length scale per hyperparameter, on
 the 7 hyperparameters standardised over all 2,000 configurations and on log(epoch) / log(53); zero mean; 10 % of the
@@ -47,14 +47,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from break_even import Peak
-from lcbench_curves import SETS, Curves, curves, model, names
-from lcbench_table import key, show, stored
-from recording import device_name, seconds, write
-from sparse import named, variational
 from torch import Tensor
 
 import pathgp
+from benchmarks.common.recording import device_name, seconds, write
+from benchmarks.peers.sparse import named, variational
+from benchmarks.thesis.break_even import Peak
+from benchmarks.thesis.lcbench_curves import SETS, Curves, curves, model, names
+from benchmarks.thesis.lcbench_table import key, show, stored
 from pathgp import solvers
 from pathgp.metrics import coverage, nll, rmse
 
@@ -220,7 +220,12 @@ def alone(name: str, seed: int, method: str, options: argparse.Namespace) -> dic
         "--device": options.device,
         "--only": method,
     }
-    command = [sys.executable, __file__, *(str(word) for pair in given.items() for word in pair)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.thesis.lcbench",
+        *(str(word) for pair in given.items() for word in pair),
+    ]
     threads = max(1, (os.cpu_count() or 1) // options.processes)
     environment = os.environ if options.processes == 1 else os.environ | {"OMP_NUM_THREADS": str(threads)}
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from data import folder
 from torch import Tensor
 
 import pathgp
+from benchmarks.common.datasets import load
 from pathgp import kernels
 
 SETS = ("APSFailure", "MiniBooNE", "blood", "covertype", "higgs", "kr-vs-kp", "segment")
@@ -36,7 +36,7 @@ class Curves:
 
 def names() -> list[str]:
     """All data sets in the file, by their short names where the table has one."""
-    full = [str(name) for name in np.load(folder() / "lcbench.npz")["names"]]
+    full = [str(name) for name in load("lcbench").extra["names"]]
     return [next((short for short in SETS if name.startswith(short)), name) for name in full]
 
 
@@ -44,9 +44,9 @@ def curves(
     name: str, seed: int, rows: int | None = None, dtype: torch.dtype = torch.float32, device: str = "cpu"
 ) -> Curves:
     """One data set, cut at the places of the thesis's split ``seed``; with ``rows`` only the first so many curves."""
-    file = np.load(folder() / "lcbench.npz")
-    X = file["X"][:rows].astype(np.float64)
-    Y = file["Y"][names().index(name)][:rows].astype(np.float64)
+    data = load("lcbench")
+    X = data.factors[0][:rows].astype(np.float64)
+    Y = data.Y[names().index(name)][:rows].astype(np.float64)
     # The splits of the published experiments are those of NumPy's old generator with these seeds.
     (p, q), draw = Y.shape, np.random.RandomState(2025 + seed)
     observed = np.ones((p, q), dtype=bool)

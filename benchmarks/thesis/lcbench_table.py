@@ -7,8 +7,8 @@ import math
 from statistics import fmean
 from typing import Any
 
-from lcbench_curves import SETS
-from recording import RESULTS, table
+from benchmarks.common.recording import RESULTS, table
+from benchmarks.thesis.lcbench_curves import SETS
 
 # Table 6.1, in the order of SETS; minutes are those of the thesis's GPU.
 THESIS: dict[str, dict[str, tuple[float, ...]]] = {

@@ -1,6 +1,6 @@
 """Learning on a budget of 10 products with H per step: what warm starts and the pathwise estimator are worth.
 
-    python benchmarks/learning_budget.py [SET] [--budget 10] [--rows AP-pathwise-warm ...] [--steps 100]
+    python -m benchmarks.thesis.learning_budget [SET] [--budget 10] [--rows AP-pathwise-warm ...] [--steps 100]
 
 The fits of table 5.1 (Adam at 0.1 from 1.0, 64 probes, tolerance 0.01), every solve cut off at the budget, the last one
 too: test log-likelihood, residual of the probes at the end, steps that ended above the tolerance (thesis, section 5.4).
@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from data import uci
-from recording import device_name, table, write
-from uci_learning import Plan, full
+from benchmarks.common.recording import device_name, table, write
+from benchmarks.common.uci import uci
+from benchmarks.thesis.uci_learning import Plan, full
 
 ROWS = (
     "AP-shuffled-pathwise-warm",

@@ -1,6 +1,6 @@
 """Tables 4.1 and 3.1 of the thesis: accuracy of AP, CG, SDD and SGD on five UCI sets, hyperparameters given.
 
-    python benchmarks/uci_inference.py [SET ...] [--solvers AP CG SDD SGD] [--steps 100000] [--low-noise]
+    python -m benchmarks.thesis.uci_inference [SET ...] [--solvers AP CG SDD SGD] [--steps 100000] [--low-noise]
 
 Split 0, standardised, float32 solvers against the exact posterior from a float64 Cholesky factorisation in the same
 run. NLL from 64 samples, averaged over 8 groups of 64 independent paths (SGD: one group). ``--low-noise`` repeats the
@@ -15,11 +15,11 @@ import warnings
 from typing import Any
 
 import torch
-from data import UCI, Regression, uci
-from recording import device_name, table, write
 from torch import Tensor
 
 import pathgp
+from benchmarks.common.recording import device_name, table, write
+from benchmarks.common.uci import UCI, Regression, uci
 from pathgp import solvers
 from pathgp.metrics import nll, rmse
 from pathgp.pathwise import variance_from_paths

@@ -1,6 +1,6 @@
 """Table 5.1 of the thesis: 100 Adam steps on five UCI sets by solver, estimator and start of the solves.
 
-    python benchmarks/uci_learning.py [SET ...] [--splits 0 1 2] [--rows NAME ...] [--out NAME] [--table]
+    python -m benchmarks.thesis.uci_learning [SET ...] [--splits 0 1 2] [--rows NAME ...] [--out NAME] [--table]
 
 Matern-3/2 with a length scale per input, all hyperparameters 1 at the start, rate 0.1, 64 probes, solves to 0.01 by the
 thesis's rule in at most ``--max-epochs``, float32. A row is measured in one of two ways:
@@ -29,10 +29,10 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from data import UCI, Regression, uci
-from recording import RESULTS, device_name, seconds, table, write
 
 import pathgp
+from benchmarks.common.recording import RESULTS, device_name, seconds, table, write
+from benchmarks.common.uci import UCI, Regression, uci
 from pathgp import kernels, solvers
 from pathgp.learning.estimators import Estimate, Iterative, State
 from pathgp.learning.hyperparameters import hyperparameters
@@ -67,7 +67,7 @@ REFERENCE = "CG-pathwise-warm"
 ROWS = (*THESIS, "AP-shuffled-pathwise-warm")
 SAMPLED = tuple(row for row in ROWS if row.startswith(("AP-", "SDD-")) and not row.endswith("-pathwise-warm"))
 # Not under version control.
-SCRATCH = Path(__file__).resolve().parent / "scratch"
+SCRATCH = RESULTS.parent / "scratch"
 
 Trajectory = list[dict[str, list[float]]]
 

@@ -1,4 +1,4 @@
-"""Is a posterior right, and if not, was there a warning? The judgement of one case of trust_cases.py.
+"""Is a posterior right, and if not, was there a warning? The judgement of one case of cases.py.
 
 A case is right if
 
@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from trust_cases import Case, Draws, Truth, draw_case
 
+from benchmarks.trust.cases import Case, Draws, Truth, draw_case
 from pathgp.pathwise import variance_from_paths
 
 EVERY_POINT, ROOT_MEAN_SQUARE = 0.25, 0.10

@@ -1,7 +1,7 @@
 """Default fits on data with little noise, through every door, against the exact likelihood and a hundred steps of Adam.
 
-    python benchmarks/low_noise.py [--sets smooth friedman-1e-03 bike ...] [--doors GP GPRegressor cli fill]
-                                   [--rows-max 5000] [--quick] [--all-rows] [--processes 1] [--list]
+    python -m benchmarks.trust.low_noise [--sets smooth friedman-1e-03 bike ...] [--doors GP GPRegressor cli fill]
+                                         [--rows-max 5000] [--quick] [--all-rows] [--processes 1] [--list]
 
 Doors: `GP.fit(initialise="data")` with ``standardise=True``, `GPRegressor`, `pathgp fit` and `xarray.fill`, everything
 else by default; the first three have a Matern-5/2 kernel with a length scale per column. Tables are learned from by the
@@ -43,15 +43,15 @@ from unittest import mock
 
 import numpy as np
 import torch
-from data import uci
-from recording import RESULTS, table, write
 from torch import Tensor
-from trust_cases import Part, deviation_of
 
 import pathgp
 import pathgp.cli
 import pathgp.sklearn
 import pathgp.xarray
+from benchmarks.common.recording import RESULTS, table, write
+from benchmarks.common.uci import uci
+from benchmarks.trust.cases import Part, deviation_of
 from pathgp.data.tabular import kernel_of_columns
 from pathgp.metrics import coverage, nll, rmse
 

@@ -1,10 +1,10 @@
 """Is a posterior right, or is there a warning? Random conditioning problems against the dense float64 posterior.
 
-    python benchmarks/trust.py [--cases 2000] [--first 0] [--rows-max 3000] [--processes 2]
-    python benchmarks/trust.py --case 123 [--rows-max 3000]      # one of them again, with everything that is known
+    python -m benchmarks.trust.random_family [--cases 2000] [--first 0] [--rows-max 3000] [--processes 2]
+    python -m benchmarks.trust.random_family --case 123 [--rows-max 3000]      # one case again, in full
 
-The family is that of trust_cases.py; everything but the solver is left at its default. What is right is defined in
-trust_check.py. What is not needs a warning or a refusal (ValueError, TypeError, NotImplementedError); cases that are
+The family is that of cases.py; everything but the solver is left at its default. What is right is defined in
+check.py. What is not needs a warning or a refusal (ValueError, TypeError, NotImplementedError); cases that are
 wrong without a word are listed. *bound missed*: the error of the mean is larger than stated, whether or not it matters.
 """
 
@@ -21,9 +21,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from recording import table, write
 from tqdm import tqdm
-from trust_check import VERDICTS, measure
+
+from benchmarks.common.recording import table, write
+from benchmarks.trust.check import VERDICTS, measure
 
 
 def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -84,7 +85,7 @@ def main() -> None:
     counts = summarise(rows)
     print("\n" + table(counts))
     print(f"\nwrong without a word: {len(wrong)} of {len(rows)}: {' '.join(str(row['case']) for row in wrong)}")
-    print(f"each again: python benchmarks/trust.py --case NUMBER --rows-max {options.rows_max}")
+    print(f"each again: python -m benchmarks.trust.random_family --case NUMBER --rows-max {options.rows_max}")
     kept = [row for row in rows if row["verdict"] != "right"]
     facts = {"rows_max": options.rows_max, "first": options.first, "cases": len(rows), "counts": counts}
     facts["seconds"] = time.perf_counter() - began

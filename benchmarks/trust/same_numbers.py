@@ -1,7 +1,7 @@
 """Record results before a refactoring and compare them afterwards.
 
-    python benchmarks/same_numbers.py record FOLDER
-    python benchmarks/same_numbers.py compare FOLDER [--rtol 1e-6]
+    python -m benchmarks.trust.same_numbers record FOLDER
+    python -m benchmarks.trust.same_numbers compare FOLDER [--rtol 1e-6]
 
 Seventeen problems with fixed seeds through public names alone: posteriors by every solver, predictions, paths, updates,
 evidence, fits step by step, grids, doors. Posteriors are saved in the folder too and read back by the comparison, which
@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from recording import table
 
 import pathgp
+from benchmarks.common.recording import table
 from pathgp import kernels
 
 Numbers = dict[str, Any]

@@ -1,6 +1,6 @@
 """How well 64 paths know the posterior standard deviation, with and without control variates.
 
-    python benchmarks/variance.py [SET ...] [--rows 3000] [--points 600] [--draws 6]
+    python -m benchmarks.trust.variance [SET ...] [--rows 3000] [--points 600] [--draws 6]
 
 Against the exact posterior, systems solved exactly: what is left is the chance of the draws. g_j is the zero-mean part
 of path j, with variance v. A control q_j is the zero-mean part of the same path under a posterior whose variance w is
@@ -25,11 +25,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from data import Regression, uci
-from recording import table, write
 from torch import Tensor
 
 import pathgp
+from benchmarks.common.recording import table, write
+from benchmarks.common.uci import Regression, uci
 from pathgp.metrics import nll
 from pathgp.pathwise import variance_from_paths
 from pathgp.posterior.path_variance import SampledVariance

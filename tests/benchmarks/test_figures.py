@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from types import ModuleType
 
@@ -10,15 +9,13 @@ import pytest
 import torch
 
 pytest.importorskip("matplotlib")
-
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+from benchmarks.common.uci import Regression
+from benchmarks.thesis import figures_costs, figures_learning, figures_priors
 
 
 @pytest.mark.parametrize("name", ["squared_exponential", "matern", "periodic"])
-def test_priors_draw(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    priors = importlib.import_module("figures_priors")
-    path = getattr(priors, name)(tmp_path / "deep" / f"{name}.png")
+def test_priors_draw(name: str, tmp_path: Path) -> None:
+    path = getattr(figures_priors, name)(tmp_path / "deep" / f"{name}.png")
     assert path.read_bytes().startswith(b"\x89PNG")
     assert 10_000 < path.stat().st_size < 300_000
 
@@ -26,22 +23,19 @@ def test_priors_draw(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     """The modules of chapter 5 with three steps on sixty rows."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    names = ("data", "figures_costs", "figures_learning")
-    data, costs, learning = (importlib.import_module(name) for name in names)
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(80, 3, generator=generator)
     y = torch.sin(6 * X[:, 0]) + 0.1 * torch.randn(80, generator=generator)
 
     def made_up(name: str, **options: object) -> object:
-        return data.Regression(name, X[:60], y[:60], X[60:], y[60:], noise=0.1, signal=1.0, lengthscale=torch.ones(3))
+        return Regression(name, X[:60], y[:60], X[60:], y[60:], noise=0.1, signal=1.0, lengthscale=torch.ones(3))
 
-    for module in (costs, learning):
+    for module in (figures_costs, figures_learning):
         monkeypatch.setattr(module, "uci", made_up)
-    monkeypatch.setattr(costs, "STEPS", 3)
-    monkeypatch.setattr(costs, "BUDGETS", (2, 4))
-    monkeypatch.setattr(learning, "SEEDS", 2)
-    return {"costs": costs, "learning": learning}
+    monkeypatch.setattr(figures_costs, "STEPS", 3)
+    monkeypatch.setattr(figures_costs, "BUDGETS", (2, 4))
+    monkeypatch.setattr(figures_learning, "SEEDS", 2)
+    return {"costs": figures_costs, "learning": figures_learning}
 
 
 @pytest.mark.parametrize(

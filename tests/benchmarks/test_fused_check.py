@@ -19,8 +19,7 @@ triton = pytest.importorskip("triton")
 @pytest.fixture
 def checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The benchmark with two cases of few rows, in this process."""
-    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
-    whole, module = importlib.import_module("fused"), importlib.import_module("fused_check")
+    whole, module = (importlib.import_module(f"benchmarks.hardware.{name}") for name in ("fused", "fused_check"))
     every = module.cases
 
     def serial(action: Callable[[Any], Any], items: Iterable[Any], processes: int) -> list[Any]:
@@ -30,7 +29,7 @@ def checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(module, "CHECKED", 60)
     monkeypatch.setattr(module, "cases", lambda: itertools.islice(every(), 2))
     monkeypatch.setattr(module, "in_parallel", serial)
-    monkeypatch.setattr(importlib.import_module("recording"), "RESULTS", tmp_path)
+    monkeypatch.setattr("benchmarks.common.recording.RESULTS", tmp_path)
     monkeypatch.setattr("sys.argv", ["fused.py", "--check", "--rows", "200"])
     return module
 
@@ -63,7 +62,7 @@ def test_check(
 
 def test_symmetric_products(checks: ModuleType) -> None:
     """Six blocks of rows, of which the opposite ones meet, and three."""
-    module = importlib.import_module("symmetry")
+    module = importlib.import_module("benchmarks.hardware.symmetry")
     H, V = checks.operator(330, 16), checks.normal(330, 3, 1)
     expected = (H @ V - H.noise * V).double()
     for tile, way in itertools.product(module.TILES, module.WAYS):

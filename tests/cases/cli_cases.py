@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pathgp import datasets
 from pathgp.cli import main
+from pathgp.cli.example import example_table
 from pathgp.data.tabular import Columns
 
 Capture = pytest.CaptureFixture[str]
@@ -20,7 +20,7 @@ SMALL = ["--steps", "15", "--samples", "8"]
 
 
 def table(rows: int = ROWS) -> dict[str, list[Any]]:
-    return {name: column[:rows].tolist() for name, column in datasets.example_table().items()}
+    return {name: column[:rows].tolist() for name, column in example_table().items()}
 
 
 def write(path: Path, columns: dict[str, list[Any]], delimiter: str = ",", encoding: str = "utf-8") -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pathgp import demo
+from pathgp.cli import demo
 
 
 def run(path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -10,7 +10,7 @@ import torch
 
 import pathgp
 from pathgp import kernels
-from pathgp.grids import snap
+from pathgp.data.snap import snap
 
 
 def scattered(m: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

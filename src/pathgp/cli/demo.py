@@ -1,4 +1,4 @@
-"""A Gaussian process from data to posterior samples: ``python -m pathgp.demo``.
+"""A Gaussian process from data to posterior samples: ``pathgp demo``.
 
 Two regression problems with opposite difficulties (thesis, figure 3.1): n points of sin(2x) + cos(5x) with noise 0.5.
 
@@ -203,7 +203,7 @@ def _draw_std(axes: Any, result: Result) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m pathgp.demo", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="pathgp demo", description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("demo.png"), help="the picture (default: demo.png)")
     parser.add_argument("--seed", type=int, default=0, help="seed of data, paths and solver (default: 0)")
     parser.add_argument("--points", type=int, default=10_000, help="training points per case (default: 10000)")
@@ -221,7 +221,3 @@ def main(arguments: list[str] | None = None) -> int:
     draw(results, options.out)
     print(f"wrote {options.out}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from pathgp.compute.inputs import Array, read_matrix, read_vector, result_dtype, whole_number
 from pathgp.compute.memory import spans
+from pathgp.data.grid import break_even
 from pathgp.kernels import Kernel
-from pathgp.plans import break_even
 
 # Points may lie this little beyond half a spacing outside of given centres: what rounding does to the last cell.
 _ROUNDING = 1e-6

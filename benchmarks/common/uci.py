@@ -1,31 +1,22 @@
-"""Real data for the benchmarks: looked for in $PATHGP_DATA, then beside the repository in ../shared/data."""
+"""The UCI sets of the thesis with its splits and hyperparameters, and the linear system that the solvers get."""
 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.common.datasets import find, load
 from pathgp import kernels
 from pathgp.compute.random import normal
 from pathgp.operators import KernelOperator
 from pathgp.pathwise import PriorPaths
 
 UCI = ("pol", "elevators", "bike", "protein", "keggdirected")
-
-
-def folder() -> Path:
-    """The data folder; ends the program with advice where there is none."""
-    given = os.environ.get("PATHGP_DATA")
-    path = Path(given) if given else Path(__file__).resolve().parents[2] / "shared" / "data"
-    if not (path / "uci_hyperparameters.json").exists():
-        raise SystemExit(f"no data in {path}: set PATHGP_DATA to the folder that holds pol.npz and the other sets")
-    return path
 
 
 @dataclass(frozen=True)
@@ -46,28 +37,33 @@ class Regression:
         return kernels.Scale(kernels.Matern(1.5, self.lengthscale), self.signal)
 
 
+def hyperparameters(name: str, split: int = 0) -> dict[str, Any]:
+    """Noise, signal and length scales that the authors of the thesis found."""
+    found: dict[str, Any] = json.loads(find("uci_hyperparameters.json").read_text())[name][str(split)]
+    return found
+
+
 def uci(
     name: str, split: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu", rows: int | None = None
 ) -> Regression:
-    """One official split; with ``rows`` only the first so many training rows."""
-    path = folder()
-    table = np.load(path / f"{name}.npz")
-    chosen = json.loads((path / "uci_hyperparameters.json").read_text())[name][str(split)]
-    X, y = table["X"].astype(np.float64), table["y"].astype(np.float64)
-    test = table["test_mask"][:, split]
-    scale = X[~test].std(0)
-    X = (X - X[~test].mean(0)) / np.where(scale > 0, scale, 1.0)
-    y = (y - y[~test].mean()) / y[~test].std()
+    """One official split; ``rows`` keeps only the first training rows."""
+    chosen = hyperparameters(name, split)
+    X, y, X_test, y_test = (values.astype(np.float64) for values in load(name).split(split))
+    centre, scale = X.mean(0), X.std(0)
+    scale[scale == 0] = 1.0
 
-    def tensor(values: np.ndarray) -> Tensor:
-        return torch.tensor(values, dtype=dtype, device=device)
+    def inputs(values: np.ndarray) -> Tensor:
+        return torch.tensor((values - centre) / scale, dtype=dtype, device=device)
+
+    def targets(values: np.ndarray) -> Tensor:
+        return torch.tensor((values - y.mean()) / y.std(), dtype=dtype, device=device)
 
     return Regression(
         name=name,
-        X=tensor(X[~test][:rows]),
-        y=tensor(y[~test][:rows]),
-        X_test=tensor(X[test]),
-        y_test=tensor(y[test]),
+        X=inputs(X[:rows]),
+        y=targets(y[:rows]),
+        X_test=inputs(X_test),
+        y_test=targets(y_test),
         noise=float(chosen["noise"]),
         signal=float(chosen["signal"]),
         lengthscale=torch.tensor(chosen["lengthscale"], dtype=torch.float64),
