@@ -34,7 +34,8 @@ from torch import Tensor
 
 import pathgp
 from benchmarks.common.datasets import load
-from benchmarks.common.recording import RESULTS, device_name, table, write
+from benchmarks.common.options import parse
+from benchmarks.common.recording import device_name, read, table, write
 from benchmarks.common.uci import hyperparameters
 from pathgp import kernels, solvers
 from pathgp.compute.random import normal
@@ -236,8 +237,7 @@ def build(name: str, rows: int | None, device: str) -> Problem:
 
 def stored(device: str) -> dict[str, dict[str, Any]]:
     """The rows of the file, by what tells one from another."""
-    path = RESULTS / f"million_{device}.json"
-    return {key(row): row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
+    return {key(row): row for row in read(f"million_{device}")}
 
 
 def key(row: dict[str, Any]) -> str:
@@ -252,7 +252,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="training rows, instead of all")
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--precision", choices=("high", "medium", "low"), default="high")
-    options = parser.parse_args()
+    options = parse(parser, problems=["known-1000000"], rows=500, solvers=["AP"])
     device = device_name()
     for name in options.problems:
         problem = build(name, options.rows, device)

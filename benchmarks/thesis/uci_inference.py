@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 import pathgp
+from benchmarks.common.options import parse
 from benchmarks.common.recording import device_name, table, write
 from benchmarks.common.uci import UCI, Regression, uci
 from pathgp import solvers
@@ -125,9 +126,9 @@ def infer(data: Regression, method: str, noise: float, groups: int, steps: int) 
     }
 
 
-def compare(name: str, methods: list[str], steps: int, low: bool, device: str) -> list[dict[str, Any]]:
+def compare(name: str, options: argparse.Namespace, device: str) -> list[dict[str, Any]]:
     """One data set: the exact posterior first, then every method beside it."""
-    data = uci(name, device=device)
+    data, low = uci(name, device=device, rows=options.rows), options.low_noise
     noise = LOW_NOISE if low else data.noise
     mean, variance = exact(data, noise)
     y = data.y_test.double()
@@ -136,9 +137,9 @@ def compare(name: str, methods: list[str], steps: int, low: bool, device: str) -
     del mean, variance
     if device == "cuda":
         torch.cuda.empty_cache()  # what the factorisation held is not needed again
-    for method in methods:
+    for method in options.solvers:
         groups = 0 if low else 1 if method == "SGD" else 8
-        found = infer(data, method, noise, groups, steps)
+        found = infer(data, method, noise, groups, options.steps)
         thesis = THESIS.get(method, {}).get(name, (None, None, None))
         rows.append(
             {
@@ -165,14 +166,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sets", nargs="*", default=None, help="data sets; all five on a GPU, the small ones on a CPU")
     parser.add_argument("--solvers", nargs="*", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--rows", type=int, help="training rows, at most")
     parser.add_argument("--steps", type=int, default=100_000, help="steps of SDD (at most) and SGD")
     parser.add_argument("--low-noise", action="store_true", help="noise 0.001, RMSE only")
-    arguments = parser.parse_args()
+    arguments = parse(parser, sets=["pol"], rows=200, steps=200)
     device = device_name()
     names = arguments.sets or list(UCI if device == "cuda" else UCI[:3])
     rows: list[dict[str, Any]] = []
     for name in names:
-        rows += compare(name, arguments.solvers, arguments.steps, arguments.low_noise, device)
+        rows += compare(name, arguments, device)
     print("\n" + _shown(rows))
     assert all(row["rmse"] is not None and math.isfinite(row["rmse"]) for row in rows)
     kind = "uci_low_noise" if arguments.low_noise else "uci_inference"

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 import pathgp
+from benchmarks.common.options import parse
 from benchmarks.common.recording import table, write
 from benchmarks.common.uci import Regression, uci
 from pathgp.metrics import nll
@@ -153,7 +154,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=3000, help="training rows")
     parser.add_argument("--points", type=int, default=600, help="test rows")
     parser.add_argument("--draws", type=int, default=6, help="independent sets of 64 paths")
-    arguments = parser.parse_args()
+    arguments = parse(parser, sets=["pol"], rows=200, points=20, draws=1)
     rows: list[dict[str, Any]] = []
     with torch.no_grad():
         for name in arguments.sets:
