@@ -21,7 +21,7 @@ import torch
 from benchmarks.common.options import parse
 from benchmarks.common.recording import require, seconds, table, write
 from benchmarks.common.uci import UCI, uci
-from pathgp import kernels
+from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator
 
 # Rows of K at a time, some MB of them.
@@ -56,17 +56,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=15_000)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument(
-        "--compile", action=argparse.BooleanOptionalAction, default=True, help="time torch.compile, too"
-    )
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="time torch.compile")
     arguments = parse(parser, rows=300, runs=1, compile=False)
     n, d, s = arguments.rows, 18, 65
     generator = torch.Generator().manual_seed(0)
     X, V = torch.randn(n, d, generator=generator), torch.randn(n, s, generator=generator)
 
     kernel = kernels.Scale(kernels.Matern(1.5, torch.ones(d)), 1.0)
-    streamed = KernelOperator(kernel, X, 0.1, backend="streamed")
-    dense = KernelOperator(kernel, X, 0.1, backend="dense")
+    streamed = KernelOperator(kernel, X, 0.1, Compute("streamed"))
+    dense = KernelOperator(kernel, X, 0.1, Compute("dense"))
     plain = torch.randn(n, n, generator=generator)
     gpytorch = require("gpytorch")
     peer = gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=1.5, ard_num_dims=d))
@@ -83,7 +81,7 @@ def main() -> None:
     compiled = torch.compile(matern) if arguments.compile else matern
     rough, rough_V = dense._tiles.K.bfloat16(), V.bfloat16()
     compiling = seconds(lambda: chunked(compiled, X, V))
-    exact = KernelOperator(kernel, X.double(), 0.1, backend="streamed") @ V.double()
+    exact = KernelOperator(kernel, X.double(), 0.1, Compute("streamed")) @ V.double()
     L = torch.randn(n, s, generator=generator)
 
     def gradient() -> None:

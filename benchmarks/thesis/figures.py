@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", default=["all"])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/scratch"), help="folder for the PNG files")
     parser.add_argument("--rows", type=int, help="training rows; by default all on a GPU and a part on a CPU")
-    options = parse(parser, names=["2.1", "3.1", "3.3", "4.1", "4.2", "4.3", "6.2", "6.3"], rows=60)
+    options = parse(parser, names=["2.1", "4.1"], rows=60)
     if unknown := set(options.names) - {*names, "all"}:
         parser.error(f"no figure {', '.join(sorted(unknown))}: choose from {', '.join(names)}, all")
     for name in names if "all" in options.names else options.names:

@@ -4,14 +4,17 @@
 
 Split 0, standardised, float32 solvers against the exact posterior from a float64 Cholesky factorisation in the same
 run. NLL from 64 samples, averaged over 8 groups of 64 independent paths (SGD: one group). ``--low-noise`` repeats the
-RMSE with a noise of 0.001. Thesis numbers (means of five splits) stand beside.
+RMSE with a noise of 0.001. Thesis numbers (means of five splits) stand beside. With ``--processes P`` SDD and SGD run
+last, P of them at a time on the same device, which slows each of them down; AP and CG always run alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import multiprocessing
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import torch
@@ -51,6 +54,7 @@ THESIS: dict[str, dict[str, tuple[float | None, float | None, float | None]]] = 
     },
 }
 LOW_NOISE = 0.001
+STOCHASTIC = ("SDD", "SGD")
 METHODS: dict[str, solvers.Solver] = {
     "AP": solvers.AP(),
     "CG": solvers.CG(),
@@ -87,6 +91,7 @@ def budget(method: str, n: int, steps: int) -> float:
 def variance_of(posterior: pathgp.Posterior, Xs: Tensor, paths: slice) -> Tensor:
     """What ``posterior.variance(Xs)`` would be with these paths alone."""
     prior, weights = posterior.prior, posterior.weights[:, 1:][:, paths]
+    Xs = Xs.to(weights.dtype)
     assert prior is not None
     with torch.no_grad():
         f = prior(Xs)[paths]
@@ -126,34 +131,54 @@ def infer(data: Regression, method: str, noise: float, groups: int, steps: int) 
     }
 
 
-def compare(name: str, options: argparse.Namespace, device: str) -> list[dict[str, Any]]:
-    """One data set: the exact posterior first, then every method beside it."""
+def noise_of(data: Regression, low: bool) -> float:
+    return LOW_NOISE if low else data.noise
+
+
+def exact_row(name: str, options: argparse.Namespace, device: str) -> dict[str, Any]:
+    """The scores of the exact posterior."""
     data, low = uci(name, device=device, rows=options.rows), options.low_noise
-    noise = LOW_NOISE if low else data.noise
-    mean, variance = exact(data, noise)
+    mean, variance = exact(data, noise_of(data, low))
     y = data.y_test.double()
-    truth = (rmse(y, mean), nll(y, mean, variance + noise**2))
-    rows: list[dict[str, Any]] = [{"set": name, "method": "exact", "rmse": truth[0], "nll": None if low else truth[1]}]
-    del mean, variance
-    if device == "cuda":
-        torch.cuda.empty_cache()  # what the factorisation held is not needed again
-    for method in options.solvers:
-        groups = 0 if low else 1 if method == "SGD" else 8
-        found = infer(data, method, noise, groups, options.steps)
-        thesis = THESIS.get(method, {}).get(name, (None, None, None))
-        rows.append(
-            {
-                "set": name,
-                "method": method,
-                **found,
-                "rmse - exact": found["rmse"] - truth[0],
-                "nll - exact": None if low else found["nll"] - truth[1],
-                "thesis rmse": thesis[2] if low else thesis[0],
-                "thesis nll": None if low else thesis[1],
-            }
-        )
-        print(_shown(rows[-1:]).splitlines()[-1], found["note"], flush=True)
-    return rows
+    score = None if low else nll(y, mean, variance + data.noise**2)
+    return {"set": name, "method": "exact", "rmse": rmse(y, mean), "nll": score}
+
+
+def solver_row(name: str, method: str, options: argparse.Namespace, device: str) -> dict[str, Any]:
+    """The scores of a solver beside those of the thesis."""
+    data, low = uci(name, device=device, rows=options.rows), options.low_noise
+    groups = 0 if low else 1 if method == "SGD" else 8
+    found = infer(data, method, noise_of(data, low), groups, options.steps)
+    thesis = THESIS.get(method, {}).get(name, (None, None, None))
+    reference = {"thesis rmse": thesis[2] if low else thesis[0], "thesis nll": None if low else thesis[1]}
+    return {"set": name, "method": method, **found, **reference}
+
+
+def run(sets: list[str], options: argparse.Namespace, device: str) -> list[dict[str, Any]]:
+    """All rows; stochastic solvers last, several at a time if ``--processes`` says so."""
+    rows, methods, processes = {}, options.solvers, options.processes
+    for name in sets:
+        rows[name, "exact"] = exact_row(name, options, device)
+        if device == "cuda":
+            torch.cuda.empty_cache()  # what the factorisation held is not needed again
+        for method in methods:
+            if method not in STOCHASTIC:
+                rows[name, method] = solver_row(name, method, options, device)
+                print(_shown([rows[name, method]]).splitlines()[-1], flush=True)
+    jobs = [(name, method) for method in reversed(methods) if method in STOCHASTIC for name in reversed(sets)]
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        futures = {job: pool.submit(solver_row, *job, options, device) for job in jobs} if processes > 1 else {}
+        for job in jobs:
+            rows[job] = futures[job].result() if futures else solver_row(*job, options, device)
+            rows[job]["processes"] = processes
+            print(_shown([rows[job]]).splitlines()[-1], flush=True)
+    ordered = [rows[name, method] for name in sets for method in ("exact", *methods)]
+    for row in ordered:
+        for score in ("rmse", "nll"):
+            if row["method"] != "exact":
+                truth = rows[row["set"], "exact"][score]
+                row[f"{score} - exact"] = None if row[score] is None else row[score] - truth
+    return ordered
 
 
 def _shown(rows: list[dict[str, Any]]) -> str:
@@ -169,12 +194,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="training rows, at most")
     parser.add_argument("--steps", type=int, default=100_000, help="steps of SDD (at most) and SGD")
     parser.add_argument("--low-noise", action="store_true", help="noise 0.001, RMSE only")
-    arguments = parse(parser, sets=["pol"], rows=200, steps=200)
+    parser.add_argument("--processes", type=int, default=1, help="runs of SDD and SGD at the same time")
+    arguments = parse(parser, sets=["pol"], rows=200, steps=20)
     device = device_name()
     names = arguments.sets or list(UCI if device == "cuda" else UCI[:3])
-    rows: list[dict[str, Any]] = []
-    for name in names:
-        rows += compare(name, arguments, device)
+    rows = run(names, arguments, device)
     print("\n" + _shown(rows))
     assert all(row["rmse"] is not None and math.isfinite(row["rmse"]) for row in rows)
     kind = "uci_low_noise" if arguments.low_noise else "uci_inference"

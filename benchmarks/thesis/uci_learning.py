@@ -141,7 +141,7 @@ def sampled(data: Regression, row: str, plan: Plan, seed: int, trajectory: Traje
     model = initial(data).working_copy(data.X.device)
     observed, state, generator = model.prepare_data(data.X, data.y), State(), torch.Generator().manual_seed(seed)
     estimator = Iterative(pathwise, SAMPLES, FEATURES, warm)
-    settings = Settings.read(solver, TOL, plan.max_epochs, "auto", None)
+    settings = Settings.read(solver, TOL, plan.max_epochs)
     exact = replace(settings, solver=solvers.Cholesky(), tol=0.0, max_epochs=None)
     estimator.draw(model, observed, state, generator)
     estimates: list[Estimate] = []
@@ -339,9 +339,7 @@ def main() -> None:
     parser.add_argument("--out", default="", help="write uci_learning_DEVICE_OUT.json, for runs at the same time")
     parser.add_argument("--table", nargs="?", const=device, help="only print the table, of 'cuda' or 'cpu' results")
     parser.add_argument("--merge", nargs="?", const=device, help="the same, and write it all to one file")
-    options = parse(
-        parser, sets=["pol"], rows=["CG-pathwise-warm", "AP-standard-cold"], steps=2, every=1, rows_of_data=200
-    )
+    options = parse(parser, sets=["pol"], rows=[REFERENCE, "AP-standard-cold"], steps=2, every=1, rows_of_data=200)
     if options.table or options.merge:
         show(options.merge or options.table, bool(options.merge))
         return
