@@ -98,19 +98,23 @@ def alone(*arguments: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000, help="test rows")
+    parser.add_argument("--training-rows", type=int, default=5000)
     parser.add_argument("--what", nargs="*", choices=WHAT, default=list(WHAT))
     parser.add_argument("--only", help=argparse.SUPPRESS)
-    chosen = parse(parser, rows=10_000, what=["mean"])
+    chosen = parse(parser, rows=10_000, training_rows=500, what=["mean"])
     if chosen.only:
         found = (
             product(chosen.rows, 200_000_000)
             if chosen.only == "product"
-            else prediction(chosen.only, 5000, chosen.rows)
+            else prediction(chosen.only, chosen.training_rows, chosen.rows)
         )
         print(json.dumps(found))
         return
     rows = {what: chosen.rows // 10 if what == "product" else chosen.rows for what in chosen.what}
-    results = [alone("--only", what, "--rows", str(number)) for what, number in rows.items()]
+    results = [
+        alone("--only", what, "--rows", str(number), "--training-rows", str(chosen.training_rows))
+        for what, number in rows.items()
+    ]
     print(table(results))
     write("memory", results, measured_on="CPU")
     if any(r["peak_gb"] > r["limit_gb"] for r in results):

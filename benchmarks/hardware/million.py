@@ -48,7 +48,7 @@ from pathgp.posterior.table import Posterior
 PROBLEMS = ("known-1000000", "known-1844352", "etopo5", "flights3m")
 SOLVERS: dict[str, solvers.Solver] = {"AP": solvers.AP(), "SDD": solvers.SDD()}
 LADDER = (0.3, 0.1, 0.03, 0.01, 0.003)
-SAMPLES, FEATURES, HELD_OUT = 64, 512, 5000
+SAMPLES, FEATURES, HELD_OUT = 64, 512, 5000  # held out: at most as many as there are training rows
 # A draw that stands for the truth has more features than the paths that are fitted to it.
 TRUTH_FEATURES = 8192
 
@@ -76,7 +76,7 @@ def known(rows: int, device: str) -> Problem:
     gp = matern(torch.tensor(found["lengthscale"], dtype=torch.float64), found["signal"], found["noise"])
     generator = torch.Generator().manual_seed(0)
     columns = len(found["lengthscale"])
-    X = torch.randn(rows + HELD_OUT, columns, generator=generator).to(device)
+    X = torch.randn(rows + min(rows, HELD_OUT), columns, generator=generator).to(device)
     path = PriorPaths.draw(gp.kernel.to(device), 1, TRUTH_FEATURES, columns, generator)
     with torch.no_grad():
         f = torch.cat([path(part)[0] for part in X.split(100_000)])
@@ -89,7 +89,8 @@ def etopo5(rows: int | None, device: str) -> Problem:
     """Points of the grid, all equally likely per area."""
     grid = load("etopo5_global")
     lat, lon = (np.deg2rad(side[:, 0].astype(np.float64)) for side in grid.factors)
-    count = (rows or 2_000_000) + HELD_OUT
+    rows = rows or 2_000_000
+    count = rows + min(rows, HELD_OUT)
     weight = np.repeat(np.cos(lat).clip(0.0), len(lon))
     # The largest keys u^(1/w) are a weighted draw without replacement (Efraimidis and Spirakis 2006).
     keys = np.log(np.random.default_rng(0).random(weight.size)) / np.maximum(weight, 1e-12)
@@ -102,7 +103,9 @@ def etopo5(rows: int | None, device: str) -> Problem:
 def flights3m(rows: int | None, device: str) -> Problem:
     """A tenth is held out, of which some rows are scored."""
     data = load("flights3m")
-    order = np.random.default_rng(0).permutation(len(data.y))[: (rows or 2_700_000) + HELD_OUT]
+    rows = rows or 2_700_000
+    count = rows + min(rows, HELD_OUT)
+    order = np.random.default_rng(0).permutation(len(data.y))[:count]
     X, y = data.X[order], data.y[order]
     return real("flights3m", X, y, matern(torch.ones(X.shape[1], dtype=torch.float64), 1.0, 0.5), True, device)
 
@@ -115,7 +118,8 @@ def real(name: str, X: np.ndarray, y: np.ndarray, gp: pathgp.GP, scale_inputs: b
     inputs = torch.tensor(X, dtype=torch.float32, device=device)
     targets = torch.tensor((y - y.mean()) / y.std(), dtype=torch.float32, device=device)
     gp = neighbourhoods(gp, inputs, targets)
-    return Problem(name, gp, inputs[HELD_OUT:], targets[HELD_OUT:], inputs[:HELD_OUT], targets[:HELD_OUT])
+    held_out = min(len(X) // 2, HELD_OUT)
+    return Problem(name, gp, inputs[held_out:], targets[held_out:], inputs[:held_out], targets[:held_out])
 
 
 def neighbourhoods(gp: pathgp.GP, X: Tensor, y: Tensor, count: int = 5) -> pathgp.GP:

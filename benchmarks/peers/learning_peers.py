@@ -266,7 +266,9 @@ def main() -> None:
     parser.add_argument("--generators", type=int, default=4)
     parser.add_argument("--every", type=int, default=5, help="grid of steps on which the best likelihood is looked for")
     parser.add_argument("--rows-of-data", type=int, default=0, help="training rows; 0 takes all")
-    options = parse(parser, sets=["pol"], steps=2, gpytorch_steps=1, rows_of_data=100, generators=1, every=1)
+    options = parse(
+        parser, sets=["pol"], steps=2, gpytorch_steps=1, rows_of_data=100, generators=1, every=1, ways=["adam"]
+    )
     rows: list[dict[str, Any]] = []
     names = options.sets or (list(UCI[:3]) if large else ["elevators"])
     for name in names:

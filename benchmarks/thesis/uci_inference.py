@@ -88,15 +88,15 @@ def budget(method: str, n: int, steps: int) -> float:
     return 2 * steps * 512 / n * 1.05 if method == "SGD" else 1000.0
 
 
-def variance_of(posterior: pathgp.Posterior, Xs: Tensor, paths: slice) -> Tensor:
-    """What ``posterior.variance(Xs)`` would be with these paths alone."""
-    prior, weights = posterior.prior, posterior.weights[:, 1:][:, paths]
+def variances(posterior: pathgp.Posterior, Xs: Tensor) -> list[Tensor]:
+    """What ``posterior.variance(Xs)`` would be with each group of paths alone."""
+    prior, weights = posterior.prior, posterior.weights[:, 1:]
     Xs = Xs.to(weights.dtype)
     assert prior is not None
     with torch.no_grad():
-        f = prior(Xs)[paths]
-        h = posterior._update(weights)(Xs)
-        return variance_from_paths(f - h, h, posterior.model.kernel.diag(Xs))
+        f, h = prior(Xs).split(GROUP), posterior._update(weights)(Xs).split(GROUP)
+        k = posterior.model.kernel.diag(Xs)
+        return [variance_from_paths(f_g - h_g, h_g, k) for f_g, h_g in zip(f, h, strict=True)]
 
 
 def infer(data: Regression, method: str, noise: float, groups: int, steps: int) -> dict[str, Any]:
@@ -114,11 +114,8 @@ def infer(data: Regression, method: str, noise: float, groups: int, steps: int) 
             generator=torch.Generator().manual_seed(0),
         )
     mean = posterior.mean(data.X_test)
-    scores = []
-    if groups:
-        for group in range(groups):
-            variance = variance_of(posterior, data.X_test, slice(group * GROUP, (group + 1) * GROUP))
-            scores.append(nll(data.y_test, mean, variance + noise**2))
+    found = variances(posterior, data.X_test) if groups else []
+    scores = [nll(data.y_test, mean, variance + noise**2) for variance in found]
     report = posterior.report
     return {
         "status": report.status.name,
@@ -195,7 +192,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100_000, help="steps of SDD (at most) and SGD")
     parser.add_argument("--low-noise", action="store_true", help="noise 0.001, RMSE only")
     parser.add_argument("--processes", type=int, default=1, help="runs of SDD and SGD at the same time")
-    arguments = parse(parser, sets=["pol"], rows=200, steps=20)
+    arguments = parse(parser, sets=["pol"], solvers=["CG"], rows=200)
     device = device_name()
     names = arguments.sets or list(UCI if device == "cuda" else UCI[:3])
     rows = run(names, arguments, device)

@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=600, help="test rows")
     parser.add_argument("--ranks", nargs="*", type=int, default=[100, 500, 1000], help="of the low-rank controls")
     parser.add_argument("--draws", type=int, default=6, help="independent sets of 64 paths")
-    arguments = parse(parser, sets=["pol"], rows=200, points=20, draws=1, ranks=[20])
+    arguments = parse(parser, sets=["pol"], rows=200, points=20, draws=2, ranks=[20])
     rows: list[dict[str, Any]] = []
     with torch.no_grad():
         for name in arguments.sets:
