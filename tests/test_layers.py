@@ -89,6 +89,20 @@ def upward() -> set[tuple[str, str]]:
     return found
 
 
+def cycles() -> list[str]:
+    """Packages that reach themselves through the imports of others; imports in functions and known ones left out."""
+    below: dict[str, set[str]] = {}
+    for module, path in modules().items():
+        found = {package(name) for name, is_late in imports(path) if not is_late}
+        found = {name for name in found if (module, name) not in KNOWN_VIOLATIONS}
+        below.setdefault(package(module), set()).update(found - {package(module)})
+    for name in below:  # the transitive closure
+        for reached in below.values():
+            if name in reached:
+                reached |= below[name]
+    return sorted(name for name, reached in below.items() if name in reached)
+
+
 def private_names() -> Iterator[tuple[str, str]]:
     """Module and private name, wherever a name is used that its own package does not define and another one does."""
     trees = {module: ast.parse(path.read_text()) for module, path in modules().items()}
@@ -131,6 +145,10 @@ def test_imports_point_downwards() -> None:
     assert found >= KNOWN_VIOLATIONS, f"no longer there, take them off the list: {sorted(KNOWN_VIOLATIONS - found)}"
 
 
+def test_no_cycles() -> None:
+    assert cycles() == []
+
+
 def test_private_names_stay_in_their_package() -> None:
     assert sorted(set(private_names()) - {("operators.fused.tiles", "_version")}) == []
 
@@ -140,6 +158,13 @@ def test_the_check_finds_a_private_name(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "solvers.py").write_text("def f(kernel):\n    kernel._hidden()\n")
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     assert list(private_names()) == [("solvers", "_hidden")]
+
+
+def test_the_check_finds_a_cycle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, imported in (("kernels", "features"), ("features", "operators"), ("operators", "kernels"), ("io", "")):
+        (tmp_path / f"{name}.py").write_text(f"import pathgp.{imported}\n" if imported else "")
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    assert cycles() == ["features", "kernels", "operators"]
 
 
 def test_the_check_finds_an_upward_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
 import kernel_cases
-from pathgp import Compute, kernels
+from pathgp import Compute, Devices, kernels
 from pathgp.operators import KernelOperator
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 N = 150
 KERNELS = {name: build for name, build in kernel_cases.KERNELS.items() if name not in kernel_cases.GENERAL}
+
+
+class InTurn(Devices):
+    """Members one after the other: Triton's interpreter does not bear threads."""
+
+    def each(self, compute: Callable[[int], Any]) -> dict[int, Any]:
+        return {member: compute(member) for member in range(self.size)}
 
 
 def normal(rows: int, columns: int, seed: int) -> Tensor:

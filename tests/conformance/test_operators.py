@@ -7,29 +7,21 @@ and without holes, so that one formula gives all twins.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from fused_cases import DEVICE, InTurn
 from kernel_cases import KERNELS
-from pathgp import Compute, Devices
+from pathgp import Compute
 from pathgp.kernels import Kernel
 from pathgp.operators import KernelOperator, LatentKroneckerOperator, Operator, ShardedOperator
 
 N = 60
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-class InTurn(Devices):
-    """Members one after the other, as Triton's interpreter needs it."""
-
-    def each(self, compute: Callable[[int], Any]) -> dict[int, Any]:
-        return {member: compute(member) for member in range(self.size)}
 
 
 @dataclass(frozen=True)
@@ -108,7 +100,7 @@ OPERATORS = [
     *(Case("alone fused", (name,), per_row=name == "sum") for name in TABLE),
     *(Case(f"shared {way}", ("Matern-3/2",), per_row=True, memory=TILES[way]) for way in TILES),
     *(Case(f"shared {way}", ("sum",), (n,)) for way in TILES for n in (2, N)),
-    Case("shared fused", ("Matern-3/2",)),
+    *(Case("shared fused", ("Matern-3/2",), (n,)) for n in (2, N)),
     *(Case("grid", THREE[:k], GRIDS[k], missing, k == 2) for k in GRIDS for missing in (0.0, 0.3, 0.8)),
     *(Case("grid", THREE[:k], GRIDS[k], 0.3, k != 2, STREAMED[k]) for k in GRIDS),
     Case("grid", ("Matern-3/2", "Matern-1/2"), (1, 1)),
@@ -271,5 +263,6 @@ def test_wrong_shapes_and_dtypes_are_refused(case: Case, dtype: torch.dtype, ker
         H.columns(index, draw(2, 1, H))
     with pytest.raises(TypeError, match="convert V"):
         H @ V.to(other)
-    with pytest.raises(TypeError, match="convert L"):
-        H.bilinear(V.to(other), V)
+    for L, R, name in ((V.to(other), V, "L"), (V, V.to(other), "R")):
+        with pytest.raises(TypeError, match=f"convert {name}"):
+            H.bilinear(L, R)

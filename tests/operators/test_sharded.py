@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 
 import pathgp
 import rank_worker as worker
+from fused_cases import InTurn
 from pathgp import kernels, operators
 from pathgp.compute import files
 from subprocesses import python, torchrun
@@ -155,35 +155,6 @@ def test_several_devices_find_what_one_finds() -> None:
             torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-5)
     for name, value in worker.fit(group).items():
         torch.testing.assert_close(value, alone["fit"][name], rtol=1e-5, atol=1e-5)
-
-
-class InTurn(pathgp.Devices):
-    """Members one after the other: Triton's interpreter does not bear threads."""
-
-    def each(self, compute: Callable[[int], Any]) -> dict[int, Any]:
-        return {member: compute(member) for member in range(self.size)}
-
-
-def test_fused_products_are_shared_out_by_rows() -> None:
-    pytest.importorskip("triton")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    X = torch.rand(70, 2, generator=torch.Generator().manual_seed(0)).to(device)
-    V = torch.randn(70, 3, generator=torch.Generator().manual_seed(1)).to(device)
-    index = torch.arange(5, 70, 3, device=device)
-    kernel = kernels.Scale(kernels.Matern(1.5, torch.tensor([0.5, 0.8])), 0.9)
-    fused = operators.ShardedOperator(kernel, X, compute=pathgp.Compute(backend="fused", group=InTurn([device] * 3)))
-    dense = operators.KernelOperator(kernel, X, compute=pathgp.Compute("dense"))
-    assert fused.backend == "fused"
-    torch.testing.assert_close(fused @ V, dense @ V, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(fused.rows(index, V), dense.rows(index, V), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(fused.columns(index, V[:22]), dense.columns(index, V[:22]), rtol=1e-5, atol=1e-5)
-    values = [H.bilinear(V, V.flip(1)) for H in (fused, dense)]
-    torch.testing.assert_close(*values, rtol=1e-5, atol=1e-5)
-    for a, b in zip(*(torch.autograd.grad(value, list(kernel.parameters())) for value in values), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
-    few = operators.ShardedOperator(kernel, X[:2], compute=pathgp.Compute(backend="fused", group=InTurn([device] * 3)))
-    expected = operators.KernelOperator(kernel, X[:2]).bilinear(V[:2], V[:2])
-    torch.testing.assert_close(few.bilinear(V[:2], V[:2], symmetric=True), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_members_that_take_smaller_tiles_still_cover_everything() -> None:
