@@ -8,21 +8,20 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor
 
-from pathgp.features.expansion import Term
 from pathgp.features.harmonics import Harmonics
-from pathgp.kernels.finite import Finite
-from pathgp.kernels.periodic import Periodic
+from pathgp.kernels import Finite, Periodic
+from pathgp.kernels.expression import Term
 
 
 def finite_columns(term: Term, dim: int | None) -> int:
     """The number of columns of the product of the finite maps of a term."""
     total = 1
-    for atom in term.of(Finite):
-        assert isinstance(atom.kernel, Finite)
-        columns = atom.kernel.num_exact_features(dim if atom.columns is None else len(atom.columns))
+    for leaf in term.of(Finite):
+        assert isinstance(leaf.kernel, Finite)
+        columns = leaf.kernel.num_exact_features(dim if leaf.columns is None else len(leaf.columns))
         if columns is None:
             raise ValueError(
-                f"the number of features of {type(atom.kernel).__name__} depends on the number of columns "
+                f"the number of features of {type(leaf.kernel).__name__} depends on the number of columns "
                 "of X: give dim to features(), or active_dims to the kernel"
             )
         total *= columns
@@ -32,39 +31,37 @@ def finite_columns(term: Term, dim: int | None) -> int:
 def check_share(term: Term, needed: int, share: int) -> None:
     """Refuse a term that needs more features than there are."""
     if needed > share:
-        names = " * ".join(type(atom.kernel).__name__ for atom in term.atoms)
+        names = " * ".join(type(leaf.kernel).__name__ for leaf in term.leaves)
         raise ValueError(f"{names} needs {needed} features, but only {share} are left for it: ask for more features")
 
 
 def finite_features(term: Term, X: Tensor) -> Tensor:
     """The product of the finite maps of a term: every product of one column of each, (n, c)."""
     result = X.new_ones(X.shape[0], 1)
-    for atom in term.of(Finite):
-        assert isinstance(atom.kernel, Finite)
-        result = _outer(result, atom.kernel.exact_features(atom.select(X)))
+    for leaf in term.of(Finite):
+        assert isinstance(leaf.kernel, Finite)
+        result = _outer(result, leaf.kernel.exact_features(leaf.select(X)))
     return result
 
 
 class ExactMap:
     """A map with phi(x) . phi(z) = k(x, z): finite kernels times sqrt(w_k) [cos, sin] of the harmonics.
 
-    ``is_exact`` says whether ``share`` features leave room for enough harmonics.
+    ``is_exact``: whether ``share`` features suffice for the harmonics.
     """
 
     def __init__(self, term: Term, share: int, dim: int | None) -> None:
-        columns = finite_columns(term, dim)
-        check_share(term, columns, share)
         self.term = term
+        self.columns = self.num = finite_columns(term, dim)
+        check_share(term, self.columns, share)
         self.harmonics: Harmonics | None = None
-        self.columns = columns
-        self.num = columns
         if term.of(Periodic):
-            self.harmonics = Harmonics(term.of(Periodic), dim, limit=(share // columns + 1) // 2)
-            self.num = columns * (2 * self.harmonics.num - 1)
+            self.harmonics = Harmonics(term.of(Periodic), dim, limit=(share // self.columns + 1) // 2)
+            self.num = self.columns * (2 * self.harmonics.num - 1)
 
     @property
     def is_exact(self) -> bool:
-        return self.harmonics is None or self.harmonics.suffice
+        return self.harmonics is None or self.harmonics.suffices
 
     def labels(self) -> list[tuple[Hashable, ...]]:
         """A name for every feature, the same in another map of the term: column, wave and harmonic."""
@@ -76,15 +73,13 @@ class ExactMap:
         """(1, n, num): the same for every path."""
         result = finite_features(self.term, X)
         if self.harmonics is not None:
-            result = _outer(result, self._waves(self.harmonics, X))
+            turns = X.to(torch.float64) @ self.harmonics.turns(X.shape[1], X.device)
+            angle = turns.frac().to(X.dtype) * (2.0 * math.pi)
+            amplitude = self.harmonics.weights(X.device).sqrt().to(X)
+            # The sine of harmonic 0, the zero vector, is zero.
+            waves = torch.cat([angle.cos() * amplitude, angle[:, 1:].sin() * amplitude[1:]], 1)
+            result = _outer(result, waves)
         return (result * self.term.signal.to(X)).unsqueeze(0)
-
-    def _waves(self, harmonics: Harmonics, X: Tensor) -> Tensor:
-        turns = X.to(torch.float64) @ harmonics.turns(X.shape[1], X.device)
-        angle = turns.frac().to(X.dtype) * (2.0 * math.pi)
-        amplitude = harmonics.weights(X.device).sqrt().to(X)
-        # The sine of the zero vector, harmonic 0, is nothing.
-        return torch.cat([angle.cos() * amplitude, angle[:, 1:].sin() * amplitude[1:]], 1)
 
 
 def _outer(left: Tensor, right: Tensor) -> Tensor:

@@ -4,13 +4,14 @@ In one dimension exp(-2 sin^2(pi t / p) / l^2) = sum_k q_k cos(2 pi k t / p) ove
 q_k = I_k(1/l^2) exp(-1/l^2), and a product over dimensions is the same sum over integer vectors. It converges
 faster than geometrically; which vectors are kept is decided once, the weights follow the hyperparameters.
 
-Short length scales in several dimensions need more vectors than there are features. The kernel is then taken as the
-squared exponential kernel at points on circles (`RandomMap`), whose random features are unbiased for any number.
+Short length scales in several dimensions need more vectors than there are features. `RandomMap` then uses random
+features of the squared exponential kernel at points on circles, which are unbiased for any number of features.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from numpy.typing import NDArray
 from scipy.special import ive
 from torch import Tensor
 
-from pathgp.features.expansion import Atom
-from pathgp.kernels.periodic import Periodic
+from pathgp.kernels import Periodic
+from pathgp.kernels.expression import Leaf
 
 _NEGLIGIBLE = 1e-12  # what a series may lose of the variance when it is set up
 _TOLERABLE = 1e-6  # what it may lose before it no longer suffices
@@ -32,19 +33,19 @@ class Harmonics:
     """The kept part of the series of a product of periodic kernels.
 
     ``table`` (H, D) holds integer vectors over the columns of all the kernels, row 0 the zero vector, and of
-    k and -k only one, which then counts twice. There are at most ``limit`` of them, which may be too few (`suffice`).
+    k and -k only one, which then counts twice. There are at most ``limit`` of them, which may be too few (`suffices`).
     """
 
-    def __init__(self, atoms: list[Atom], dim: int | None, limit: int) -> None:
-        self.kernels = [atom.kernel for atom in atoms if isinstance(atom.kernel, Periodic)]
-        self.columns = [_columns(atom, dim) for atom in atoms]
+    def __init__(self, leaves: list[Leaf], dim: int | None, limit: int) -> None:
+        self.kernels = [leaf.kernel for leaf in leaves if isinstance(leaf.kernel, Periodic)]
+        self.columns = [_columns(leaf, dim) for leaf in leaves]
         with torch.no_grad():
             precision = self._precision().cpu().numpy()
-        self.table = _largest(precision * _MARGIN**2, limit, _NEGLIGIBLE)
+        self.table = _largest_vectors(precision * _MARGIN**2, limit, _NEGLIGIBLE)
 
     @property
-    def suffice(self) -> bool:
-        """Whether they carry the kernel at its present hyperparameters."""
+    def suffices(self) -> bool:
+        """Whether the harmonics carry the kernel at its present hyperparameters."""
         with torch.no_grad():
             return _lost(self._weights()) <= _TOLERABLE
 
@@ -71,8 +72,8 @@ class Harmonics:
         start = 0
         for kernel, columns in zip(self.kernels, self.columns, strict=True):
             orders = self.table[:, start : start + len(columns)].to(device, torch.float64)
-            index = torch.tensor(columns, device=device)
-            result = result.index_add(0, index, (orders / kernel.period.to(device)).T)
+            frequencies = (orders / kernel.period.to(device)).T
+            result = result.index_add(0, torch.tensor(columns, device=device), frequencies)
             start += len(columns)
         return result
 
@@ -82,10 +83,8 @@ class Harmonics:
 
     def _precision(self) -> Tensor:
         """1 / lengthscale^2 over the columns of all the kernels: (D,), float64."""
-        scales = [
-            kernel.lengthscale.expand(len(columns)) for kernel, columns in zip(self.kernels, self.columns, strict=True)
-        ]
-        return torch.cat(scales).pow(-2)
+        pairs = zip(self.kernels, self.columns, strict=True)
+        return torch.cat([kernel.lengthscale.expand(len(columns)) for kernel, columns in pairs]).pow(-2)
 
 
 def _lost(weights: Tensor) -> float:
@@ -93,22 +92,20 @@ def _lost(weights: Tensor) -> float:
     return float(1.0 - weights.detach().sum())
 
 
-def _columns(atom: Atom, dim: int | None) -> tuple[int, ...]:
-    if atom.columns is not None:
-        return atom.columns
-    assert isinstance(atom.kernel, Periodic)
-    for parameter in (atom.kernel.period, atom.kernel.lengthscale):
+def _columns(leaf: Leaf, dim: int | None) -> Sequence[int]:
+    assert isinstance(leaf.kernel, Periodic)
+    for parameter in (leaf.kernel.period, leaf.kernel.lengthscale):
         if parameter.ndim == 1:
             dim = parameter.shape[0]
-    if dim is None:
+    if leaf.columns is None and dim is None:
         raise ValueError(
             "the number of features of Periodic depends on the number of columns of X: "
             "give dim to features(), or active_dims to the kernel"
         )
-    return tuple(range(dim))
+    return leaf.columns_of(dim or 0)
 
 
-def _largest(precision: NDArray[np.float64], limit: int, lost: float) -> Tensor:
+def _largest_vectors(precision: NDArray[np.float64], limit: int, lost: float) -> Tensor:
     """At most ``limit`` integer vectors of largest weight, as few as lose no more than ``lost``.
 
     Built dimension by dimension: the head of one of the largest vectors is itself among the largest heads.

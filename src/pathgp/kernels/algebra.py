@@ -61,11 +61,6 @@ class _Combination(Kernel):
                 flat.append(kernel)
         self.kernels = nn.ModuleList(flat)
 
-    @property
-    def parts(self) -> list[Kernel]:
-        """The kernels that are combined."""
-        return [kernel for kernel in self.kernels if isinstance(kernel, Kernel)]
-
     def _coordinates(self, X: Tensor) -> Tensor:
         return torch.cat([kernel.coordinates(X) for kernel in self.parts], 1)
 
@@ -114,16 +109,6 @@ class Product(_Combination):
 
     def __repr__(self) -> str:
         return _with_dims(" * ".join(_factor(kernel) for kernel in self.parts), self)
-
-
-def leaves(kernel: Kernel, columns: Sequence[int]) -> list[tuple[Kernel, tuple[int, ...]]]:
-    """The kernels that an expression is made of, each with those of the given columns of X that it sees."""
-    # A column that is not there is for the kernel to complain about.
-    chosen = range(len(columns)) if kernel.active_dims is None else kernel.active_dims
-    seen = tuple(columns[i] for i in chosen if i < len(columns))
-    inside = [k for c in kernel.children() for k in (c if isinstance(c, nn.ModuleList) else [c])]
-    parts = [child for child in inside if isinstance(child, Kernel)]
-    return [leaf for part in parts for leaf in leaves(part, seen)] if parts else [(kernel, seen)]
 
 
 # Without gradients the terms are accumulated in place: two tiles exist at once, not one per kernel.

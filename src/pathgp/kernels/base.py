@@ -1,15 +1,14 @@
-"""What a covariance function is: a module that maps two sets of inputs to a matrix."""
+"""The base of all kernels: a module that maps two sets of inputs to a matrix."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from pathgp.features import FeatureMap
     from pathgp.kernels.algebra import Product, Sum
 
 
@@ -24,9 +23,19 @@ class Kernel(nn.Module):
     A kernel that depends on part of the columns names them in ``active_dims``.
     """
 
+    # What `features` builds. The package pathgp.features sets it on import, because kernels import nothing of the
+    # packages that use them.
+    feature_map: ClassVar[Callable[..., Any]]
+
     def __init__(self, active_dims: Sequence[int] | None = None) -> None:
         super().__init__()
-        self.active_dims = _checked_dims(active_dims)
+        self.active_dims = _check_dims(active_dims)
+
+    @property
+    def parts(self) -> list[Kernel]:
+        """The kernels that this one combines; none for an elementary kernel."""
+        children = (c for child in self.children() for c in (child if isinstance(child, nn.ModuleList) else [child]))
+        return [child for child in children if isinstance(child, Kernel)]
 
     def forward(self, X: Tensor, Z: Tensor | None = None) -> Tensor:
         X = self._select(X, "X")
@@ -51,7 +60,7 @@ class Kernel(nn.Module):
         return self._diagonal(self._select(X, "X"))
 
     def coordinates(self, X: Tensor) -> Tensor:
-        """Columns (n, c) in which inputs that are near have much to do with each other, in the dtype of X."""
+        """Columns (n, c) in which inputs at a small distance are strongly correlated, in the dtype of X."""
         with torch.no_grad():
             return self._coordinates(self._select(X, "X")).to(X.dtype)
 
@@ -61,35 +70,33 @@ class Kernel(nn.Module):
         generator: torch.Generator | None = None,
         paths: int | None = None,
         dim: int | None = None,
-    ) -> FeatureMap:
-        """Features phi with E[phi(x) . phi(z)] = k(x, z), at most ``num`` columns.
+    ) -> Any:
+        """Features phi with E[phi(x) . phi(z)] = k(x, z), at most ``num`` columns: a `pathgp.features.FeatureMap`.
 
         Args:
-            num: the largest number of columns; ``phi.num`` says how many there are.
+            num: the largest number of columns; ``phi.num`` is the actual number.
             generator: source of the draws; None draws a fresh seed (recorded as ``phi.seed``).
             paths: with ``paths=s`` the map holds s independent draws, one per path.
-            dim: the number of columns of X; needed only where the number of features depends on it
+            dim: the number of columns of X; needed only if the number of features depends on it
                 (Linear and Periodic without ``active_dims`` or one parameter per dimension).
 
         Raises:
             NotImplementedError: for a kernel without features; it says what works instead.
         """
-        from pathgp.features import FeatureMap
-
-        return FeatureMap(self, num, generator, paths, dim)
+        return Kernel.feature_map(self, num, generator, paths, dim)
 
     def __add__(self, other: Kernel) -> Sum:
         from pathgp.kernels.algebra import Sum
 
-        return Sum(self, _kernel(other))
+        return Sum(self, _require_kernel(other))
 
     def __mul__(self, other: Kernel) -> Product:
         from pathgp.kernels.algebra import Product
 
-        return Product(self, _kernel(other))
+        return Product(self, _require_kernel(other))
 
     def __rmul__(self, other: object) -> Product:
-        return self * _kernel(other)
+        return self * _require_kernel(other)
 
     def __repr__(self) -> str:
         settings = self._settings()
@@ -142,7 +149,7 @@ def as_inputs(X: Tensor, name: str) -> Tensor:
     return X if X.is_floating_point() else X.to(torch.float64)
 
 
-def _kernel(other: object) -> Kernel:
+def _require_kernel(other: object) -> Kernel:
     if isinstance(other, Kernel):
         return other
     raise TypeError(
@@ -151,7 +158,7 @@ def _kernel(other: object) -> Kernel:
     )
 
 
-def _checked_dims(active_dims: Sequence[int] | None) -> tuple[int, ...] | None:
+def _check_dims(active_dims: Sequence[int] | None) -> tuple[int, ...] | None:
     if active_dims is None:
         return None
     dims = tuple(int(i) for i in active_dims)

@@ -8,9 +8,8 @@ gradients in the prepared points and in the numbers of the tree reach every hype
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 
 import torch
 from torch import Tensor
@@ -27,6 +26,7 @@ from pathgp.kernels import (
     Sum,
     Tanimoto,
 )
+from pathgp.kernels.expression import Columns, fold
 from pathgp.kernels.parameters import positive
 
 # What is folded into the prepared points, so that a profile is a function of 2^-sq or of 2^-sqrt(sq) with no
@@ -51,40 +51,51 @@ Tree = tuple[object, ...]
 
 @dataclass
 class Expression:
-    """kernel = coefficient * tree.
+    """kernel = coefficient * tree; the coefficient is the product of the squared signals of the outer scales.
 
     kinds: the profile of every leaf.  tree: nested tuples over leaves and numbers, hashable.  The numbers are the
     squared signals inside the tree and the shape parameters of the leaves, ``shapes[i]`` the place of leaf i's.
     """
 
-    kernel: Kernel
     kinds: list[str] = field(default_factory=list)
     shapes: list[int] = field(default_factory=list)
     tree: Tree = ()
     _leaves: list[tuple[Kernel, tuple[int, ...]]] = field(default_factory=list)
-    _signals: list[Scale] = field(default_factory=list)
-    _numbers: list[Kernel] = field(default_factory=list)
+    _outer: list[Scale] = field(default_factory=list)
+    _numbers: list[Scale | RationalQuadratic] = field(default_factory=list)
+    _inside: bool = False  # whether the walk has passed the outer scales
 
     @classmethod
     def read(cls, kernel: Kernel, columns: int) -> Expression:
-        """The expression of a kernel at inputs with so many columns; ValueError names what is not supported."""
-        expression = cls(kernel)
-        dims = expression._dims(kernel, tuple(range(columns)))
-        while type(kernel) is Scale:
-            expression._signals.append(kernel)
-            kernel = kernel.kernel
-            dims = expression._dims(kernel, dims)
-        expression.tree = expression._node(kernel, dims)
+        """The expression of a kernel at inputs with this number of columns; ValueError names what is not supported."""
+        expression = cls()
+        expression.tree = fold(kernel, expression._visit, range(columns))
         return expression
+
+    def _visit(self, kernel: Kernel, columns: Columns, parts: Iterator[Tree]) -> Tree:
+        if type(kernel) is Scale:
+            if not self._inside:
+                self._outer.append(kernel)
+                return next(parts)
+            self._numbers.append(kernel)
+            return ("scale", len(self._numbers) - 1, next(parts))
+        self._inside = True
+        if type(kernel) in (Sum, Product):
+            return ("sum" if type(kernel) is Sum else "product", *parts)
+        self.kinds.append(leaf_kind(kernel))
+        self._leaves.append((kernel, tuple(columns or ())))
+        self.shapes.append(len(self._numbers) if type(kernel) is RationalQuadratic else -1)
+        if type(kernel) is RationalQuadratic:
+            self._numbers.append(kernel)
+        return ("leaf", len(self._leaves) - 1)
 
     def coefficient(self) -> Tensor:
         """The factor in front of the tree: a scalar, float64, with its graph."""
-        squares = [scale.signal.square() for scale in self._signals]
-        return reduce(torch.mul, squares) if squares else torch.ones((), dtype=torch.float64)
+        return math.prod((k.signal.square() for k in self._outer), start=torch.ones((), dtype=torch.float64))
 
     def numbers(self) -> list[Tensor]:
         """The scalars inside the tree, float64, with their graphs."""
-        return [k.signal.square() if isinstance(k, Scale) else _shape(k) for k in self._numbers]
+        return [k.signal.square() if isinstance(k, Scale) else k.alpha for k in self._numbers]
 
     def points(self, X: Tensor, centre: Tensor) -> list[Tensor]:
         """The prepared points of every leaf at X (n, d): float64, (n, c) each, with their graphs.
@@ -95,7 +106,7 @@ class Expression:
         X = X.to(torch.float64)
         centred = X - centre
         plain = (Linear, Tanimoto)
-        return [_prepared(k, _chosen(X if isinstance(k, plain) else centred, dims)) for k, dims in self._leaves]
+        return [_prepare(k, _select(X if isinstance(k, plain) else centred, dims)) for k, dims in self._leaves]
 
     @property
     def differentiable(self) -> bool:
@@ -103,10 +114,10 @@ class Expression:
         return "tanimoto" not in self.kinds
 
     def fallback_reason(self, *sets: Tensor) -> str:
-        """What about sets of inputs stands in the way: Tanimoto needs counts, and few levels in the last of them."""
+        """Why there is no fused product for these inputs, or "": Tanimoto needs counts, with few levels in the last."""
         for kernel, dims in self._leaves:
             if isinstance(kernel, Tanimoto):
-                parts = [_chosen(X, dims) for X in sets if len(X)]
+                parts = [_select(X, dims) for X in sets if len(X)]
                 counts = torch.stack([((A >= 0) & A.eq(A.round())).all() for A in parts]).all()
                 tops = parts[-1].amax(0)
                 whole, levels, top = torch.stack([counts.to(tops), tops.sum(), tops.max()]).tolist()
@@ -115,27 +126,6 @@ class Expression:
                 if levels > _LEVELS or top > _COUNT:
                     return f"the largest counts of all columns add up to {levels:.0f}, fused products take {_LEVELS}"
         return ""
-
-    def _node(self, kernel: Kernel, dims: tuple[int, ...]) -> Tree:
-        if type(kernel) is Scale:
-            self._numbers.append(kernel)
-            place = len(self._numbers) - 1
-            return ("scale", place, self._node(kernel.kernel, self._dims(kernel.kernel, dims)))
-        if type(kernel) in (Sum, Product):
-            assert isinstance(kernel, Sum | Product)
-            name = "sum" if type(kernel) is Sum else "product"
-            return (name, *(self._node(part, self._dims(part, dims)) for part in kernel.parts))
-        self.kinds.append(leaf_kind(kernel))
-        self._leaves.append((kernel, dims))
-        self.shapes.append(len(self._numbers) if type(kernel) is RationalQuadratic else -1)
-        if type(kernel) is RationalQuadratic:
-            self._numbers.append(kernel)
-        return ("leaf", len(self._leaves) - 1)
-
-    @staticmethod
-    def _dims(kernel: Kernel, dims: tuple[int, ...]) -> tuple[int, ...]:
-        """The columns of X that a kernel sees, from those its parent sees."""
-        return dims if kernel.active_dims is None else tuple(dims[i] for i in kernel.active_dims)
 
 
 def leaf_kind(kernel: Kernel) -> str:
@@ -155,7 +145,7 @@ def leaf_kind(kernel: Kernel) -> str:
 
 
 def bounds(tree: Tree, leaves: Sequence[float], numbers: Sequence[float]) -> tuple[float, dict[int, float]]:
-    """The largest value of a tree from those of its leaves, and by how much at most it magnifies a change in each."""
+    """The largest value of a tree, given those of its leaves, and the largest derivative in the value of each leaf."""
     kind, *rest = tree
     if kind == "leaf":
         (place,) = rest
@@ -176,18 +166,13 @@ def bounds(tree: Tree, leaves: Sequence[float], numbers: Sequence[float]) -> tup
     return math.prod(values), gains
 
 
-def _chosen(X: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """Some columns; neighbours as a slice, since an index would have to be brought to the device first."""
+def _select(X: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """Columns of X; adjacent ones as a slice, since an index would first have to be copied to the device."""
     first, last = dims[0], dims[-1]
     return X[:, first : last + 1] if dims == tuple(range(first, last + 1)) else X[:, list(dims)]
 
 
-def _shape(kernel: Kernel) -> Tensor:
-    assert isinstance(kernel, RationalQuadratic)
-    return kernel.alpha
-
-
-def _prepared(kernel: Kernel, X: Tensor) -> Tensor:
+def _prepare(kernel: Kernel, X: Tensor) -> Tensor:
     if isinstance(kernel, Tanimoto):
         return X.detach()
     if isinstance(kernel, Linear):
