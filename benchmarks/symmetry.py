@@ -128,8 +128,8 @@ def product(H: KernelOperator, V: Tensor, tile: Tile, way: str) -> Tensor:
     turns = torch.cat([order, torch.full_like(order, blocks)])
     ticket = torch.zeros(1, dtype=torch.int32, device=V.device)
     arguments = *points.arguments(), *points.arguments(), high, low, engine.theta, out, turns, ticket
-    constants = {"M": tile.rows, "N": tile.rows, "S": width, "HIGH": engine.precision == "high", "WAY": way}
-    kernel(engine.frame.structure)[(blocks,)](*arguments, **constants, FIXED=FIXED, **tile.options())
+    constants = {"N": tile.rows, "S": width, "HIGH": engine.precision == "high", "WAY": way, "FIXED": FIXED}
+    kernel(engine.frame.structure)[(blocks,)](*arguments, **(tile.options() | constants))
     return out.sum(0)[: H.shape[0], : V.shape[1]].to(torch.float32)
 
 

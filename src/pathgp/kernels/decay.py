@@ -8,19 +8,10 @@ import torch
 from torch import Tensor
 
 
-def bounded(exponent: Tensor) -> Tensor:
-    """The exponent where its exponential is at least 2^16 times the least normal number, and that bound elsewhere.
-
-    The bound is 8e-34 in float32: nothing beside the variance of the kernel, but processors take a hundred times longer
-    over subnormal numbers, and a few of them in a hundred make every product with K several times slower.
-    """
-    return exponent.clamp(min=_lowest(exponent.dtype))
-
-
 def bounded_(exponent: Tensor) -> Tensor:
-    """The same in place."""
-    return exponent.clamp_(min=_lowest(exponent.dtype))
+    """Raise exponents in place to where the exponential is at least 2^16 times the least normal number.
 
-
-def _lowest(dtype: torch.dtype) -> float:
-    return math.log(torch.finfo(dtype).tiny) + 16.0 * math.log(2.0)
+    That bound is 8e-34 in float32: negligible beside the variance of the kernel. Processors take a hundred times longer
+    for subnormal numbers, and a few of them in a hundred make every product with K several times slower.
+    """
+    return exponent.clamp_(min=math.log(torch.finfo(exponent.dtype).tiny) + 16.0 * math.log(2.0))

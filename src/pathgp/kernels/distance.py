@@ -93,7 +93,7 @@ class _SquaredDistance(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, smoothness: float, *columns: Tensor) -> Tensor:
         ctx.save_for_backward(*columns)
-        return _evaluate(Columns(*columns), dtype, smoothness, lambda sq, start: sq)
+        return evaluate(Columns(*columns), dtype, smoothness, lambda sq, start: sq)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -126,10 +126,10 @@ def pull_differences(A: Tensor, X: Tensor, Z: Tensor, scale: Tensor) -> tuple[Te
     return torch.stack(in_X, 1), torch.stack(in_Z, 1), torch.stack(in_scale)
 
 
-def _evaluate(
+def evaluate(
     columns: Columns, dtype: torch.dtype, smoothness: float, finish: Callable[[Tensor, int], Tensor]
 ) -> Tensor:
-    """finish(squared distances, first row) for strips of rows: (n, m) in ``dtype``."""
+    """An element-wise function ``finish(squared distances, first row)``, without a graph: (n, m) in ``dtype``."""
     if columns.X.device.type != "cpu":
         return finish(next(strips(columns, dtype, smoothness))[1], 0)
     result = torch.empty(len(columns.X), len(columns.Z), dtype=dtype)
@@ -223,15 +223,3 @@ def squared_distance(X: Tensor, Z: Tensor, scale: Tensor, dtype: torch.dtype, sm
     columns = split_columns(X, Z, scale, dtype, smoothness)
     result: Tensor = _SquaredDistance.apply(dtype, smoothness, *columns)
     return result
-
-
-def of_squared_distance(
-    X: Tensor,
-    Z: Tensor,
-    scale: Tensor,
-    dtype: torch.dtype,
-    finish: Callable[[Tensor, int], Tensor],
-    smoothness: float = 1.0,
-) -> Tensor:
-    """An element-wise function of the squared distances, without a graph; see `_evaluate`."""
-    return _evaluate(split_columns(X, Z, scale, dtype, smoothness), dtype, smoothness, finish)

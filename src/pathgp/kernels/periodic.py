@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pathgp.kernels.base import Kernel
-from pathgp.kernels.decay import bounded
+from pathgp.kernels.decay import bounded_
 from pathgp.kernels.distance import squared_distance
 from pathgp.kernels.parameters import Positive, PositiveValue, short
 
@@ -28,7 +28,6 @@ class Periodic(Kernel):
     """
 
     lengthscale = PositiveValue("The length scales: a scalar, or (d,), float64.")
-
     period = PositiveValue("The periods: a scalar, or (d,), float64.")
 
     def __init__(
@@ -42,11 +41,15 @@ class Periodic(Kernel):
         self._lengthscale = Positive(lengthscale, "lengthscale")
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return bounded(_squared_distance(self.embed(X), self.embed(Z), X.dtype).mul_(-0.5)).exp_()
+        return bounded_(self._squared_distance(X, Z).mul_(-0.5)).exp_()
 
     def _gram(self, X: Tensor) -> Tensor:
-        points = self.embed(X)
-        return bounded(_squared_distance(points, points, X.dtype).fill_diagonal_(0.0).mul_(-0.5)).exp_()
+        return bounded_(self._squared_distance(X, X).fill_diagonal_(0.0).mul_(-0.5)).exp_()
+
+    def _squared_distance(self, X: Tensor, Z: Tensor) -> Tensor:
+        U = self.embed(X)
+        # Embedded points are scaled already.
+        return squared_distance(U, U if Z is X else self.embed(Z), U.new_ones(()), X.dtype)
 
     def _diagonal(self, X: Tensor) -> Tensor:
         return torch.ones_like(X[:, 0])
@@ -63,8 +66,3 @@ class Periodic(Kernel):
 
     def _settings(self) -> list[str]:
         return [f"period={short(self.period)}", f"lengthscale={short(self.lengthscale)}"]
-
-
-def _squared_distance(X: Tensor, Z: Tensor, dtype: torch.dtype) -> Tensor:
-    """Between embedded points, which are scaled already."""
-    return squared_distance(X, Z, X.new_ones(()), dtype)

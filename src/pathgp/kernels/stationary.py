@@ -14,14 +14,7 @@ import torch
 from torch import Tensor
 
 from pathgp.kernels.base import Kernel
-from pathgp.kernels.distance import (
-    Columns,
-    of_squared_distance,
-    pull_differences,
-    split_columns,
-    squared_distance,
-    strips,
-)
+from pathgp.kernels.distance import Columns, evaluate, pull_differences, split_columns, squared_distance, strips
 from pathgp.kernels.parameters import Positive, PositiveValue, short
 
 
@@ -162,7 +155,7 @@ class Stationary(Kernel):
                 sq.diagonal(start).fill_(0.0)
             return self.profile(sq, *shape)
 
-        return of_squared_distance(X, Z, scale, dtype, finish, self.smoothness)
+        return evaluate(split_columns(X, Z, scale, dtype, self.smoothness), dtype, self.smoothness, finish)
 
     def _contract(self, W: Tensor, X: Tensor, Z: Tensor | None) -> Tensor:
         shape = tuple(p.to(X.device, W.dtype) for p in self.shape_parameters())

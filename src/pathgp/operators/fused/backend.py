@@ -1,4 +1,4 @@
-"""K evaluated inside a Triton kernel at every product: no entry ever leaves the chip."""
+"""K evaluated inside a Triton kernel at every product, square and rectangular: no entry ever leaves the chip."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Fused(Streamed):
     ) -> None:
         super().__init__(kernel, X, memory, member)
         self.own = share(len(X), *member)
-        self.expression = Expression.read(kernel, X.shape[1])
+        self.expression = Expression(kernel, X.shape[1])
         self.centre = middle(X.to(torch.float64))
         with torch.no_grad():
             prepared = self.expression.points(X, self.centre)
@@ -123,6 +123,32 @@ class Fused(Streamed):
             return Engine.of(frame), frame.pack(self.expression.points(self.X, self.centre))
 
 
+def fused_cross(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor) -> Tensor:
+    """K(X, Z) V: (m, s), float32. Time O(m n (d + s)), memory O((m + n) (d + s))."""
+    expression = Expression(kernel, X.shape[1])
+    with torch.no_grad():
+        centre = middle(Z.to(torch.float64))
+        left, right = expression.points(X, centre), expression.points(Z, centre)
+        frame = Frame.around(Extent.of(expression, left, right))
+        return Engine.of(frame).add_product(frame.pack(left), frame.pack(right), V, V.new_zeros(len(X), V.shape[1]))
+
+
+def fused_cross_gradient(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, outer: Tensor) -> Tensor:
+    """The gradient of sum(outer * K(X, Z) V) in X: (m, d), at the price of a product."""
+    expression = Expression(kernel, X.shape[1])
+    centre = middle(Z.to(torch.float64))
+    with torch.enable_grad():
+        inputs = X.detach().requires_grad_()
+        left = expression.points(inputs, centre)
+    with torch.no_grad():
+        right = expression.points(Z, centre)
+        extent = Extent.of(expression, left, right)
+        frame = Frame.around(extent, exact=True)
+        _, _, grads = Engine.of(frame).pull(frame.pack(left), frame.pack(right), outer, V)
+    (grad,) = torch.autograd.grad(left, inputs, [extent.coefficient * g for g in grads])
+    return grad
+
+
 def fallback_reason(kernel: Kernel, X: Tensor, *others: Tensor) -> str:
     """Why K between these inputs has no fused backend; empty where it has one."""
     if X.dtype != torch.float32:
@@ -130,7 +156,7 @@ def fallback_reason(kernel: Kernel, X: Tensor, *others: Tensor) -> str:
     if reason := missing(X.device):
         return reason
     try:
-        expression = Expression.read(kernel, X.shape[1])
+        expression = Expression(kernel, X.shape[1])
         if reason := expression.fallback_reason(X, *others):
             return reason
         with torch.no_grad():

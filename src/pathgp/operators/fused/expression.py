@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,49 +45,52 @@ _LEVELS = 8192
 # The largest count of a byte.
 _COUNT = 255
 
-# ("leaf", i), ("scale", number, child), ("sum", children...), ("product", children...)
-Tree = tuple[object, ...]
+
+class Node(NamedTuple):
+    """A node of an expression: "sum", "product", "scale" with the place of its number, "leaf" with the leaf's."""
+
+    kind: str
+    place: int = -1
+    children: tuple[Node, ...] = ()
 
 
-@dataclass
 class Expression:
-    """kernel = coefficient * tree; the coefficient is the product of the squared signals of the outer scales.
+    """kernel = coefficient * tree, at inputs with this number of columns; ValueError names what is not supported.
 
-    kinds: the profile of every leaf.  tree: nested tuples over leaves and numbers, hashable.  The numbers are the
-    squared signals inside the tree and the shape parameters of the leaves, ``shapes[i]`` the place of leaf i's.
+    The coefficient is the product of the squared signals of the outer scales.
+
+    Attributes:
+        kinds: the profile of every leaf.
+        tree: the node at the root; hashable.
+        shapes: for every leaf the place of its shape parameter among the numbers, or -1. The numbers are the squared
+            signals inside the tree and the shape parameters of the leaves.
     """
 
-    kinds: list[str] = field(default_factory=list)
-    shapes: list[int] = field(default_factory=list)
-    tree: Tree = ()
-    _leaves: list[tuple[Kernel, tuple[int, ...]]] = field(default_factory=list)
-    _outer: list[Scale] = field(default_factory=list)
-    _numbers: list[Scale | RationalQuadratic] = field(default_factory=list)
-    _inside: bool = False  # whether the walk has passed the outer scales
+    def __init__(self, kernel: Kernel, columns: int) -> None:
+        self.kinds: list[str] = []
+        self.shapes: list[int] = []
+        self._leaves: list[tuple[Kernel, tuple[int, ...]]] = []
+        self._outer: list[Scale] = []
+        self._numbers: list[Scale | RationalQuadratic] = []
+        self._inside = False  # whether the walk has passed the outer scales
+        self.tree = fold(kernel, self._visit, range(columns))
 
-    @classmethod
-    def read(cls, kernel: Kernel, columns: int) -> Expression:
-        """The expression of a kernel at inputs with this number of columns; ValueError names what is not supported."""
-        expression = cls()
-        expression.tree = fold(kernel, expression._visit, range(columns))
-        return expression
-
-    def _visit(self, kernel: Kernel, columns: Columns, parts: Iterator[Tree]) -> Tree:
+    def _visit(self, kernel: Kernel, columns: Columns, parts: Iterator[Node]) -> Node:
         if type(kernel) is Scale:
             if not self._inside:
                 self._outer.append(kernel)
                 return next(parts)
             self._numbers.append(kernel)
-            return ("scale", len(self._numbers) - 1, next(parts))
+            return Node("scale", len(self._numbers) - 1, tuple(parts))
         self._inside = True
         if type(kernel) in (Sum, Product):
-            return ("sum" if type(kernel) is Sum else "product", *parts)
+            return Node("sum" if type(kernel) is Sum else "product", children=tuple(parts))
         self.kinds.append(leaf_kind(kernel))
         self._leaves.append((kernel, tuple(columns or ())))
         self.shapes.append(len(self._numbers) if type(kernel) is RationalQuadratic else -1)
         if type(kernel) is RationalQuadratic:
             self._numbers.append(kernel)
-        return ("leaf", len(self._leaves) - 1)
+        return Node("leaf", len(self._leaves) - 1)
 
     def coefficient(self) -> Tensor:
         """The factor in front of the tree: a scalar, float64, with its graph."""
@@ -144,26 +147,18 @@ def leaf_kind(kernel: Kernel) -> str:
     return kinds[type(kernel)]
 
 
-def bounds(tree: Tree, leaves: Sequence[float], numbers: Sequence[float]) -> tuple[float, dict[int, float]]:
+def bounds(tree: Node, leaves: Sequence[float], numbers: Sequence[float]) -> tuple[float, dict[int, float]]:
     """The largest value of a tree, given those of its leaves, and the largest derivative in the value of each leaf."""
-    kind, *rest = tree
-    if kind == "leaf":
-        (place,) = rest
-        assert isinstance(place, int)
-        return leaves[place], {place: 1.0}
-    if kind == "scale":
-        number, child = rest
-        assert isinstance(number, int)
-        assert isinstance(child, tuple)
-        value, gains = bounds(child, leaves, numbers)
-        return numbers[number] * value, {i: numbers[number] * gain for i, gain in gains.items()}
-    parts = [bounds(child, leaves, numbers) for child in rest if isinstance(child, tuple)]
+    if tree.kind == "leaf":
+        return leaves[tree.place], {tree.place: 1.0}
+    parts = [bounds(child, leaves, numbers) for child in tree.children]
     values = [value for value, _ in parts]
-    if kind == "sum":
+    if tree.kind == "sum":
         return sum(values), {i: gain for _, gains in parts for i, gain in gains.items()}
-    factors = [math.prod(values[:j] + values[j + 1 :]) for j in range(len(values))]
+    factor = numbers[tree.place] if tree.kind == "scale" else 1.0
+    factors = [factor * math.prod(values[:j] + values[j + 1 :]) for j in range(len(values))]
     gains = {i: f * gain for f, (_, of) in zip(factors, parts, strict=True) for i, gain in of.items()}
-    return math.prod(values), gains
+    return factor * math.prod(values), gains
 
 
 def _select(X: Tensor, dims: tuple[int, ...]) -> Tensor:

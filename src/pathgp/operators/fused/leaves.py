@@ -1,4 +1,4 @@
-"""The lines of a leaf in the source of a fused kernel: its points, its value, its gradient.
+"""Source lines of a leaf of a fused kernel: its points, its value, its gradient.
 
 A leaf's points come in one of six forms:
 
@@ -18,7 +18,8 @@ A leaf's points come in one of six forms:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import reduce
 
 from pathgp.operators.fused.structure import HELD_LEVELS, LEVELS, Leaf, Structure
 
@@ -63,7 +64,7 @@ def value(structure: Structure, l: int) -> Iterator[str]:
             yield f"q{l} = {term}" if p == 0 else f"q{l} += {term}"
         if leaf.kind != "linear":
             yield f"q{l} = tl.where(q{l} > floor_{l}, q{l}, 0.0)"
-    yield from _PROFILES[leaf.kind](l)
+    yield from (line.format(l=l) for line in _PROFILES[leaf.kind])
 
 
 def pulled(structure: Structure, l: int, weight: str) -> Iterator[str]:
@@ -170,57 +171,32 @@ def _fine(points: str, leaf: Leaf, d: int) -> str:
     return f"tl.load({points}f + {leaf.offset + d} * {count} + {place})"
 
 
-def _squared_exponential(l: int) -> list[str]:
-    return [f"k{l} = tl.exp2(-tl.minimum(q{l}, {_LOWEST}))"]
-
-
-def _matern12(l: int) -> list[str]:
-    return [f"r{l} = tl.minimum(tl.sqrt(q{l}), {_LOWEST})", f"k{l} = tl.exp2(-r{l})"]
-
-
-def _matern32(l: int) -> list[str]:
-    return [
-        f"r{l} = tl.minimum(tl.sqrt(q{l}), {_LOWEST})",
-        f"e{l} = tl.exp2(-r{l})",
-        f"k{l} = ({_LN2} * r{l} + 1.0) * e{l}",
-    ]
-
-
-def _matern52(l: int) -> list[str]:
-    return [
-        f"r{l} = tl.minimum(tl.sqrt(q{l}), {_LOWEST})",
-        f"e{l} = tl.exp2(-r{l})",
-        f"a{l} = {_LN2} * r{l}",
-        f"k{l} = (({1 / 3} * a{l} + 1.0) * a{l} + 1.0) * e{l}",
-    ]
-
-
-def _rational_quadratic(l: int) -> list[str]:
-    # log(1 + u) = 2 artanh(s): as a series for u < 1, where the logarithm of a rounded 1 + u would lose digits.
-    series = f"{1 / 13}"
-    for k in (11, 9, 7, 5, 3, 1):
-        series = f"({series} * w{l} + {1 / k})"
-    return [
-        f"u{l} = q{l} * (0.5 / shape_{l})",
-        f"s{l} = u{l} / (2.0 + u{l})",
-        f"w{l} = s{l} * s{l}",
-        f"log_{l} = tl.where(u{l} < 1.0, 2.0 * s{l} * {series}, {_LN2} * tl.log2(1.0 + u{l}))",
-        f"k{l} = tl.exp2(-tl.minimum({1 / _LN2} * shape_{l} * log_{l}, {_LOWEST}))",
-    ]
-
-
-_PROFILES: dict[str, Callable[[int], list[str]]] = {
-    "squared_exponential": _squared_exponential,
-    "matern12": _matern12,
-    "matern32": _matern32,
-    "matern52": _matern52,
-    "rational_quadratic": _rational_quadratic,
-    "linear": lambda l: [f"k{l} = q{l}"],
+# log(1 + u) = 2 artanh(s): as a series in w = s^2 for u < 1, where the logarithm of a rounded 1 + u would lose digits.
+_SERIES = reduce(lambda inner, k: f"({inner} * w{{l}} + {1 / k})", (11, 9, 7, 5, 3, 1), f"{1 / 13}")
+_RADIUS = f"r{{l}} = tl.minimum(tl.sqrt(q{{l}}), {_LOWEST})"
+_PROFILES = {
+    "squared_exponential": [f"k{{l}} = tl.exp2(-tl.minimum(q{{l}}, {_LOWEST}))"],
+    "matern12": [_RADIUS, "k{l} = tl.exp2(-r{l})"],
+    "matern32": [_RADIUS, "e{l} = tl.exp2(-r{l})", f"k{{l}} = ({_LN2} * r{{l}} + 1.0) * e{{l}}"],
+    "matern52": [
+        _RADIUS,
+        "e{l} = tl.exp2(-r{l})",
+        f"a{{l}} = {_LN2} * r{{l}}",
+        f"k{{l}} = (({1 / 3} * a{{l}} + 1.0) * a{{l}} + 1.0) * e{{l}}",
+    ],
+    "rational_quadratic": [
+        "u{l} = q{l} * (0.5 / shape_{l})",
+        "s{l} = u{l} / (2.0 + u{l})",
+        "w{l} = s{l} * s{l}",
+        f"log_{{l}} = tl.where(u{{l}} < 1.0, 2.0 * s{{l}} * {_SERIES}, {_LN2} * tl.log2(1.0 + u{{l}}))",
+        f"k{{l}} = tl.exp2(-tl.minimum({1 / _LN2} * shape_{{l}} * log_{{l}}, {_LOWEST}))",
+    ],
+    "linear": ["k{l} = q{l}"],
     # Two empty fingerprints are equal as well.
-    "tanimoto": lambda l: [f"k{l} = tl.where(q{l} == union_{l}, 1.0, q{l} / tl.maximum(union_{l}, 1.0))"],
+    "tanimoto": ["k{l} = tl.where(q{l} == union_{l}, 1.0, q{l} / tl.maximum(union_{l}, 1.0))"],
 }
 
-# dk/dq, and the largest size it has: what half precision must hold.
+# dk/dq, and its largest absolute value, which half precision must hold.
 _SLOPES = {
     "squared_exponential": (f"{-_LN2} * k{{l}}", _LN2),
     "matern12": (f"{-0.5 * _LN2} * k{{l}} / tl.where(r{{l}} > 0.0, r{{l}}, float('inf'))", math.inf),

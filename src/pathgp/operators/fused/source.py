@@ -1,4 +1,4 @@
-"""From the structure of an expression to Triton source: the code generator.
+"""The code generator: Triton source from the structure of an expression.
 
 Three kernels are written for every structure. ``product`` accumulates K V, ``pull`` the gradient of sum_ij W_ij K_ij
 with W = L R^T: in both a program holds M rows and walks over tiles of N columns. ``evaluate`` writes K itself, one tile
@@ -19,7 +19,7 @@ from functools import cache
 from typing import Any
 
 from pathgp.operators.fused import leaves
-from pathgp.operators.fused.expression import Tree
+from pathgp.operators.fused.expression import Node
 from pathgp.operators.fused.structure import Structure
 
 
@@ -201,52 +201,39 @@ def _tile(structure: Structure) -> Iterator[str]:
     yield from _forward(structure.tree, "")
 
 
-def _value(tree: Tree, path: str) -> str:
+def _value(tree: Node, path: str) -> str:
     """The name of a node's value; ``path``: the way to it from the root."""
-    return f"k{tree[1]}" if tree[0] == "leaf" else f"node{path}"
+    return f"k{tree.place}" if tree.kind == "leaf" else f"node{path}"
 
 
-def _children(tree: Tree, path: str) -> list[tuple[Tree, str]]:
-    children = [child for child in tree[1:] if isinstance(child, tuple)]
-    return [(child, f"{path}_{c}") for c, child in enumerate(children)]
+def _children(tree: Node, path: str) -> list[tuple[Node, str]]:
+    return [(child, f"{path}_{c}") for c, child in enumerate(tree.children)]
 
 
-def _forward(tree: Tree, path: str) -> Iterator[str]:
+def _forward(tree: Node, path: str) -> Iterator[str]:
     """The value of every node, from the leaves up."""
-    if tree[0] == "leaf":
-        return
-    children = _children(tree, path)
-    for child in children:
+    for child in _children(tree, path):
         yield from _forward(*child)
-    names = [_value(*child) for child in children]
-    if tree[0] == "scale":
-        yield f"node{path} = theta_{_number(tree) + 1} * {names[0]}"
-    else:
-        yield f"node{path} = " + (" + " if tree[0] == "sum" else " * ").join(names)
+    names = [_value(*child) for child in _children(tree, path)]
+    if tree.kind == "scale":
+        yield f"node{path} = theta_{tree.place + 1} * {names[0]}"
+    elif tree.kind != "leaf":
+        yield f"node{path} = " + (" + " if tree.kind == "sum" else " * ").join(names)
 
 
-def _reverse(structure: Structure, tree: Tree, path: str, weight: str) -> Iterator[str]:
+def _reverse(structure: Structure, tree: Node, path: str, weight: str) -> Iterator[str]:
     """The chain rule from a node down, ``weight`` being the derivative of the sum in its value."""
-    if tree[0] == "leaf":
-        yield from leaves.pulled(structure, _number(tree), weight)
-        return
+    if tree.kind == "leaf":
+        yield from leaves.pulled(structure, tree.place, weight)
     children = _children(tree, path)
     for child in children:
-        inner = weight
-        if tree[0] == "scale":
-            k = _number(tree)
-            inner = f"W{child[1]}"
-            yield f"number_{k} += tl.sum({weight} * {_value(*child)}, 1)"
-            yield f"{inner} = {weight} * theta_{k + 1}"
-        elif tree[0] == "product":
-            inner = f"W{child[1]}"
+        inner = weight if tree.kind == "sum" else f"W{child[1]}"
+        if tree.kind == "scale":
+            yield f"number_{tree.place} += tl.sum({weight} * {_value(*child)}, 1)"
+            yield f"{inner} = {weight} * theta_{tree.place + 1}"
+        elif tree.kind == "product":
             yield f"{inner} = " + " * ".join([weight, *(_value(*other) for other in children if other != child)])
         yield from _reverse(structure, *child, inner)
-
-
-def _number(tree: Tree) -> int:
-    assert isinstance(tree[1], int)
-    return tree[1]
 
 
 def _indented(lines: Any, spaces: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pathgp.operators.fused.expression import Tree
+from pathgp.operators.fused.expression import Node
 
 # Bits of counts that are read and multiplied at a time, and how many of its rows' a program holds in shared memory.
 LEVELS = 256
@@ -42,7 +42,7 @@ class Leaf(NamedTuple):
 class Structure(NamedTuple):
     """All that the source depends on. width: columns of the half-precision points.  numbers: of the tree."""
 
-    tree: Tree
+    tree: Node
     leaves: tuple[Leaf, ...]
     width: int
     numbers: int
