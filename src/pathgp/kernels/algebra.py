@@ -25,15 +25,12 @@ class Scale(Kernel):
             raise ValueError("signal must be one number")
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return _multiplied(self.kernel(X, Z), self.signal.square().to(X))
-
-    def _gram(self, X: Tensor) -> Tensor:
-        return _multiplied(self.kernel(X), self.signal.square().to(X))
+        return _multiply(self.kernel(X, Z), self.signal.square().to(X))
 
     def _diagonal(self, X: Tensor) -> Tensor:
-        return _multiplied(self.kernel.diag(X), self.signal.square().to(X))
+        return _multiply(self.kernel.diag(X), self.signal.square().to(X))
 
-    def _contract(self, W: Tensor, X: Tensor, Z: Tensor | None) -> Tensor:
+    def _contract(self, W: Tensor, X: Tensor, Z: Tensor) -> Tensor:
         return self.signal.square().to(W.device) * self.kernel.contract(W, X, Z)
 
     def _coordinates(self, X: Tensor) -> Tensor:
@@ -69,16 +66,13 @@ class Sum(_Combination):
     """k_1(x, z) + k_2(x, z) + ..."""
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return reduce(_added, (kernel(X, Z) for kernel in self.parts))
-
-    def _gram(self, X: Tensor) -> Tensor:
-        return reduce(_added, (kernel(X) for kernel in self.parts))
+        return reduce(_add, (kernel(X, Z) for kernel in self.parts))
 
     def _diagonal(self, X: Tensor) -> Tensor:
-        return reduce(_added, (kernel.diag(X) for kernel in self.parts))
+        return reduce(_add, (kernel.diag(X) for kernel in self.parts))
 
-    def _contract(self, W: Tensor, X: Tensor, Z: Tensor | None) -> Tensor:
-        return reduce(_added, (kernel.contract(W, X, Z) for kernel in self.parts))
+    def _contract(self, W: Tensor, X: Tensor, Z: Tensor) -> Tensor:
+        return reduce(_add, (kernel.contract(W, X, Z) for kernel in self.parts))
 
     def __repr__(self) -> str:
         return _with_dims(" + ".join(repr(kernel) for kernel in self.parts), self)
@@ -88,16 +82,13 @@ class Product(_Combination):
     """k_1(x, z) k_2(x, z) ..."""
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return reduce(_multiplied, (kernel(X, Z) for kernel in self.parts))
-
-    def _gram(self, X: Tensor) -> Tensor:
-        return reduce(_multiplied, (kernel(X) for kernel in self.parts))
+        return reduce(_multiply, (kernel(X, Z) for kernel in self.parts))
 
     def _diagonal(self, X: Tensor) -> Tensor:
-        return reduce(_multiplied, (kernel.diag(X) for kernel in self.parts))
+        return reduce(_multiply, (kernel.diag(X) for kernel in self.parts))
 
-    def _contract(self, W: Tensor, X: Tensor, Z: Tensor | None) -> Tensor:
-        """Each factor by itself with the others in its weights: all have the same value and a gradient of their own."""
+    def _contract(self, W: Tensor, X: Tensor, Z: Tensor) -> Tensor:
+        """Contract each factor with the others in its weights: equal values, each with the gradient of one factor."""
         with torch.no_grad():
             factors = [kernel(X, Z) for kernel in self.parts]
         results: list[Tensor] = []
@@ -114,11 +105,11 @@ class Product(_Combination):
 # Without gradients the terms are accumulated in place: two tiles exist at once, not one per kernel.
 
 
-def _added(K: Tensor, term: Tensor) -> Tensor:
+def _add(K: Tensor, term: Tensor) -> Tensor:
     return K + term if K.requires_grad or term.requires_grad else K.add_(term)
 
 
-def _multiplied(K: Tensor, factor: Tensor) -> Tensor:
+def _multiply(K: Tensor, factor: Tensor) -> Tensor:
     return K * factor if K.requires_grad or factor.requires_grad else K.mul_(factor)
 
 

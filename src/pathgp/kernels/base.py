@@ -38,10 +38,7 @@ class Kernel(nn.Module):
         return [child for child in children if isinstance(child, Kernel)]
 
     def forward(self, X: Tensor, Z: Tensor | None = None) -> Tensor:
-        X = self._select(X, "X")
-        if Z is None:
-            return self._gram(X)
-        Z = self._select(Z, "Z")
+        X, Z = self._select_both(X, Z)
         if X.shape[1] != Z.shape[1]:
             raise ValueError(f"X has {X.shape[1]} columns and Z has {Z.shape[1]}: they must agree")
         if X.dtype != Z.dtype or X.device != Z.device:
@@ -53,7 +50,7 @@ class Kernel(nn.Module):
 
         The same as ``(W * kernel(X, Z)).sum()``, in fewer passes over the matrix. Without Z the diagonal is exact.
         """
-        return self._contract(W, self._select(X, "X"), None if Z is None else self._select(Z, "Z"))
+        return self._contract(W, *self._select_both(X, Z))
 
     def diag(self, X: Tensor) -> Tensor:
         """k(x_i, x_i) for every row: (n,). Time O(n d)."""
@@ -109,7 +106,10 @@ class Kernel(nn.Module):
         return []
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        """The (n, m) matrix at checked inputs; a fresh tensor, since sums and products accumulate in it."""
+        """The (n, m) matrix at checked inputs; a fresh tensor, since sums and products accumulate in it.
+
+        ``Z is X`` for the square matrix of one set of inputs, whose diagonal must be exact.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not define its matrix")
 
     def _diagonal(self, X: Tensor) -> Tensor:
@@ -118,13 +118,13 @@ class Kernel(nn.Module):
     def _coordinates(self, X: Tensor) -> Tensor:
         return X
 
-    def _gram(self, X: Tensor) -> Tensor:
-        """The square matrix at one set of inputs; stationary kernels make its diagonal exact."""
-        return self._matrix(X, X)
+    def _contract(self, W: Tensor, X: Tensor, Z: Tensor) -> Tensor:
+        return torch.dot(self._matrix(X, Z).flatten(), W.flatten()).to(torch.float64)
 
-    def _contract(self, W: Tensor, X: Tensor, Z: Tensor | None) -> Tensor:
-        K = self._gram(X) if Z is None else self._matrix(X, Z)
-        return torch.dot(K.flatten(), W.flatten()).to(torch.float64)
+    def _select_both(self, X: Tensor, Z: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The active columns of X and Z; the same tensor twice for one set of inputs."""
+        chosen = self._select(X, "X")
+        return chosen, chosen if Z is None or Z is X else self._select(Z, "Z")
 
     def _select(self, X: Tensor, name: str) -> Tensor:
         X = as_inputs(X, name)

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pathgp.compute.memory import spans
+
 _EPS = torch.finfo(torch.float64).eps
 _STRIP = 256
 # How far, in length scales, the narrow columns together reach from their centre at most: the error of the expansion,
@@ -31,7 +33,7 @@ _ROUGH_ERROR = {torch.float64: 1e-11}
 _ROUGH_ERROR_ROUNDED = 1e-8
 # Up to this many columns differences cost little more than a product; one column costs less.
 _FEW = {"smooth": 1, "rough": 4}
-# Entries of differences that stay in the cache of a CPU, and pairs whose differences are taken together.
+# Entries of differences that stay in the cache of a CPU, and pairs whose differences are computed together.
 _IN_CACHE = 2**18
 _PAIRS = 2**16
 
@@ -170,11 +172,13 @@ def strips(
         """Write the squared distances of these rows to ``sq``, float64."""
         if c:
             torch.mm(left[rows], right, out=sq)
-        for part in _parts(rows, m, X.device) if squares else ():
-            target = sq[part.start - rows.start : part.stop - rows.start]
+        # As many rows at a time as fit into the cache of a CPU; elsewhere an eighth of them, for the memory.
+        step = max(1, _IN_CACHE // max(1, m) if X.device.type == "cpu" else -(-len(sq) // 8))
+        for part in spans(len(sq), step) if squares else ():
+            target, points = sq[part], wide_X[rows][part]
             delta = torch.empty_like(target)
             for k, square in enumerate(squares):
-                torch.sub(wide_X[part, k : k + 1], wide[k], out=delta)
+                torch.sub(points[:, k : k + 1], wide[k], out=delta)
                 if c or k:
                     target.addcmul_(delta, delta, value=square)
                 else:
@@ -189,20 +193,12 @@ def strips(
         yield rows, torch.threshold_(filled.to(dtype), floor, 0.0)
         return
     product = torch.empty(min(_STRIP, n), m, dtype=torch.float64)
-    buffer = torch.empty(min(_STRIP, n), m, dtype=dtype) if out is None else out
-    for start in range(0, n, _STRIP):
-        rows = slice(start, min(start + _STRIP, n))
-        strip = buffer[: rows.stop - start] if out is None else buffer[rows]
-        strip.copy_(fill(rows, product[: rows.stop - start]))
+    buffer = torch.empty(min(_STRIP, n) if out is None else 0, m, dtype=dtype)
+    for rows in spans(n, _STRIP):
+        length = rows.stop - rows.start
+        strip = buffer[:length] if out is None else out[rows]
+        strip.copy_(fill(rows, product[:length]))
         yield rows, torch.threshold_(strip, floor, 0.0)
-
-
-def _parts(rows: slice, m: int, device: torch.device) -> Iterator[slice]:
-    """The rows, as many at a time as fit into the cache of a CPU; elsewhere an eighth of them, for the memory."""
-    n = rows.stop - rows.start
-    step = max(1, _IN_CACHE // max(1, m) if device.type == "cpu" else -(-n // 8))
-    for start in range(rows.start, rows.stop, step):
-        yield slice(start, min(start + step, rows.stop))
 
 
 def _repair(sq: Tensor, close: float, columns: Columns, rows: slice) -> None:

@@ -41,15 +41,10 @@ class Periodic(Kernel):
         self._lengthscale = Positive(lengthscale, "lengthscale")
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return bounded_(self._squared_distance(X, Z).mul_(-0.5)).exp_()
-
-    def _gram(self, X: Tensor) -> Tensor:
-        return bounded_(self._squared_distance(X, X).fill_diagonal_(0.0).mul_(-0.5)).exp_()
-
-    def _squared_distance(self, X: Tensor, Z: Tensor) -> Tensor:
-        U = self.embed(X)
+        points = self.embed(X)
         # Embedded points are scaled already.
-        return squared_distance(U, U if Z is X else self.embed(Z), U.new_ones(()), X.dtype)
+        sq = squared_distance(points, points if Z is X else self.embed(Z), points.new_ones(()), X.dtype)
+        return bounded_((sq.fill_diagonal_(0.0) if Z is X else sq).mul_(-0.5)).exp_()
 
     def _diagonal(self, X: Tensor) -> Tensor:
         return torch.ones_like(X[:, 0])

@@ -135,14 +135,7 @@ class Stationary(Kernel):
         raise NotImplementedError(f"{type(self).__name__} does not define its spectral measure")
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return self._evaluated(X, Z, same=False)
-
-    def _gram(self, X: Tensor) -> Tensor:
-        return self._evaluated(X, X, same=True)
-
-    def _evaluated(self, X: Tensor, Z: Tensor, same: bool) -> Tensor:
-        """The kernel at inputs; ``same`` inputs have a diagonal of exact zeros in the distances."""
-        dtype = X.dtype
+        dtype, same = X.dtype, Z is X
         shape = tuple(p.to(X.device, dtype) for p in self.shape_parameters())
         X, Z, scale = X.to(torch.float64), Z.to(torch.float64), self._inverse_lengthscales(X)
         if torch.is_grad_enabled() and any(t.requires_grad for t in (X, Z, scale, *shape)):
@@ -157,11 +150,11 @@ class Stationary(Kernel):
 
         return evaluate(split_columns(X, Z, scale, dtype, self.smoothness), dtype, self.smoothness, finish)
 
-    def _contract(self, W: Tensor, X: Tensor, Z: Tensor | None) -> Tensor:
+    def _contract(self, W: Tensor, X: Tensor, Z: Tensor) -> Tensor:
         shape = tuple(p.to(X.device, W.dtype) for p in self.shape_parameters())
-        first, second = X.to(torch.float64), (X if Z is None else Z).to(torch.float64)
-        columns = split_columns(first, second, self._inverse_lengthscales(X), W.dtype, self.smoothness)
-        result: Tensor = _Contraction.apply(self, W, Z is None, *columns, *shape)
+        scale, points = self._inverse_lengthscales(X), (X.to(torch.float64), Z.to(torch.float64))
+        columns = split_columns(*points, scale, W.dtype, self.smoothness)
+        result: Tensor = _Contraction.apply(self, W, Z is X, *columns, *shape)
         return result
 
     def _diagonal(self, X: Tensor) -> Tensor:
