@@ -30,7 +30,7 @@ from torch import Tensor
 from pathgp.operators import KernelOperator
 from pathgp.operators.fused import source
 from pathgp.operators.fused.engine import halves
-from pathgp.operators.fused.structure import Structure
+from pathgp.operators.fused.leaves import Structure
 from pathgp.operators.fused.tiles import Tile
 
 WAYS = ("floats", "integers", "turns", "no turns")

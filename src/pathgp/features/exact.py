@@ -13,8 +13,8 @@ from pathgp.kernels import Finite, Periodic
 from pathgp.kernels.expression import Term
 
 
-def finite_columns(term: Term, dim: int | None) -> int:
-    """The number of columns of the product of the finite maps of a term."""
+def finite_columns(term: Term, share: int, dim: int | None, width: int = 1) -> int:
+    """The number of columns of the product of the finite maps of a term; ``share`` features allow ``width`` of each."""
     total = 1
     for leaf in term.of(Finite):
         assert isinstance(leaf.kernel, Finite)
@@ -25,14 +25,12 @@ def finite_columns(term: Term, dim: int | None) -> int:
                 "of X: give dim to features(), or active_dims to the kernel"
             )
         total *= columns
-    return total
-
-
-def check_share(term: Term, needed: int, share: int) -> None:
-    """Refuse a term that needs more features than there are."""
-    if needed > share:
+    if width * total > share:
         names = " * ".join(type(leaf.kernel).__name__ for leaf in term.leaves)
-        raise ValueError(f"{names} needs {needed} features, but only {share} are left for it: ask for more features")
+        raise ValueError(
+            f"{names} needs {width * total} features, but only {share} are left for it: ask for more features"
+        )
+    return total
 
 
 def finite_features(term: Term, X: Tensor) -> Tensor:
@@ -52,8 +50,7 @@ class ExactMap:
 
     def __init__(self, term: Term, share: int, dim: int | None) -> None:
         self.term = term
-        self.columns = self.num = finite_columns(term, dim)
-        check_share(term, self.columns, share)
+        self.columns = self.num = finite_columns(term, share, dim)
         self.harmonics: Harmonics | None = None
         if term.of(Periodic):
             self.harmonics = Harmonics(term.of(Periodic), dim, limit=(share // self.columns + 1) // 2)

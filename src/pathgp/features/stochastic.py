@@ -25,7 +25,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from pathgp.features.exact import check_share, finite_columns, finite_features
+from pathgp.features.exact import finite_columns, finite_features
 from pathgp.features.fourier import Frequencies
 from pathgp.features.harmonics import Harmonics
 from pathgp.features.hashing import Hashes
@@ -46,8 +46,7 @@ class RandomMap:
         self.has_waves = bool(term.of(Stationary, Periodic))
         self.has_columns = bool(term.of(Finite))
         width = 2 if self.has_waves else 1
-        columns = finite_columns(term, dim)
-        check_share(term, width * columns, share)
+        columns = finite_columns(term, share, dim, width)
         self.each = each = share // (width * columns)
         harmonics = Harmonics(term.of(Periodic), dim, limit=each) if term.of(Periodic) else None
         self.harmonics = harmonics if harmonics is not None and harmonics.suffices else None

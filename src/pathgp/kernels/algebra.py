@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +21,7 @@ class Scale(Kernel):
     def __init__(self, kernel: Kernel, signal: float | Tensor = 1.0, active_dims: Sequence[int] | None = None) -> None:
         super().__init__(active_dims)
         self.kernel = kernel
-        self._signal = Positive(signal, "signal")
-        if self._signal.raw.ndim != 0:
-            raise ValueError("signal must be one number")
+        self._signal = Positive(signal, "signal", scalar=True)
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
         return _multiply(self.kernel(X, Z), self.signal.square().to(X))
@@ -50,13 +49,8 @@ class _Combination(Kernel):
         for kernel in kernels:
             if not isinstance(kernel, Kernel):
                 raise TypeError(f"{type(self).__name__} combines kernels, got {type(kernel).__name__}")
-        flat: list[Kernel] = []
-        for kernel in kernels:
-            if isinstance(kernel, type(self)) and kernel.active_dims is None:
-                flat.extend(kernel.parts)
-            else:
-                flat.append(kernel)
-        self.kernels = nn.ModuleList(flat)
+        parts = (k.parts if isinstance(k, type(self)) and k.active_dims is None else [k] for k in kernels)
+        self.kernels = nn.ModuleList(chain.from_iterable(parts))
 
     def _coordinates(self, X: Tensor) -> Tensor:
         return torch.cat([kernel.coordinates(X) for kernel in self.parts], 1)

@@ -32,9 +32,7 @@ class Linear(Finite):
     ) -> None:
         super().__init__(active_dims)
         self._scale = Positive(scale, "scale")
-        self._bias = None if bias is None else Positive(bias, "bias")
-        if self._bias is not None and self._bias.raw.ndim != 0:
-            raise ValueError("bias must be one number")
+        self._bias = None if bias is None else Positive(bias, "bias", scalar=True)
 
     @property
     def bias(self) -> Tensor | None:

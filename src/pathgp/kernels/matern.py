@@ -10,8 +10,7 @@ from scipy.special import gammaincinv
 from torch import Tensor
 
 from pathgp.kernels.bessel import scaled_bessel
-from pathgp.kernels.decay import bounded_
-from pathgp.kernels.stationary import Stationary
+from pathgp.kernels.stationary import Stationary, bounded_
 
 
 class Matern(Stationary):

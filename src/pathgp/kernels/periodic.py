@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from pathgp.kernels.base import Kernel
-from pathgp.kernels.decay import bounded_
 from pathgp.kernels.distance import squared_distance
 from pathgp.kernels.parameters import Positive, PositiveValue, short
+from pathgp.kernels.stationary import bounded_
 
 
 class Periodic(Kernel):

@@ -34,9 +34,7 @@ class RationalQuadratic(Stationary):
         active_dims: Sequence[int] | None = None,
     ) -> None:
         super().__init__(lengthscale, active_dims)
-        self._alpha = Positive(alpha, "alpha")
-        if self._alpha.raw.ndim != 0:
-            raise ValueError("alpha must be one number")
+        self._alpha = Positive(alpha, "alpha", scalar=True)
 
     def shape_parameters(self) -> tuple[Tensor, ...]:
         return (self.alpha,)

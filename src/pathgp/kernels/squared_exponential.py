@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pathgp.kernels.decay import bounded_
-from pathgp.kernels.stationary import Stationary
+from pathgp.kernels.stationary import Stationary, bounded_
 
 
 class SquaredExponential(Stationary):

@@ -11,9 +11,9 @@ from torch import Tensor
 from pathgp.compute.triton import missing
 from pathgp.kernels import Kernel
 from pathgp.operators.fused.engine import Engine, check_room
-from pathgp.operators.fused.expression import Expression
+from pathgp.operators.fused.expression import Expression, Node
+from pathgp.operators.fused.leaves import HELD_LEVELS, Leaf, Structure
 from pathgp.operators.fused.points import Extent, Frame, Points, half_width, middle
-from pathgp.operators.fused.structure import HELD_LEVELS, Leaf, Structure
 from pathgp.operators.groups import share
 from pathgp.operators.streamed import Streamed
 
@@ -64,9 +64,7 @@ class Fused(Streamed):
         return self.engine.add_product(self.points, self.points.take(index), D, result)
 
     def block(self, index: Tensor) -> Tensor:
-        engine, points = self._exact
-        chosen = points.take(index)
-        return engine.evaluate(chosen, chosen)
+        return self.between(index, index)
 
     def between(self, index: Tensor, other: Tensor) -> Tensor:
         engine, points = self._exact
@@ -178,7 +176,7 @@ def _check_room(expression: Expression, *sets: Tensor) -> None:
     leaf = Leaf("", "triple", 0, 0, 0, 0, -1, HELD_LEVELS if len(widths) < len(columns) else 0)
     if "linear" not in expression.kinds:
         with suppress(ValueError):
-            return check_room(Structure((), (leaf,), sum(widths), 0), last.device)
+            return check_room(Structure(Node("leaf"), (leaf,), sum(widths), 0), last.device)
     centre = middle(last.to(torch.float64))
     extent = Extent.of(expression, *(expression.points(X, centre) for X in sets))
     for exact in (False, True):

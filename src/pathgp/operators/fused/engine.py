@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from pathgp.compute.memory import spans
+from pathgp.operators.fused.leaves import Structure
 from pathgp.operators.fused.points import BLOCK, Frame, Points
 from pathgp.operators.fused.source import evaluate_kernel, product_kernel, pull_kernel
-from pathgp.operators.fused.structure import Structure
 from pathgp.operators.fused.tiles import TRIAL, Tile, fastest, fitting, known
 
 # Columns of V, or of L and R, in one launch.

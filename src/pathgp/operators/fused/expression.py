@@ -1,8 +1,8 @@
-"""A kernel read as an expression: a tree of sums, products and scales over leaves, each a function of prepared points.
+"""A kernel as a tree of sums, products and scales over leaves, each a function of prepared points.
 
-Every stationary leaf, Periodic among them, is a radial profile of the squared distance of its prepared points, Linear
-is their inner product, and Tanimoto compares counts as they are. Preparation is float64 torch code with a graph: by it
-gradients in the prepared points and in the numbers of the tree reach every hyperparameter, and the inputs.
+Stationary leaves, Periodic included, are radial profiles of the squared distance of their prepared points, Linear is
+their inner product, and Tanimoto compares counts as they are. Preparation is float64 torch code with a graph, which
+carries gradients in the prepared points and in the numbers of the tree on to the hyperparameters and the inputs.
 """
 
 from __future__ import annotations
@@ -14,23 +14,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pathgp.kernels import (
-    Kernel,
-    Linear,
-    Matern,
-    Periodic,
-    Product,
-    RationalQuadratic,
-    Scale,
-    SquaredExponential,
-    Sum,
-    Tanimoto,
-)
+from pathgp import kernels
 from pathgp.kernels.expression import Columns, fold
-from pathgp.kernels.parameters import positive
 
-# What is folded into the prepared points, so that a profile is a function of 2^-sq or of 2^-sqrt(sq) with no
-# multiplication left to do.
+# Factors of the prepared points, with which a profile is a function of 2^-sq or of 2^-sqrt(sq) without a further
+# multiplication.
 _UNITS = {
     "squared_exponential": math.sqrt(0.5 * math.log2(math.e)),
     "matern12": math.log2(math.e),
@@ -38,12 +26,17 @@ _UNITS = {
     "matern52": math.sqrt(5.0) * math.log2(math.e),
     "rational_quadratic": 1.0,
 }
+_KINDS: dict[type, str] = {
+    kernels.SquaredExponential: "squared_exponential",
+    kernels.Periodic: "squared_exponential",
+    kernels.RationalQuadratic: "rational_quadratic",
+    kernels.Linear: "linear",
+    kernels.Tanimoto: "tanimoto",
+}
 _MATERN = {0.5: "matern12", 1.5: "matern32", 2.5: "matern52"}
 
-# Of all columns of counts together; the tiles hold one bit in a byte for each.
-_LEVELS = 8192
-# The largest count of a byte.
-_COUNT = 255
+# The most levels of all columns of counts together, and the largest count. Tiles hold a byte for each level.
+_LEVELS, _COUNT = 8192, 255
 
 
 class Node(NamedTuple):
@@ -66,29 +59,29 @@ class Expression:
             signals inside the tree and the shape parameters of the leaves.
     """
 
-    def __init__(self, kernel: Kernel, columns: int) -> None:
+    def __init__(self, kernel: kernels.Kernel, columns: int) -> None:
         self.kinds: list[str] = []
         self.shapes: list[int] = []
-        self._leaves: list[tuple[Kernel, tuple[int, ...]]] = []
-        self._outer: list[Scale] = []
-        self._numbers: list[Scale | RationalQuadratic] = []
+        self._leaves: list[tuple[kernels.Kernel, tuple[int, ...]]] = []
+        self._outer: list[kernels.Scale] = []
+        self._numbers: list[kernels.Scale | kernels.RationalQuadratic] = []
         self._inside = False  # whether the walk has passed the outer scales
         self.tree = fold(kernel, self._visit, range(columns))
 
-    def _visit(self, kernel: Kernel, columns: Columns, parts: Iterator[Node]) -> Node:
-        if type(kernel) is Scale:
+    def _visit(self, kernel: kernels.Kernel, columns: Columns, parts: Iterator[Node]) -> Node:
+        if type(kernel) is kernels.Scale:
             if not self._inside:
                 self._outer.append(kernel)
                 return next(parts)
             self._numbers.append(kernel)
             return Node("scale", len(self._numbers) - 1, tuple(parts))
         self._inside = True
-        if type(kernel) in (Sum, Product):
-            return Node("sum" if type(kernel) is Sum else "product", children=tuple(parts))
+        if type(kernel) in (kernels.Sum, kernels.Product):
+            return Node("sum" if type(kernel) is kernels.Sum else "product", children=tuple(parts))
         self.kinds.append(leaf_kind(kernel))
         self._leaves.append((kernel, tuple(columns or ())))
-        self.shapes.append(len(self._numbers) if type(kernel) is RationalQuadratic else -1)
-        if type(kernel) is RationalQuadratic:
+        self.shapes.append(len(self._numbers) if type(kernel) is kernels.RationalQuadratic else -1)
+        if type(kernel) is kernels.RationalQuadratic:
             self._numbers.append(kernel)
         return Node("leaf", len(self._leaves) - 1)
 
@@ -98,7 +91,7 @@ class Expression:
 
     def numbers(self) -> list[Tensor]:
         """The scalars inside the tree, float64, with their graphs."""
-        return [k.signal.square() if isinstance(k, Scale) else k.alpha for k in self._numbers]
+        return [k.signal.square() if isinstance(k, kernels.Scale) else k.alpha for k in self._numbers]
 
     def points(self, X: Tensor, centre: Tensor) -> list[Tensor]:
         """The prepared points of every leaf at X (n, d): float64, (n, c) each, with their graphs.
@@ -108,7 +101,7 @@ class Expression:
         """
         X = X.to(torch.float64)
         centred = X - centre
-        plain = (Linear, Tanimoto)
+        plain = (kernels.Linear, kernels.Tanimoto)
         return [_prepare(k, _select(X if isinstance(k, plain) else centred, dims)) for k, dims in self._leaves]
 
     @property
@@ -119,7 +112,7 @@ class Expression:
     def fallback_reason(self, *sets: Tensor) -> str:
         """Why there is no fused product for these inputs, or "": Tanimoto needs counts, with few levels in the last."""
         for kernel, dims in self._leaves:
-            if isinstance(kernel, Tanimoto):
+            if isinstance(kernel, kernels.Tanimoto):
                 parts = [_select(X, dims) for X in sets if len(X)]
                 counts = torch.stack([((A >= 0) & A.eq(A.round())).all() for A in parts]).all()
                 tops = parts[-1].amax(0)
@@ -131,20 +124,12 @@ class Expression:
         return ""
 
 
-def leaf_kind(kernel: Kernel) -> str:
+def leaf_kind(kernel: kernels.Kernel) -> str:
     """The profile of a leaf, or a ValueError with its name."""
-    if type(kernel) is Matern and kernel.nu in _MATERN:
-        return _MATERN[kernel.nu]
-    kinds = {
-        SquaredExponential: "squared_exponential",
-        Periodic: "squared_exponential",
-        RationalQuadratic: "rational_quadratic",
-        Linear: "linear",
-        Tanimoto: "tanimoto",
-    }
-    if type(kernel) not in kinds:
+    kind = _MATERN.get(kernel.nu) if type(kernel) is kernels.Matern else _KINDS.get(type(kernel))
+    if kind is None:
         raise ValueError(f"no fused tile for {type(kernel).__name__}")
-    return kinds[type(kernel)]
+    return kind
 
 
 def bounds(tree: Node, leaves: Sequence[float], numbers: Sequence[float]) -> tuple[float, dict[int, float]]:
@@ -167,15 +152,13 @@ def _select(X: Tensor, dims: tuple[int, ...]) -> Tensor:
     return X[:, first : last + 1] if dims == tuple(range(first, last + 1)) else X[:, list(dims)]
 
 
-def _prepare(kernel: Kernel, X: Tensor) -> Tensor:
-    if isinstance(kernel, Tanimoto):
+def _prepare(kernel: kernels.Kernel, X: Tensor) -> Tensor:
+    if isinstance(kernel, kernels.Tanimoto):
         return X.detach()
-    if isinstance(kernel, Linear):
-        scaled = X * positive(kernel, "scale").matching(X.shape[1], X.device)
-        bias = [] if kernel.bias is None else [kernel.bias.to(X).expand(X.shape[0], 1)]
-        return torch.cat([*bias, scaled], 1)
+    if isinstance(kernel, kernels.Linear):
+        return kernel.exact_features(X)
     unit = _UNITS[leaf_kind(kernel)]
-    if isinstance(kernel, Periodic):
+    if isinstance(kernel, kernels.Periodic):
         return kernel.embed(X) * unit
-    assert isinstance(kernel, Matern | SquaredExponential | RationalQuadratic)
+    assert isinstance(kernel, kernels.Matern | kernels.SquaredExponential | kernels.RationalQuadratic)
     return X * (unit / kernel.lengthscales(X.shape[1], X.device))

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from pathgp.operators.fused.expression import Expression, bounds
-from pathgp.operators.fused.leaves import steepest
-from pathgp.operators.fused.structure import LEVELS, Leaf, Structure
+from pathgp.operators.fused.leaves import LEVELS, Leaf, Structure, steepest
 
 # Rows are padded to a multiple of the largest tile, so that no tile needs a mask.
 BLOCK = 128

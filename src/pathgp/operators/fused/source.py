@@ -20,7 +20,7 @@ from typing import Any
 
 from pathgp.operators.fused import leaves
 from pathgp.operators.fused.expression import Node
-from pathgp.operators.fused.structure import Structure
+from pathgp.operators.fused.leaves import Structure
 
 
 @cache

@@ -16,7 +16,7 @@ import torch
 
 from pathgp import _version
 from pathgp.compute.files import replacing
-from pathgp.operators.fused.structure import HELD_LEVELS, LEVELS, Structure
+from pathgp.operators.fused.leaves import HELD_LEVELS, LEVELS, Structure
 
 # Chips on which the first tile that fits is the fastest or close to it, by benchmarks/fused.py --tune.
 _KNOWN = ((9, 0),)
