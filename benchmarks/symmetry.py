@@ -110,8 +110,8 @@ def product(
 @cache
 def kernel(structure: Structure) -> Any:
     tile = [*source._tile(structure), f"K = theta_0 * {source._value(structure.tree, '')}"]
-    body = PRODUCT.format(load=source._indented(source._loads(structure), 4), tile=source._indented(tile, 8))
-    return source._compiled(body, "product")
+    body = PRODUCT.format(load=source._indent(source._loads(structure), 4), tile=source._indent(tile, 8))
+    return source._compile(body, "product")
 
 
 def product(H: KernelOperator, V: Tensor, tile: Tile, way: str) -> Tensor:
@@ -127,7 +127,7 @@ def product(H: KernelOperator, V: Tensor, tile: Tile, way: str) -> Tensor:
     order = torch.arange(blocks, dtype=torch.int32, device=V.device)
     turns = torch.cat([order, torch.full_like(order, blocks)])
     ticket = torch.zeros(1, dtype=torch.int32, device=V.device)
-    arguments = *points.arguments(), *points.arguments(), high, low, engine.theta, out, turns, ticket
+    arguments = *points.arguments(), *points.arguments(), high, low, engine.frame.theta, out, turns, ticket
     constants = {"N": tile.rows, "S": width, "HIGH": engine.precision == "high", "WAY": way, "FIXED": FIXED}
     kernel(engine.frame.structure)[(blocks,)](*arguments, **(tile.options() | constants))
     return out.sum(0)[: H.shape[0], : V.shape[1]].to(torch.float32)

@@ -1,4 +1,4 @@
-"""The door to GPyTorch: its kernels and fitted exact models become ours, and ours become its.
+"""The door to GPyTorch: converts kernels and fitted exact models in both directions.
 
     from pathgp.gpytorch import from_gpytorch, to_gpytorch
 
@@ -7,7 +7,7 @@
     model, likelihood = to_gpytorch(posterior)       # and back
 
 GPyTorch keeps variances where we keep standard deviations, and its periodic kernel has lambda where ours has the square
-of the length scale. What has no counterpart raises ValueError and is named.
+of the length scale. Anything without a counterpart raises ValueError with its name.
 """
 
 from __future__ import annotations
@@ -94,29 +94,9 @@ def _values(parameter: Tensor) -> Tensor:
     return flat.clone() if len(flat) > 1 else flat[0].clone()
 
 
-def _lengthscales(source: Any) -> Tensor:
-    return _values(source.lengthscale)
-
-
-def _matern(source: Any) -> kernels.Kernel:
-    return kernels.Matern(float(source.nu), _lengthscales(source))
-
-
-def _rational_quadratic(source: Any) -> kernels.Kernel:
-    return kernels.RationalQuadratic(float(source.alpha.detach()), _lengthscales(source))
-
-
-def _periodic(source: Any) -> kernels.Kernel:
-    return kernels.Periodic(_values(source.period_length), _lengthscales(source).sqrt())
-
-
-def _linear(source: Any) -> kernels.Kernel:
-    return kernels.Linear(_values(source.variance).sqrt())
-
-
 def _scale(source: Any) -> kernels.Kernel:
     base = _import_kernel(source.base_kernel)
-    # GPyTorch hands the columns of a base kernel up to its scale, and looks at those alone.
+    # GPyTorch moves the columns of a base kernel to its scale, and reads only those.
     base.active_dims = None
     return kernels.Scale(base, _values(source.outputscale).sqrt())
 
@@ -129,21 +109,23 @@ def _sum(source: Any) -> kernels.Kernel:
         bias = torch.stack([_values(part.constant) for part in constants]).sum().sqrt()
         linear = next((part for part in parts if isinstance(part, kernels.Linear)), None)
         if linear is None:
-            advice = "no LinearKernel stands beside it, whose intercept it would be: use ConstantMean"
-            raise ValueError(f"ConstantKernel cannot be imported where {advice}")
+            advice = "without a LinearKernel in the same sum, whose intercept it would be: use ConstantMean"
+            raise ValueError(f"ConstantKernel cannot be imported {advice}")
         parts[parts.index(linear)] = kernels.Linear(linear.scale.detach(), bias, linear.active_dims)
     return kernels.Sum(*parts) if len(parts) > 1 else parts[0]
 
 
 _READERS: dict[type, Callable[[Any], kernels.Kernel]] = {
-    gpytorch.kernels.RBFKernel: lambda source: kernels.SquaredExponential(_lengthscales(source)),
-    gpytorch.kernels.MaternKernel: _matern,
-    gpytorch.kernels.RQKernel: _rational_quadratic,
-    gpytorch.kernels.PeriodicKernel: _periodic,
-    gpytorch.kernels.LinearKernel: _linear,
+    gpytorch.kernels.RBFKernel: lambda k: kernels.SquaredExponential(_values(k.lengthscale)),
+    gpytorch.kernels.MaternKernel: lambda k: kernels.Matern(float(k.nu), _values(k.lengthscale)),
+    gpytorch.kernels.RQKernel: lambda k: kernels.RationalQuadratic(float(k.alpha.detach()), _values(k.lengthscale)),
+    gpytorch.kernels.PeriodicKernel: lambda k: kernels.Periodic(
+        _values(k.period_length), _values(k.lengthscale).sqrt()
+    ),
+    gpytorch.kernels.LinearKernel: lambda k: kernels.Linear(_values(k.variance).sqrt()),
     gpytorch.kernels.ScaleKernel: _scale,
     gpytorch.kernels.AdditiveKernel: _sum,
-    gpytorch.kernels.ProductKernel: lambda source: kernels.Product(*map(_import_kernel, source.kernels)),
+    gpytorch.kernels.ProductKernel: lambda k: kernels.Product(*map(_import_kernel, k.kernels)),
 }
 
 
@@ -166,14 +148,14 @@ def _import_model(source: Any) -> Imported:
 
 
 def read_noise(likelihood: Any) -> tuple[float, Tensor | None]:
-    """The learned standard deviation, and those that are known for every row."""
+    """The learned standard deviation, and the known ones of the rows, or None."""
     if type(likelihood) is gpytorch.likelihoods.GaussianLikelihood:
         return float(likelihood.noise.detach().sqrt()), None
     if isinstance(likelihood, gpytorch.likelihoods.FixedNoiseGaussianLikelihood):
         known = likelihood.noise_covar.noise.detach().sqrt()
         learned = likelihood.second_noise
         deviation = float(learned.detach().sqrt()) if isinstance(learned, Tensor) else 0.0
-        # A model of ours has some noise of its own: a millionth of the known one changes nothing.
+        # A GP needs positive noise of its own: a millionth of the known one changes nothing.
         return (deviation or 1e-6 * float(known.min())), known
     raise ValueError(f"{type(likelihood).__name__} cannot be imported: only Gaussian noise, learned or known")
 

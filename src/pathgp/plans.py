@@ -87,7 +87,7 @@ class Plan:
         sizes = f"{self.rows:,} rows, {self.columns} columns, {self.samples} samples"
         lines = [
             f"{sizes}; {self.precision}, {self.device}{among}",
-            f"vectors take {_bytes(self.vectors)}; {_bytes(self.memory)} are there for K",
+            f"vectors take {_bytes(self.vectors)}; {_bytes(self.memory)} available for K",
             "",
             f"{'one product':<12}{'entries':>10}{'operations':>12}{'moved':>10}{'kept':>10}{'seconds':>10}",
         ]
@@ -163,9 +163,9 @@ def plan(
 
 
 def _product_costs(H: _ImaginedOperator, d: int, s: int, r: Rates) -> dict[str, Cost]:
-    """The cost of K V, with s columns, by backend; the slowest that "auto" would choose first."""
+    """The cost of K V, with s columns, by backend; the last is the default if K does not fit into memory."""
     n, size, single = H.shape[0], H.dtype.itemsize, H.entries / H.members
-    kept = float(size * n * -(-n // H.members))
+    kept = {"dense": float(size * n * -(-n // H.members))}
     entries = {"dense": 0.0, "streamed": single / 2}
     moved = {"dense": size * single, "streamed": size * n * (d + 2.0 * s)}
     if r.fused and H.dtype == torch.float32:
@@ -175,12 +175,9 @@ def _product_costs(H: _ImaginedOperator, d: int, s: int, r: Rates) -> dict[str, 
         moved["streamed"] += 6 * size * entries["streamed"]
     costs = {}
     for name, evaluated in entries.items():
-        flops = evaluated * (3 * d + _OPERATIONS) + 2 * single * s
+        flops, stored = evaluated * (3 * d + _OPERATIONS) + 2 * single * s, kept.get(name, 0.0)
         seconds = product(cast(Operator, replace(H, backend=name)), s, r)
-        is_dense = name == "dense"
-        costs[name] = Cost(
-            evaluated, flops, moved[name], kept if is_dense else 0.0, seconds, not is_dense or kept <= H.memory
-        )
+        costs[name] = Cost(evaluated, flops, moved[name], stored, seconds, stored <= H.memory)
     return costs
 
 
@@ -318,7 +315,7 @@ class GridPlan:
             f"{'':<10}  {'operations':>12}  {'memory':>10}  {'seconds':>9}   a product with {self.columns} columns",
         ]
         for way in self.flops:
-            mark = "  <- taken" if way == self.choice else ""
+            mark = "  <- chosen" if way == self.choice else ""
             memory = f"{self.bytes[way] / 1e9:.3g} GB"
             lines.append(f"{way:<10}  {self.flops[way]:>12.3g}  {memory:>10}  {self.seconds[way]:>9.2g}{mark}")
         return "\n".join(lines)

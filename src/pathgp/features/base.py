@@ -30,7 +30,7 @@ class FeatureMap:
         kernel: the kernel it belongs to, by reference.
         num: the number of features, at most the number asked for.
         paths: the number of independent draws, or None for one map without a leading dimension.
-        seed: what the draws were made from.
+        seed: the seed of the draws.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class FeatureMap:
         self.num = sum(term.num for term in self.terms)
 
     def state(self) -> dict[str, Any]:
-        """What the map consists of beside its kernel, in numbers and tensors, for ``from_state``.
+        """The arguments and draws of the map, in numbers and tensors, for ``from_state``.
 
-        The draws themselves are in it, so that it does not depend on how a version of torch draws, except for
-        those of Tanimoto kernels, which are made anew from seeds.
+        It contains the draws themselves, so that it does not depend on how a version of torch draws. Those of Tanimoto
+        kernels are the exception: they are repeated from seeds.
         """
         draws = [(f.normal, f.uniform, f.weight) for f in self._frequencies()]
         return {**self._arguments, "origin": self._origin, "draws": draws}
@@ -76,7 +76,7 @@ class FeatureMap:
     def from_state(cls, kernel: Kernel, state: dict[str, Any]) -> FeatureMap:
         """The map with this ``state()``, for a kernel of the same structure."""
         current = {name: value.clone() for name, value in kernel.state_dict().items()}
-        # Which harmonics a periodic kernel keeps was decided for the hyperparameters of that time.
+        # The hyperparameters at construction determine which harmonics a periodic kernel keeps.
         kernel.load_state_dict(state["origin"])
         try:
             phi = cls(kernel, state["num"], paths=state["paths"], dim=state["dim"], seed=state["seed"])
@@ -88,11 +88,11 @@ class FeatureMap:
 
     @property
     def suffices(self) -> bool:
-        """Whether the map carries its kernel as it is now: a periodic one may have outgrown its harmonics."""
+        """Whether the map has enough harmonics for the present length scales of periodic kernels."""
         return all(term.harmonics is None or term.harmonics.suffices for term in self.terms)
 
     def rebuild(self, generator: torch.Generator) -> tuple[FeatureMap, Tensor]:
-        """A map for the kernel as it is now, with the draws of this one wherever the features are the same.
+        """A map for the present hyperparameters, with the draws of this one for all features that stay.
 
         Also returns for every feature its number in this map, -1 for a new one: (num,).
         """
@@ -142,7 +142,7 @@ class FeatureMap:
         if self.paths is None or isinstance(term, ExactMap):
             return tiled(lambda part: W @ term(part)[0].T, [X], term.num)
         if W.requires_grad:
-            # Amplitude and phase, behind the faster way below, have no derivative at weights of zero.
+            # The faster method below uses amplitude and phase, which have no derivative at weights of zero.
             return tiled(lambda part: torch.einsum("snf,sf->sn", term(part), W), [X], W.numel())
         return term.weighted(X, W)
 

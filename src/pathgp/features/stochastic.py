@@ -25,9 +25,8 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from pathgp.features.exact import finite_columns, finite_features
+from pathgp.features.exact import Harmonics, finite_columns, finite_features
 from pathgp.features.fourier import Frequencies
-from pathgp.features.harmonics import Harmonics
 from pathgp.features.hashing import Hashes
 from pathgp.features.waves import angles, sine_sum, tile_entries, tiled
 from pathgp.kernels import Finite, Periodic, SquaredExponential, Stationary, Tanimoto
@@ -61,12 +60,12 @@ class RandomMap:
         self.circle_frequencies = [Frequencies(plane, paths, self.pairs, draw_seed(source)) for _ in self.circles]
 
     def labels(self) -> list[tuple[Hashable, ...]]:
-        """A name for every feature, the same in another map of the term that can take over the draws."""
+        """A name for every feature; features of two maps of the term with the same name can share their draws."""
         pairs = self._pair_labels()
         return [(wave, *pair) for wave in (("sin", "cos") if self.has_waves else ("",)) for pair in pairs]
 
     def adopt(self, other: RandomMap) -> None:
-        """Take over the draws of all pairs that ``other`` has, too."""
+        """Copy the draws of all pairs that ``other`` has as well."""
         known = {label: i for i, label in enumerate(other._pair_labels())}
         places = torch.tensor([known.get(label, -1) for label in self._pair_labels()])
         if bool((places >= 0).any()):
@@ -75,8 +74,8 @@ class RandomMap:
                 frequencies.adopt(before, places)
 
     def _pair_labels(self) -> list[tuple[Hashable, ...]]:
-        """Of every pair: its column, its harmonic, and a number among those that share both."""
-        # Hashes are made anew from seeds of this map.
+        """A name for every pair: its column, its harmonic, and a number among the pairs that share both."""
+        # Hashes depend on the seeds of this map, and never match those of another.
         kind = id(self) if self.hashes else "circles" if self.circles else "harmonics"
         vectors = [()] * self.pairs
         if self.harmonics is not None:
@@ -118,7 +117,7 @@ class RandomMap:
         columns = finite_features(self.term, X)
         augmented = torch.cat([self._points(X), X.new_ones(X.shape[0], 1, dtype=torch.float64)], 1)
         modulated = self.has_columns or bool(self.hashes)
-        # Sums of sines see to tiles of their own; their gradients do not.
+        # Sums of sines have tiles of their own, except with gradients.
         alone = self.has_waves and not modulated and not torch.is_grad_enabled()
         entries = _PREPARED // augmented.shape[1] if alone else tile_entries(X.device) // max(1, X.shape[0])
         group = max(1, entries // self.pairs)
@@ -135,7 +134,7 @@ class RandomMap:
         return torch.cat(result)
 
     def _contraction(self, X: Tensor, W: Tensor, amplitude: Tensor, paths: slice) -> Callable[..., Tensor]:
-        """The function of a tile of rows behind ``weighted``, for some paths: (paths, rows)."""
+        """The function of a tile of rows in ``weighted``, for these paths: (paths, rows)."""
         if self.has_waves:
             a, b = W.split(self.pairs, 1)
             # a sin(t) + b cos(t) = |(a, b)| sin(t + atan2(b, a)); the phase is one more row of the product.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+
+from pathgp.kernels.parameters import short
 
 if TYPE_CHECKING:
     from pathgp.kernels.algebra import Product, Sum
@@ -96,14 +99,14 @@ class Kernel(nn.Module):
         return self * _require_kernel(other)
 
     def __repr__(self) -> str:
-        settings = self._settings()
-        if self.active_dims is not None:
-            settings = [*settings, f"active_dims={list(self.active_dims)}"]
-        return f"{type(self).__name__}({', '.join(settings)})"
-
-    def _settings(self) -> list[str]:
-        """The arguments as ``name=value``, for the repr."""
-        return []
+        shown = []
+        for name in inspect.signature(type(self)).parameters:
+            value = getattr(self, name, None)
+            if isinstance(value, Tensor) and value.ndim < 2:
+                shown.append(f"{name}={short(value)}")
+            elif isinstance(value, float | int | tuple):
+                shown.append(f"{name}={list(value) if isinstance(value, tuple) else f'{value:g}'}")
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
         """The (n, m) matrix at checked inputs; a fresh tensor, since sums and products accumulate in it.

@@ -1,4 +1,4 @@
-"""Squared Euclidean distances that are right pair by pair, whatever other rows are in the call.
+"""Squared Euclidean distances that are accurate for every pair of rows, independently of the other rows.
 
 D_ij = sum_k scale_k^2 (x_ik - z_jk)^2. The expansion |x|^2 + |z|^2 - 2 x.z costs one matrix product, but its error is
 the rounding error of |x|^2: in float32 it loses every digit for close points of norm 35, in float64 for close points of
@@ -25,10 +25,10 @@ from pathgp.compute.memory import spans
 _EPS = torch.finfo(torch.float64).eps
 _STRIP = 256
 # How far, in length scales, the narrow columns together reach from their centre at most: the error of the expansion,
-# some 2 eps reach^2, stays below 1e-10, and below the rounding of float32.
+# about 2 eps reach^2, stays below 1e-10, and below the rounding of float32.
 _WIDEST = {torch.float64: 2.0**8}
 _WIDEST_ROUNDED = 2.0**12
-# A rough kernel turns an error of D into an error of D^smoothness: what close pairs may cost at most.
+# The largest error of a rough kernel at close pairs, where an error of D becomes an error of D^smoothness.
 _ROUGH_ERROR = {torch.float64: 1e-11}
 _ROUGH_ERROR_ROUNDED = 1e-8
 # Up to this many columns differences cost little more than a product; one column costs less.
@@ -42,7 +42,7 @@ class Columns(NamedTuple):
     """The columns of two sets of points, float64.
 
     X, Z: narrow columns, centred and scaled, (n, c) and (m, c).  wide_X, wide_Z: wide columns as they are, (n, w) and
-    (m, w).  scale: what differences of the wide columns are multiplied by, (w,).
+    (m, w).  scale: the factors of differences in the wide columns, (w,).
     """
 
     X: Tensor
@@ -55,7 +55,7 @@ class Columns(NamedTuple):
 def split_columns(X: Tensor, Z: Tensor, scale: Tensor, dtype: torch.dtype, smoothness: float = 1.0) -> Columns:
     """The narrow and the wide columns of X (n, d) and Z (m, d), for distances in ``dtype``, with their graphs.
 
-    ``scale``: what differences are multiplied by, one number or (d,).  ``smoothness``: see `strips`.
+    ``scale``: the factors of differences, one number or (d,).  ``smoothness``: see `strips`.
     """
     d = X.shape[1]
     scale = scale.expand(d)
@@ -85,12 +85,7 @@ def _wide_columns(X: Tensor, Z: Tensor, widest: float) -> list[int]:
 
 
 class _SquaredDistance(torch.autograd.Function):
-    """D_ij with a closed-form gradient.
-
-    With the incoming gradient A (n, m), in narrow columns dX = 2 (diag(A 1) X - A Z), dZ = 2 (diag(A^T 1) Z - A^T X),
-    accumulated in float64 because both terms are large and nearly cancel when the length scale is small; in wide
-    columns by `pull_differences`.
-    """
+    """D_ij with a closed-form gradient, see `stationary._Contraction`."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, smoothness: float, *columns: Tensor) -> Tensor:

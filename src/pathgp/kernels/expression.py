@@ -25,9 +25,9 @@ Columns = Sequence[Any] | None
 def fold(kernel: Kernel, visit: Callable[[Kernel, Columns, Iterator[T]], T], columns: Columns = None) -> T:
     """The value of ``visit(node, columns, parts)`` at the root of a kernel expression.
 
-    ``columns`` are those that the node sees: positions in X, or whatever describes the columns of X that the caller
-    passed; None stands for all of them. ``parts`` iterates over the values of the kernels that the node combines.
-    These are computed on demand: a node is visited before its parts, and parts that are not read are not visited.
+    ``columns``: a number, a name or any other value for each column of X, of which a node gets those that it sees; None
+    means all columns. ``parts``: iterator over the values of the kernels that the node combines. They are computed on
+    demand: a node is visited before its parts, and parts that are not read are not visited.
     """
     dims = kernel.active_dims
     if dims is not None and columns is not None:

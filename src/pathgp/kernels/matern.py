@@ -99,6 +99,3 @@ class Matern(Stationary):
         """sqrt(2 nu / chi^2), chi^2 with 2 nu degrees of freedom: a multivariate Student-t."""
         chi2 = 2.0 * torch.from_numpy(gammaincinv(self.nu, uniform.numpy()))
         return (2.0 * self.nu / chi2).sqrt()
-
-    def _settings(self) -> list[str]:
-        return [f"nu={self.nu:g}", *super()._settings()]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pathgp.kernels.base import Kernel
 from pathgp.kernels.distance import squared_distance
-from pathgp.kernels.parameters import Positive, PositiveValue, short
+from pathgp.kernels.parameters import Positive, PositiveValue
 from pathgp.kernels.stationary import bounded_
 
 
@@ -58,6 +58,3 @@ class Periodic(Kernel):
         lengthscale = self._lengthscale.matching(X.shape[1], X.device)
         phase = X.to(torch.float64) * (2.0 * math.pi / period)
         return torch.cat([phase.cos() / lengthscale, phase.sin() / lengthscale], 1)
-
-    def _settings(self) -> list[str]:
-        return [f"period={short(self.period)}", f"lengthscale={short(self.lengthscale)}"]

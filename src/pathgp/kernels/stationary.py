@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pathgp.kernels.base import Kernel
 from pathgp.kernels.distance import Columns, evaluate, pull_differences, split_columns, squared_distance, strips
-from pathgp.kernels.parameters import Positive, PositiveValue, short
+from pathgp.kernels.parameters import Positive, PositiveValue
 
 
 class _Radial(torch.autograd.Function):
@@ -166,9 +166,6 @@ class Stationary(Kernel):
 
     def _inverse_lengthscales(self, X: Tensor) -> Tensor:
         return 1.0 / self.lengthscales(X.shape[1], X.device)
-
-    def _settings(self) -> list[str]:
-        return [f"lengthscale={short(self.lengthscale)}"]
 
 
 def bounded_(exponent: Tensor) -> Tensor:

@@ -17,14 +17,14 @@ from pathgp.operators.fused.points import Extent, Frame, Points, half_width, mid
 from pathgp.operators.groups import share
 from pathgp.operators.streamed import Streamed
 
-# In prepared units: up to which radius gradients in the hyperparameters are as good as 1e-3.
+# In prepared units: the radius up to which gradients in the hyperparameters are accurate to 1e-3.
 _GRADIENT_RADIUS = 4096.0
 
 
 class Fused(Streamed):
     """K at the inputs X in tiles that live in registers: time O(n^2 (d + s)), memory O(n (d + s)).
 
-    Nothing waits for the device once this is built. The symmetry of K is not used: a tile that serves two row blocks
+    After construction no method waits for the device. The symmetry of K is not used: a tile that serves two row blocks
     would have to add to both, in an order that changes from call to call.
 
     Args:
@@ -49,7 +49,7 @@ class Fused(Streamed):
             prepared = self.expression.points(X, self.centre)
             self.extent = Extent.of(self.expression, prepared)
             frame = Frame.around(self.extent, precision)
-            self.engine = Engine.of(frame, precision)
+            self.engine = Engine(frame, precision)
             self.points = frame.pack(prepared)
 
     def product(self, V: Tensor, start: Tensor) -> Tensor:
@@ -81,9 +81,11 @@ class Fused(Streamed):
     def bilinear(
         self, L: Tensor, R: Tensor, learned: list[Tensor], symmetric: bool = False
     ) -> tuple[Tensor, list[Tensor]]:
-        """One pass: with a symmetric W = L R^T, made so by twice as many columns, the gradient in the points is twice
-        that in the rows' points, and autograd carries it on to the hyperparameters. That multiplies it by the points:
-        where they lie far out the rounding of float32 would decide, and the gradient is streamed.
+        """One pass over K.
+
+        W = L R^T is made symmetric, which takes twice as many columns. Then the gradient in the points is twice that in
+        the rows' points, and autograd takes it to the hyperparameters, which multiplies it by the points. For distant
+        points rounding in float32 would dominate, and the gradient is streamed.
         """
         leaves = zip(self.expression.kinds, self.extent.radii, strict=True)
         if any(radius > _GRADIENT_RADIUS for kind, radius in leaves if kind not in ("linear", "tanimoto")):
@@ -106,19 +108,19 @@ class Fused(Streamed):
         return factor * value, [torch.zeros_like(p) if grad is None else grad for p, grad in pairs]
 
     def _rows(self, points: Points) -> Points:
-        """The member's own."""
+        """The rows of this member."""
         if self.own.stop - self.own.start == points.n:
             return points
         return points.take(torch.arange(self.own.start, self.own.stop, device=self.X.device))
 
     @cached_property
     def _exact(self) -> tuple[Engine, Points]:
-        """For entries and gradients: of high precision whatever that of products is."""
+        """Engine and points for entries and gradients, always of high precision."""
         frame = Frame.around(self.extent, exact=True)
         if frame.structure == self.engine.frame.structure:
             return self.engine, self.points
         with torch.no_grad():
-            return Engine.of(frame), frame.pack(self.expression.points(self.X, self.centre))
+            return Engine(frame), frame.pack(self.expression.points(self.X, self.centre))
 
 
 def fused_cross(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor) -> Tensor:
@@ -128,11 +130,11 @@ def fused_cross(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor) -> Tensor:
         centre = middle(Z.to(torch.float64))
         left, right = expression.points(X, centre), expression.points(Z, centre)
         frame = Frame.around(Extent.of(expression, left, right))
-        return Engine.of(frame).add_product(frame.pack(left), frame.pack(right), V, V.new_zeros(len(X), V.shape[1]))
+        return Engine(frame).add_product(frame.pack(left), frame.pack(right), V, V.new_zeros(len(X), V.shape[1]))
 
 
 def fused_cross_gradient(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, outer: Tensor) -> Tensor:
-    """The gradient of sum(outer * K(X, Z) V) in X: (m, d), at the price of a product."""
+    """The gradient of sum(outer * K(X, Z) V) in X: (m, d), at the cost of a product."""
     expression = Expression(kernel, X.shape[1])
     centre = middle(Z.to(torch.float64))
     with torch.enable_grad():
@@ -142,13 +144,13 @@ def fused_cross_gradient(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, outer:
         right = expression.points(Z, centre)
         extent = Extent.of(expression, left, right)
         frame = Frame.around(extent, exact=True)
-        _, _, grads = Engine.of(frame).pull(frame.pack(left), frame.pack(right), outer, V)
+        _, _, grads = Engine(frame).pull(frame.pack(left), frame.pack(right), outer, V)
     (grad,) = torch.autograd.grad(left, inputs, [extent.coefficient * g for g in grads])
     return grad
 
 
 def fallback_reason(kernel: Kernel, X: Tensor, *others: Tensor) -> str:
-    """Why K between these inputs has no fused backend; empty where it has one."""
+    """Why K between these inputs has no fused backend; empty if it has one."""
     if X.dtype != torch.float32:
         return f"fused products are for float32 inputs, these are {X.dtype}"
     if reason := missing(X.device):
@@ -165,14 +167,14 @@ def fallback_reason(kernel: Kernel, X: Tensor, *others: Tensor) -> str:
 
 
 def _check_room(expression: Expression, *sets: Tensor) -> None:
-    """ValueError where tiles do not fit, or where a linear kernel is out of scale.
+    """ValueError if tiles do not fit, or if the inputs of a linear kernel differ too much in size.
 
-    Only many columns, and those of linear kernels, are prepared for that, O(n d): their form decides.
+    Points are prepared, O(n d), only for many columns and for linear kernels, where the form of the points matters.
     """
     last = sets[-1]
     columns = [part.shape[1] for part in expression.points(last[:0], last.new_zeros(last.shape[1]))]
     widths = [half_width(c) for kind, c in zip(expression.kinds, columns, strict=True) if kind != "tanimoto"]
-    # The most room that as many columns can take.
+    # The most shared memory that this number of columns can need.
     leaf = Leaf("", "triple", 0, 0, 0, 0, -1, HELD_LEVELS if len(widths) < len(columns) else 0)
     if "linear" not in expression.kinds:
         with suppress(ValueError):

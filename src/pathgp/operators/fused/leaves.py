@@ -8,7 +8,7 @@ A leaf's points come in one of six forms:
 - split: x = high + low, both half precision. ``high`` is a multiple of a power of two h, at most 2048 of them long, so
   that |high_i|^2 + |high_j|^2 - 2 high_i.high_j is free of rounding errors: all its terms are integers below 2^24 in
   units of h^2. What ``low`` adds is h / |x| times smaller, and so are its errors. Four tensor-core products.
-- triple: x = high + low + last, for points that lie far out. ``low`` is a multiple of h / 512, so that its products
+- triple: x = high + low + last, for distant points. ``low`` is a multiple of h / 512, so that its products
   with ``high`` are free of rounding errors too. Eight tensor-core products.
 - coarse: ``high`` alone, the squared distance of the rounded points. One tensor-core product.
 - levels: counts as bits, one for every level from 1 to the largest count of a column. Two counts have the lesser of
@@ -28,9 +28,9 @@ from pathgp.operators.fused.expression import Node
 LEVELS = 256
 HELD_LEVELS = 2048
 _LN2 = math.log(2.0)
-# Powers of two below this exponent come near the subnormal numbers: kernels decay to 2^-110 and stay there.
+# Kernels decay to 2^-110 and stay there, clear of subnormal numbers.
 _LOWEST = 110.0
-# Rows of x that stay in registers; more are read again for every tile.
+# Columns of x that stay in registers; more are read again for every tile.
 _HELD = 8
 
 
@@ -95,7 +95,7 @@ class Structure(NamedTuple):
         """Where theta holds the coefficient of K."""
         return 1 + self.numbers + 2 * len(self.leaves)
 
-    def pulled(self) -> list[int]:
+    def gradient_columns(self) -> list[int]:
         """The first column of every leaf in the result of ``pull``, and their number."""
         starts = [0]
         for leaf in self.leaves:
@@ -103,8 +103,8 @@ class Structure(NamedTuple):
         return starts
 
 
-def held(structure: Structure, l: int) -> Iterator[str]:
-    """Before the loop: what a program holds of its rows."""
+def load_rows(structure: Structure, l: int) -> Iterator[str]:
+    """Before the loop: the rows' part of a leaf, which a program holds."""
     leaf = structure.leaves[l]
     if leaf.shape >= 0:
         yield f"shape_{l} = theta_{leaf.shape + 1}"
@@ -140,8 +140,8 @@ def value(structure: Structure, l: int) -> Iterator[str]:
     yield from (line.format(l=l) for line in _PROFILES[leaf.kind])
 
 
-def pulled(structure: Structure, l: int, weight: str) -> Iterator[str]:
-    """G = weight * slope and what it pulls: sum_j G_ij (x_i - z_j), or sum_j G_ij z_j and sum_j G_ij apart."""
+def pull(structure: Structure, l: int, weight: str) -> Iterator[str]:
+    """Inside the loop: G = weight * slope, and sums of G_ij (x_i - z_j), or of G_ij z_j and of G_ij separately."""
     leaf = structure.leaves[l]
     if leaf.form == "levels":
         return
@@ -166,7 +166,7 @@ def pulled(structure: Structure, l: int, weight: str) -> Iterator[str]:
 
 
 def gradient(l: int, leaf: Leaf) -> Iterator[str]:
-    """After the loop: the gradient in the rows' points from what was pulled, in float64 as it is a difference."""
+    """After the loop: the gradient in the rows' points from these sums, in float64 because it is a difference."""
     yield f"factor = {1.0 if leaf.kind == 'linear' else 2.0} * scale" + (
         f" / gain_{l}.to(tl.float64)" if leaf.parts else ""
     )
@@ -223,10 +223,10 @@ def _difference(l: int, leaf: Leaf, d: int, held: bool) -> str:
 
 
 def _common(structure: Structure, l: int) -> Iterator[str]:
-    """What counts have in common, in whole numbers, and what they have together."""
+    """The sums of minima of counts, in integers, and of maxima."""
     leaf, width, chunk = structure.leaves[l], structure.levels, LEVELS
     yield "common = tl.zeros((M, N), tl.int32)"
-    # The compiler moves what does not depend on j out of the loop. A condition that is always true keeps it there.
+    # The compiler moves loads that do not depend on j out of the loop. A condition that is always true keeps it there.
     mask = "" if width <= HELD_LEVELS else ", mask=(j + row < n + M)[:, None], other=0"
     for start in range(leaf.offset, leaf.offset + leaf.levels, chunk):
         place = f"({start} + tl.arange(0, {chunk}))[None, :]"

@@ -69,7 +69,7 @@ def fitting(structure: Structure, held: int, streamed: int, device: torch.device
 
 @cache
 def shared_memory(device: torch.device) -> int:
-    """Bytes that a program's tiles may take: seven eighths of what the chip gives it, 227 KB on Hopper."""
+    """Bytes that a program's tiles may take: seven eighths of the shared memory of a block, 227 KB on Hopper."""
     if device.type != "cuda":
         return 200_000
     found = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 48 * 1024)
