@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import chain
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from pathgp.kernels.base import Kernel
 from pathgp.kernels.parameters import Positive, PositiveValue, short
+
+# Without gradients the terms are accumulated in place: two tiles exist at once, not one per kernel.
+
+
+def _add(K: Tensor, term: Tensor) -> Tensor:
+    return K + term if K.requires_grad or term.requires_grad else K.add_(term)
+
+
+def _multiply(K: Tensor, factor: Tensor) -> Tensor:
+    return K * factor if K.requires_grad or factor.requires_grad else K.mul_(factor)
 
 
 class Scale(Kernel):
@@ -40,7 +51,9 @@ class Scale(Kernel):
 
 
 class _Combination(Kernel):
-    """Common part of sums and products: a flat list of kernels."""
+    """Common part of sums and products: a flat list of kernels, and how two values combine."""
+
+    _combine: ClassVar[Callable[[Tensor, Tensor], Tensor]]
 
     def __init__(self, *kernels: Kernel, active_dims: Sequence[int] | None = None) -> None:
         super().__init__(active_dims)
@@ -52,6 +65,12 @@ class _Combination(Kernel):
         parts = (k.parts if isinstance(k, type(self)) and k.active_dims is None else [k] for k in kernels)
         self.kernels = nn.ModuleList(chain.from_iterable(parts))
 
+    def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
+        return reduce(self._combine, (kernel(X, Z) for kernel in self.parts))
+
+    def _diagonal(self, X: Tensor) -> Tensor:
+        return reduce(self._combine, (kernel.diag(X) for kernel in self.parts))
+
     def _coordinates(self, X: Tensor) -> Tensor:
         return torch.cat([kernel.coordinates(X) for kernel in self.parts], 1)
 
@@ -59,11 +78,7 @@ class _Combination(Kernel):
 class Sum(_Combination):
     """k_1(x, z) + k_2(x, z) + ..."""
 
-    def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return reduce(_add, (kernel(X, Z) for kernel in self.parts))
-
-    def _diagonal(self, X: Tensor) -> Tensor:
-        return reduce(_add, (kernel.diag(X) for kernel in self.parts))
+    _combine = staticmethod(_add)
 
     def _contract(self, W: Tensor, X: Tensor, Z: Tensor) -> Tensor:
         return reduce(_add, (kernel.contract(W, X, Z) for kernel in self.parts))
@@ -75,11 +90,7 @@ class Sum(_Combination):
 class Product(_Combination):
     """k_1(x, z) k_2(x, z) ..."""
 
-    def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return reduce(_multiply, (kernel(X, Z) for kernel in self.parts))
-
-    def _diagonal(self, X: Tensor) -> Tensor:
-        return reduce(_multiply, (kernel.diag(X) for kernel in self.parts))
+    _combine = staticmethod(_multiply)
 
     def _contract(self, W: Tensor, X: Tensor, Z: Tensor) -> Tensor:
         """Contract each factor with the others in its weights: equal values, each with the gradient of one factor."""
@@ -94,17 +105,6 @@ class Product(_Combination):
 
     def __repr__(self) -> str:
         return _with_dims(" * ".join(_factor(kernel) for kernel in self.parts), self)
-
-
-# Without gradients the terms are accumulated in place: two tiles exist at once, not one per kernel.
-
-
-def _add(K: Tensor, term: Tensor) -> Tensor:
-    return K + term if K.requires_grad or term.requires_grad else K.add_(term)
-
-
-def _multiply(K: Tensor, factor: Tensor) -> Tensor:
-    return K * factor if K.requires_grad or factor.requires_grad else K.mul_(factor)
 
 
 def _factor(kernel: Kernel) -> str:

@@ -155,7 +155,9 @@ class Frame:
                 width, norm = width + leaf.width, norm + leaf.parts
             leaves.append(leaf)
             units.append(unit)
-            floors.append(_FLOOR * _largest_error(form, radius, unit))
+            # The size of the terms that are not free of rounding errors.
+            inexact = {"split": radius * unit, "triple": unit * (unit + _SECOND * radius)}
+            floors.append(_FLOOR * inexact.get(form, 0.0))
             largest.append(radius**2 if kind == "linear" else 1.0)
         bound, gains = bounds(expression.tree, largest, extent.numbers)
         structure = Structure(expression.tree, tuple(leaves), max(16, width), len(extent.numbers))
@@ -268,13 +270,6 @@ def _coarse_error(expression: Expression, kind: str, unit: float) -> float:
     coordinate is off by unit / sqrt(12), and only the part along their difference counts. The errors of factors add up.
     """
     return math.sqrt(len(expression.kinds) / 6.0) * _DECAYS.get(kind, math.inf) * unit
-
-
-def _largest_error(form: str, radius: float, unit: float) -> float:
-    """The size of the terms that are not free of rounding errors."""
-    if form == "triple":
-        return unit * (unit + _SECOND * radius)
-    return radius * unit if form == "split" else 0.0
 
 
 def _reach_levels(counts: Tensor, tops: Tensor, levels: int) -> Tensor:

@@ -127,12 +127,6 @@ def _file() -> Path:
     return Path(folder) / "pathgp" / f"tiles-{_version.__version__}.json"
 
 
-@cache
-def _measured() -> dict[str, Any]:
-    """The measured tiles by name."""
-    return _read()
-
-
 def _read() -> dict[str, Any]:
     """The content of the file; empty if it cannot be read."""
     try:
@@ -140,6 +134,10 @@ def _read() -> dict[str, Any]:
     except (OSError, ValueError, RuntimeError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+# The measured tiles by name.
+_measured = cache(_read)
 
 
 def _remember(key: str, tile: Tile) -> None:
