@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from itertools import chain
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +15,12 @@ from pathgp.kernels.parameters import Positive, PositiveValue, short
 # Without gradients the terms are accumulated in place: two tiles exist at once, not one per kernel.
 
 
-def _add(K: Tensor, term: Tensor) -> Tensor:
-    return K + term if K.requires_grad or term.requires_grad else K.add_(term)
+def _add(K: Tensor, other: Tensor) -> Tensor:
+    return K + other if K.requires_grad or other.requires_grad else K.add_(other)
 
 
-def _multiply(K: Tensor, factor: Tensor) -> Tensor:
-    return K * factor if K.requires_grad or factor.requires_grad else K.mul_(factor)
+def _multiply(K: Tensor, other: Tensor) -> Tensor:
+    return K * other if K.requires_grad or other.requires_grad else K.mul_(other)
 
 
 class Scale(Kernel):
@@ -53,7 +52,9 @@ class Scale(Kernel):
 class _Combination(Kernel):
     """Common part of sums and products: a flat list of kernels, and how two values combine."""
 
-    _combine: ClassVar[Callable[[Tensor, Tensor], Tensor]]
+    @staticmethod
+    def _combine(K: Tensor, other: Tensor) -> Tensor:
+        raise NotImplementedError
 
     def __init__(self, *kernels: Kernel, active_dims: Sequence[int] | None = None) -> None:
         super().__init__(active_dims)

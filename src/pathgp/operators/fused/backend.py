@@ -8,13 +8,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from pathgp.compute.groups import share
 from pathgp.compute.triton import missing
 from pathgp.kernels import Kernel
 from pathgp.operators.fused.engine import Engine, check_room
 from pathgp.operators.fused.expression import Expression, Node
 from pathgp.operators.fused.leaves import HELD_LEVELS, Leaf, Structure
 from pathgp.operators.fused.points import Extent, Frame, Points, half_width, middle
-from pathgp.operators.groups import share
 from pathgp.operators.streamed import Streamed
 
 # In prepared units: the radius up to which gradients in the hyperparameters are accurate to 1e-3.
