@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.common.options import parse
 from benchmarks.common.recording import median_seconds, write
 from benchmarks.hardware import fused
 from benchmarks.hardware.fused import column_widths, forms, need_a_device, normal, operator, relative, shown
@@ -153,7 +154,7 @@ def measured(n: int) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=100_000)
-    n = parser.parse_args().rows
+    n = parse(parser, rows=1000).rows
     need_a_device()
     write("symmetry", measured(n), n=n)
 
