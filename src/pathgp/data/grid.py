@@ -13,6 +13,7 @@ training grid is shared with the draw that was conditioned on data, so that both
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -147,15 +148,31 @@ class GridPrior:
         roots = [root(k, F).to(self.w) for k, F in zip(kernels, factors, strict=True)]
         return along_sides(roots, self.w)
 
-    def extended(self, shapes: Sequence[tuple[int, int]], generator: torch.Generator) -> Tensor:
-        """w with fresh numbers in all new blocks; ``shapes``: old and new entries of every side."""
-        if not any(b for _, b in shapes):
-            return self.w
-        # w itself may come from the same seed: its numbers must not appear again in the new blocks.
-        source = spawn_generator(generator)
-        fresh = normal((*(a + b for a, b in shapes), self.w.shape[-1]), source, self.w.dtype, self.w.device)
-        fresh[tuple(slice(a) for a, _ in shapes)] = self.w
-        return fresh
+    def extend(
+        self,
+        kernels: Sequence[Kernel],
+        factors: Sequence[Tensor],
+        inputs: Sequence[Tensor | None],
+        generator: torch.Generator,
+        budget: int,
+    ) -> tuple[list[Tensor], Tensor]:
+        """Roots [S21, S22] of every side at new inputs (None: the training grid), and w with new numbers for them.
+
+        (S_1 x ... x S_k) w are the draws at the inputs. ``budget``: memory in bytes.
+        """
+        roots = [extended_root(k, F, G) for k, F, G in zip(kernels, factors, inputs, strict=True)]
+        shape, w = tuple(len(F) + new for F, (_, new) in zip(factors, roots, strict=True)), self.w
+        needed = w.element_size() * w.shape[-1] * math.prod(shape)
+        if needed > max(budget, 2 * w.nbytes):
+            raise ValueError(
+                f"draws that continue the old ones at the new inputs take {needed / 1e9:.2g} GB, and the memory "
+                f"budget is {budget / 1e9:.2g} GB: ask for fewer inputs at once, or use paths"
+            )
+        if shape != tuple(w.shape[:-1]):
+            # Spawned: w may come from the same seed, and its numbers must not be repeated in the new blocks.
+            w = normal((*shape, w.shape[-1]), spawn_generator(generator), w.dtype, w.device)
+            w[tuple(slice(len(F)) for F in factors)] = self.w
+        return [root.to(w) for root, _ in roots], w
 
 
 def root(kernel: Kernel, F: Tensor) -> Tensor:

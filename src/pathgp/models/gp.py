@@ -290,7 +290,7 @@ class GP(Model):
         return [(self.kernel, data.X)]
 
     def solve(self, data: Observations, prior: PriorPaths | None, draws: Tensor, request: SolveRequest) -> Posterior:
-        return Posterior.solved(self, data.scaling, self.system(data, prior, draws), prior, request)
+        return Posterior.solve(self, data.scaling, self.system(data, prior, draws), prior, request)
 
     def __repr__(self) -> str:
         return f"GP({self.kernel!r}, noise={short(self.noise)}, {self._described()})"

@@ -236,7 +236,7 @@ class LatentKroneckerGP(Model):
         self, data: GridObservations, prior: GridPrior | None, draws: Tensor, request: SolveRequest
     ) -> GridPosterior:
         prior = None if prior is None else replace(prior, w=prior.w.to(data.dtype))
-        return GridPosterior.solved(self, data, prior, draws, request)
+        return GridPosterior.solve(self, data, self.system(data, prior, draws), prior, request)
 
     def __repr__(self) -> str:
         kernels = ", ".join(repr(kernel) for kernel in self.sides)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -21,11 +20,11 @@ from torch import Tensor
 from pathgp.compute.inputs import real_number
 from pathgp.compute.memory import given_bytes, memory_budget, spans
 from pathgp.compute.random import as_generator
-from pathgp.compute.warnings import levels_to_the_caller
+from pathgp.data.standardise import Standardisation
 from pathgp.kernels import Kernel
 from pathgp.operators import Group, KernelOperator, Operator, ShardedOperator
 from pathgp.pathwise import PriorPaths
-from pathgp.posterior.report import ConditionReport, ConvergenceWarning
+from pathgp.posterior.report import ConditionReport
 from pathgp.solvers import Solution, Solver, as_solver
 from pathgp.solvers.base import AllowedResidual, Callback, NumericalFailure, column_norms
 from pathgp.solvers.cg import full_rate_float64
@@ -107,13 +106,16 @@ class System:
             variances = self.posterior_variances(x).maximum(largest * noise / (noise + n * largest))
         return (1.0 + float(noise.min()) / (n * largest)) * harmonic_mean(variances) ** 0.5
 
+    def noisy_draws(self, columns: slice = slice(None)) -> Tensor:
+        """The prior draws as if observed, f_j(X) + eps_j: (n, s), or some of the columns, float64."""
+        deviation = self.deviation.unsqueeze(1) if self.deviation.ndim else self.deviation
+        return self.targets[:, 1:][:, columns].to(torch.float64) + deviation * self.noise_draws[:, columns]
+
     def sizes(self) -> Tensor:
         """Euclidean norms of all right-hand sides (1 + s,), float64."""
-        scale = self.deviation.unsqueeze(1) if self.deviation.ndim else self.deviation
         norms = [torch.linalg.vector_norm(self.targets[:, :1], dim=0, dtype=torch.float64)]
         for part in spans(self.noise_draws.shape[1], _COLUMNS_AT_ONCE):
-            drawn = self.targets[:, 1 + part.start : 1 + part.stop] + scale * self.noise_draws[:, part]
-            norms.append(torch.linalg.vector_norm(drawn, dim=0, dtype=torch.float64))
+            norms.append(torch.linalg.vector_norm(self.noisy_draws(part), dim=0))
         return torch.cat(norms)
 
     def extended(self, other: System) -> System:
@@ -255,11 +257,11 @@ class SolveRequest:
 
 
 def solve_system(
-    H: Operator, largest: float, columns: int, system: System, request: SolveRequest
+    H: Operator, largest: float, columns: int, system: System, scaling: Standardisation, request: SolveRequest
 ) -> tuple[Tensor, ConditionReport]:
-    """The representer weights (n, 1 + s) and the report.
+    """Representer weights (n, 1 + s), and the report in the units of y.
 
-    ``largest``: the largest prior variance at the data.  ``columns``: of the inputs.
+    ``largest``: the largest prior variance at the data.  ``columns``: number of columns of the inputs.
     """
     settings, n = request.settings, H.shape[0]
     size = float(column_norms(system.targets[:, 0]))
@@ -291,19 +293,7 @@ def solve_system(
         seed=request.seed,
         no_paths=request.no_paths,
     )
-    return solution.x, report
-
-
-def warn_unless_converged(report: ConditionReport) -> None:
-    """A warning at the user's line where a solver stopped short: which numbers to distrust, and what to do."""
-    if not report.solution.converged:
-        solution = report.solution
-        warnings.warn(
-            f"{solution.solver} ended {solution.status.name} with a worst residual of {report.worst_residual:.1e}: "
-            f"{solution.status.value}. {report.distrusted}",
-            ConvergenceWarning,
-            stacklevel=levels_to_the_caller(),
-        )
+    return solution.x, report.in_units(scaling, system.targets[:, 0])
 
 
 def harmonic_mean(values: Tensor) -> float:
