@@ -5,7 +5,8 @@ from pathgp import means as means
 from pathgp import operators as operators
 from pathgp import solvers as solvers
 from pathgp._version import __version__ as __version__
-from pathgp.grids import snap as snap
+from pathgp.data.grid import break_even as break_even
+from pathgp.data.snap import snap as snap
 from pathgp.io import load as load
 from pathgp.kernels.parameters import LogNormal as LogNormal
 from pathgp.learning.checkpoint import Checkpoint as Checkpoint
@@ -14,7 +15,6 @@ from pathgp.models import GP as GP
 from pathgp.models import LatentKroneckerGP as LatentKroneckerGP
 from pathgp.operators import Devices as Devices
 from pathgp.operators import Ranks as Ranks
-from pathgp.plans import break_even as break_even
 from pathgp.plans import plan as plan
 from pathgp.plans import plan_grid as plan_grid
 from pathgp.posterior import GridPosterior as GridPosterior
