@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ class Brownian(K.Kernel):
 
 
 def without_samples(post: GridPosterior) -> GridPosterior:
-    return GridPosterior(post.model, post.data, post.system, None, post.weights[:, :1], post.settings, post.report)
+    return replace(post, prior=None, weights=post.weights[:, :1])
 
 
 def left_out(grid: Grid) -> tuple[Tensor, Tensor]:

@@ -29,9 +29,10 @@ from pathgp.means import Constant
 from pathgp.models import GP, LatentKroneckerGP
 from pathgp.models.base import Model
 from pathgp.posterior.base import BasePosterior
-from pathgp.posterior.conditioning import Settings, System
+from pathgp.posterior.conditioning import Settings
 from pathgp.posterior.grid import GridPosterior
 from pathgp.posterior.report import ConditionReport
+from pathgp.posterior.system import System
 from pathgp.posterior.table import Posterior
 from pathgp.solvers import Status
 
@@ -184,7 +185,7 @@ def _restored(content: dict[str, Any], device: torch.device) -> Posterior | Grid
     if isinstance(model, LatentKroneckerGP):
         data = built(content["data"], device)
         _check_kinds([(data, GridObservations)])
-        return GridPosterior(model, data, system, prior, weights, settings, report)
+        return GridPosterior(model, data.scaling, system, prior, weights, settings, report, data)
     scaling = built(content["scaling"], device)
     _check_kinds([(scaling, Standardisation)])
     return Posterior(model, scaling, system, prior, weights, settings, report)

@@ -27,7 +27,8 @@ from pathgp.learning.report import FitReport, Step
 from pathgp.models.base import Model
 from pathgp.operators import Group, Operator
 from pathgp.pathwise import PriorPaths
-from pathgp.posterior.conditioning import Settings, SolveRequest, System, extend_prior
+from pathgp.posterior.conditioning import Settings, SolveRequest
+from pathgp.posterior.system import System
 from pathgp.posterior.table import Posterior
 from pathgp.solvers import Solver
 from pathgp.solvers.base import Callback
@@ -270,7 +271,9 @@ class GP(Model):
 
     def system(self, data: Observations, prior: PriorPaths | None, draws: Tensor) -> System:
         with torch.no_grad():
-            targets = extend_prior(prior, data.X, data.targets(self.mean_at(data.given, exact=True)))
+            targets = data.targets(self.mean_at(data.given, exact=True)).unsqueeze(1)
+            if prior is not None:
+                targets = torch.cat([targets, prior(data.X).T], 1)
             return System(data.X, targets, draws, self.deviation(data))
 
     def draw_prior(self, data: Observations, samples: int, features: int, generator: torch.Generator) -> PriorPaths:

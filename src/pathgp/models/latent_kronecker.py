@@ -25,8 +25,9 @@ from pathgp.models.base import Model
 from pathgp.models.gp import FIT_OPTIONS
 from pathgp.operators import LatentKroneckerOperator, Operator
 from pathgp.pathwise import PriorPaths
-from pathgp.posterior.conditioning import Settings, SolveRequest, System
+from pathgp.posterior.conditioning import Settings, SolveRequest
 from pathgp.posterior.grid import GridPosterior
+from pathgp.posterior.system import System
 from pathgp.solvers import Solver
 from pathgp.solvers.base import Callback
 

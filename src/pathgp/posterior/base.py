@@ -4,64 +4,25 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import cached_property
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from pathgp.compute.inputs import Array
-from pathgp.data.grid import GridObservations
 from pathgp.data.standardise import Standardisation
-from pathgp.kernels import Kernel
 from pathgp.operators import Operator
-from pathgp.posterior.conditioning import Settings, System
+from pathgp.posterior.conditioning import Settings
 from pathgp.posterior.evidence import Evidence, log_marginal_likelihood
 from pathgp.posterior.exact_covariance import ExactCovariance
 from pathgp.posterior.leave_one_out import LeaveOneOut, leave_one_out
 from pathgp.posterior.report import ConditionReport
+from pathgp.posterior.system import System
 
 
-class Model(Protocol):
-    """Interface of models that posteriors rely on."""
-
-    mean: Any
-
-    @property
-    def noise(self) -> Tensor:
-        """Standard deviation of the noise, in the model's units."""
-
-    def mean_at(self, X: Tensor, exact: bool = False) -> Tensor:
-        """The prior mean at X (m, d): (m,), or a scalar when it is constant; ``exact``: float64 whatever X is."""
-
-    def system(self, data: Any, prior: Any, draws: Tensor) -> System:
-        """The systems of the posterior mean and samples; ``draws``: (n, s) standard normal, for the noise."""
-
-
-class TableModel(Model, Protocol):
-    kernel: Kernel
-
-
-class GridModel(Model, Protocol):
-    @property
-    def sides(self) -> list[Kernel]:
-        """The kernel of every side of the grid."""
-
-    def product(self, widths: Sequence[int]) -> Kernel:
-        """The product of all side kernels on the concatenated columns; ``widths``: number of columns of each side."""
-
-    def operator(self, data: Any, settings: Settings, instead: Operator | None = None) -> Operator:
-        """H of the observed cells."""
-
-    def prepare_data(self, factors: Any, Y: Any, noise: Any = None) -> GridObservations:
-        """A grid of data in the model's units."""
-
-    def largest_variance(self, data: Any) -> float:
-        """max k(x, x) at the data."""
-
-
+@dataclass(eq=False, repr=False)
 class BasePosterior(ABC):
     """A model conditioned on data: the weights of the posterior, and how they were computed.
 
@@ -71,29 +32,19 @@ class BasePosterior(ABC):
     options of products and solves.  about: values saved along (see `save`).
     """
 
-    about: dict[str, Any] | None = None
-    # Methods of `variance` that need samples, the most accurate one first.
-    _sample_methods: tuple[str, ...] = ("samples",)
-    # Whether evidence may use float32 products.
-    _float32_evidence = False
+    model: Any
+    scaling: Standardisation
+    system: System
+    prior: Any
+    weights: Tensor
+    settings: Settings
+    report: ConditionReport
+    about: dict[str, Any] | None = field(default=None, kw_only=True)
 
-    def __init__(
-        self,
-        model: Any,
-        scaling: Standardisation,
-        system: System,
-        prior: Any,
-        weights: Tensor,
-        settings: Settings,
-        report: ConditionReport,
-    ) -> None:
-        self.model = model
-        self.scaling = scaling
-        self.system = system
-        self.prior = prior
-        self.weights = weights
-        self.settings = settings
-        self.report = report
+    # Methods of `variance` that need samples, the most accurate one first.
+    _sample_methods: ClassVar[tuple[str, ...]] = ("samples",)
+    # Whether evidence may use float32 products.
+    _float32_evidence: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -184,7 +135,10 @@ class BasePosterior(ABC):
             fit: the report that `fit` returned, for the learning curves.
             title: title of the page.
         """
-        self._page_writer()(self, path, X_test, y_test, names, target, fit, title)
+        from pathgp.html import grid, table
+
+        page = table if isinstance(self.X, Tensor) else grid
+        page.write(self, path, X_test, y_test, names, target, fit, title)
 
     def __getstate__(self) -> dict[str, Any]:
         """The state without the factor and the operator, which are rebuilt when needed."""
@@ -195,13 +149,8 @@ class BasePosterior(ABC):
 
     @property
     @abstractmethod
-    def _kernel(self) -> Kernel:
-        """The covariance function of the rows of the data."""
-
-    @property
-    @abstractmethod
-    def _rows(self) -> Tensor:
-        """The inputs of all observations (n, d), in the model's units."""
+    def _exact(self) -> ExactCovariance:
+        """Exact variances and covariances, in the model's units."""
 
     @abstractmethod
     def _prior_mean(self) -> Tensor:
@@ -210,14 +159,6 @@ class BasePosterior(ABC):
     @abstractmethod
     def _operator(self, dtype: torch.dtype | None = None, backend: str | None = None) -> Operator:
         """H, in a dtype and with a backend other than those of the data and the settings if given."""
-
-    @abstractmethod
-    def _page_writer(self) -> Callable[..., None]:
-        """The function that writes the page of `to_html`."""
-
-    @cached_property
-    def _exact(self) -> ExactCovariance:
-        return ExactCovariance(self._kernel, self._rows, self.system.deviation, self.settings, self._operator)
 
     def _choose_method(self, method: str | None) -> str:
         """The method of `variance`, checked; None is the most accurate one without a further solve."""

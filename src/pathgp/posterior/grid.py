@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,14 +22,14 @@ from pathgp.compute.inputs import Array, read_matrix, read_side, whole_number
 from pathgp.compute.memory import memory_budget, spans
 from pathgp.compute.random import as_generator, normal, repeating_seed, spawn_generator
 from pathgp.data.grid import GridObservations, GridPrior, cells, prior_variance
-from pathgp.kernels import Kernel
 from pathgp.operators import Operator
 from pathgp.operators.kronecker import along_sides, scattered
 from pathgp.pathwise import PriorPaths, variance_from_moments
-from pathgp.posterior.base import BasePosterior, GridModel
-from pathgp.posterior.conditioning import Settings, SolveRequest, System, solve_system
+from pathgp.posterior.base import BasePosterior
+from pathgp.posterior.conditioning import SolveRequest, solve_system
+from pathgp.posterior.exact_covariance import ExactCovariance
 from pathgp.posterior.leave_one_out import LeaveOneOut
-from pathgp.posterior.report import ConditionReport
+from pathgp.posterior.system import System
 from pathgp.solvers.base import Callback
 
 
@@ -41,6 +42,7 @@ class Predictions:
     samples: Array
 
 
+@dataclass(eq=False, repr=False)
 class GridPosterior(BasePosterior):
     """A Gaussian process conditioned on a grid of data with holes. Returned by `LatentKroneckerGP.condition`.
 
@@ -48,29 +50,16 @@ class GridPosterior(BasePosterior):
     of the training grid. Results have the shape of the grid that the inputs span.
     """
 
-    def __init__(
-        self,
-        model: GridModel,
-        data: GridObservations,
-        system: System,
-        prior: GridPrior | None,
-        weights: Tensor,
-        settings: Settings,
-        report: ConditionReport,
-    ) -> None:
-        super().__init__(model, data.scaling, system, prior, weights, settings, report)
-        self.data = data
-        # Of the draws at new inputs for `variance`, so that repeated calls agree.
-        self._seed = 0 if report.seed is None else report.seed % 2**62
+    data: GridObservations
 
     @classmethod
     def solve(
-        cls, model: GridModel, data: GridObservations, system: System, prior: GridPrior | None, request: SolveRequest
+        cls, model: Any, data: GridObservations, system: System, prior: GridPrior | None, request: SolveRequest
     ) -> GridPosterior:
         """Solve the systems of a model and its prior draws: the last step of conditioning, updates and fits."""
         H, largest = model.operator(data, request.settings), model.largest_variance(data)
         weights, report = solve_system(H, largest, data.columns, system, data.scaling, request)
-        return cls(model, data, system, prior, weights, request.settings, report)
+        return cls(model, data.scaling, system, prior, weights, request.settings, report, data)
 
     @property
     def X(self) -> list[Tensor]:
@@ -103,8 +92,11 @@ class GridPosterior(BasePosterior):
                 "'samples', or 'solve' for exact variances"
             )
         sides, to_caller = self._read(inputs)
-        by_solves = self._choose_method(method) == "solve"
-        variance = self._variance_by_solves(sides) if by_solves else self._variance_from_samples(sides)
+        if self._choose_method(method) == "solve":
+            at = self._inputs_at(sides)
+            variance = self._exact.variance(cells(at)).view([len(G) for G in at])
+        else:
+            variance = self._variance_from_samples(sides)
         return to_caller(self._restore_variance(variance, noise))
 
     def covariance(self, *inputs: Array | None) -> Array:
@@ -259,10 +251,6 @@ class GridPosterior(BasePosterior):
         prior: GridPrior = self.prior
         return prior
 
-    def _variance_by_solves(self, sides: Sequence[Tensor | None]) -> Tensor:
-        at = self._inputs_at(sides)
-        return self._exact.variance(cells(at)).view([len(G) for G in at])
-
     def _variance_from_samples(self, sides: Sequence[Tensor | None]) -> Tensor:
         fixed = torch.Generator().manual_seed(self._seed)
         G = H = torch.zeros((), dtype=self.data.dtype, device=self.data.device)
@@ -281,14 +269,15 @@ class GridPosterior(BasePosterior):
         ]
         return restore(values, self.model.mean_at(cells(X), exact=True).view([len(G) for G in X]))
 
-    @property
-    def _kernel(self) -> Kernel:
-        kernel: Kernel = self.model.product(self.data.widths)
-        return kernel
+    @cached_property
+    def _exact(self) -> ExactCovariance:
+        kernel, inputs = self.model.product(self.data.widths), self.data.inputs
+        return ExactCovariance(kernel, inputs, self.system.deviation, self.settings, self._operator)
 
     @property
-    def _rows(self) -> Tensor:
-        return self.data.inputs
+    def _seed(self) -> int:
+        """Of the draws at new inputs for `variance` and of the paths, so that repeated calls agree."""
+        return 0 if self.report.seed is None else self.report.seed % 2**62
 
     def _prior_mean(self) -> Tensor:
         mean: Tensor = self.model.mean_at(self.data.given, exact=True)
@@ -302,17 +291,12 @@ class GridPosterior(BasePosterior):
         H: Operator = self.model.operator(data, self.settings)
         return H
 
-    def _page_writer(self) -> Callable[..., None]:
-        from pathgp.html.grid import write
-
-        return write
-
     def _draw_paths(self, samples: int) -> tuple[PriorPaths, torch.Generator]:
         """Prior paths made of random features, and the generator that drew them."""
         # Spawned: the noise of the samples may come from the same seed.
         source = spawn_generator(torch.Generator().manual_seed(self._seed))
-        features = self._require_samples().features
-        return PriorPaths.draw(self._kernel, samples, features, self.data.columns, source), source
+        kernel, features = self.model.product(self.data.widths), self._require_samples().features
+        return PriorPaths.draw(kernel, samples, features, self.data.columns, source), source
 
     @cached_property
     def _paths(self) -> tuple[PriorPaths, Tensor]:

@@ -17,8 +17,8 @@ from torch import Tensor
 from pathgp.compute.memory import spans
 from pathgp.data.standardise import Standardisation
 from pathgp.operators import Operator
-from pathgp.posterior.conditioning import System
 from pathgp.posterior.local_preconditioner import local_blocks
+from pathgp.posterior.system import System
 from pathgp.solvers.cholesky import factorise
 
 # The mean of an inverse chi-square exists from three degrees of freedom on.

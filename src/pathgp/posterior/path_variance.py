@@ -29,7 +29,7 @@ from pathgp.compute.memory import halve_on_failure, memory_budget, spans, tile_e
 from pathgp.kernels import Kernel
 from pathgp.operators import cross_product
 from pathgp.pathwise import PriorPaths, variance_from_paths
-from pathgp.posterior.conditioning import System
+from pathgp.posterior.system import System
 
 NEIGHBOURS = 32
 # Rows of X whose kernel matrix is evaluated at once, for the neighbours of several test inputs together.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,9 +18,11 @@ from pathgp.data.observations import Observations
 from pathgp.kernels import Kernel
 from pathgp.operators import Operator
 from pathgp.pathwise import PosteriorPaths, PriorPaths, UpdatePaths
-from pathgp.posterior.base import BasePosterior, TableModel
-from pathgp.posterior.conditioning import SolveRequest, System, solve_system
+from pathgp.posterior.base import BasePosterior
+from pathgp.posterior.conditioning import SolveRequest, solve_system
+from pathgp.posterior.exact_covariance import ExactCovariance
 from pathgp.posterior.path_variance import NEIGHBOURS, SampledVariance
+from pathgp.posterior.system import System
 from pathgp.solvers.base import Callback
 
 if TYPE_CHECKING:
@@ -43,12 +46,7 @@ class Posterior(BasePosterior):
 
     @classmethod
     def solve(
-        cls,
-        model: TableModel,
-        scaling: Standardisation,
-        system: System,
-        prior: PriorPaths | None,
-        request: SolveRequest,
+        cls, model: Any, scaling: Standardisation, system: System, prior: PriorPaths | None, request: SolveRequest
     ) -> Posterior:
         """Solve the systems of a model and its prior draws: the last step of conditioning, updates and fits."""
         H = request.settings.operator(model.kernel, system.X, system.deviation)
@@ -136,7 +134,7 @@ class Posterior(BasePosterior):
         seed = repeating_seed(generator)
         data = Observations.of(new.X, y, noise, self.scaling, X.dtype)
         draws = normal((len(y), self.num_samples), generator, torch.float64, X.device).to(X.dtype)
-        grown = system.extended(self.model.system(data, self.prior, draws))
+        grown = system.extend(self.model.system(data, self.prior, draws))
         x0 = torch.cat([self.weights, self.weights.new_zeros(len(y), self.weights.shape[1])])
         request = SolveRequest(self.settings, generator, seed, self.report.no_paths, x0, callback, began)
         posterior = Posterior.solve(self.model, self.scaling, grown, self.prior, request)
@@ -192,14 +190,9 @@ class Posterior(BasePosterior):
 
         return _in_parts(values, Xs, 1)[0]
 
-    @property
-    def _kernel(self) -> Kernel:
-        kernel: Kernel = self.model.kernel
-        return kernel
-
-    @property
-    def _rows(self) -> Tensor:
-        return self.system.X
+    @cached_property
+    def _exact(self) -> ExactCovariance:
+        return ExactCovariance(self.model.kernel, self.system.X, self.system.deviation, self.settings, self._operator)
 
     def _prior_mean(self) -> Tensor:
         mean: Tensor = self.model.mean_at(self.X, exact=True)
@@ -209,11 +202,6 @@ class Posterior(BasePosterior):
         settings = self.settings if backend is None else replace(self.settings, backend=backend)
         X = self.system.X if dtype is None else self.system.X.to(dtype)
         return settings.operator(self.model.kernel, X, self.system.deviation)
-
-    def _page_writer(self) -> Callable[..., None]:
-        from pathgp.html.table import write
-
-        return write
 
 
 def _in_parts(values: Callable[[slice], Tensor], Xs: Tensor, count: int) -> Tensor:
