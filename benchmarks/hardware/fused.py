@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common.recording import median_seconds, seconds, table, write
-from pathgp import kernels
+from pathgp import Compute, kernels
 from pathgp.compute.triton import missing
 from pathgp.features import waves
 from pathgp.operators import KernelOperator, cross_product
@@ -49,7 +49,7 @@ def matern(d: int) -> kernels.Kernel:
 
 
 def operator(n: int, d: int, precision: str = "high") -> KernelOperator:
-    return KernelOperator(matern(d), normal(n, d), 0.1, "fused", precision=precision).inner
+    return KernelOperator(matern(d), normal(n, d), 0.1, Compute(backend="fused", precision=precision)).inner
 
 
 def fingerprints(n: int, largest: int) -> Tensor:
@@ -124,7 +124,7 @@ def molecules(n: int, s: int = 64) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for largest, way in itertools.product((1, 9), ("fused", "streamed")):
         X, V = fingerprints(n, largest), normal(n, s, 1)
-        H = KernelOperator(kernels.Scale(kernels.Tanimoto(), 1.1), X, 0.1, way)
+        H = KernelOperator(kernels.Scale(kernels.Tanimoto(), 1.1), X, 0.1, Compute(way))
         took = median_seconds(lambda: H @ V, 2)  # noqa: B023
         gradient = median_seconds(lambda: H.bilinear(V, V, symmetric=True).backward(), 2)  # noqa: B023
         facts = {"n": n, "levels": int(X.amax(0).sum()), "way": way, "seconds": took, "speed": n**2 / took / 1e12}
@@ -168,7 +168,7 @@ def sampled_error(H: KernelOperator, found: Tensor, V: Tensor) -> float:
 
 def peers(n: int, d: int, s: int) -> list[dict[str, Any]]:
     """Torch in row chunks, and torch.compile of a chunk."""
-    H, V = KernelOperator(matern(d), normal(n, d), 0.0, "fused"), normal(n, s, 1)
+    H, V = KernelOperator(matern(d), normal(n, d), 0.0, Compute("fused")), normal(n, s, 1)
     Z = H.X / d**0.5
     norms = Z.square().sum(1)
 
@@ -237,7 +237,7 @@ def small(d: int = 18, s: int = 65) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for n, backend in itertools.product(FEW_ROWS, ("fused", "dense")):
         X, V = normal(n, d), normal(n, s, 1)
-        build = lambda: KernelOperator(matern(d), X, 0.1, backend)  # noqa: B023, E731
+        build = lambda: KernelOperator(matern(d), X, 0.1, Compute(backend))  # noqa: B023, E731
         H = build()
         tasks: dict[str, Callable[[], Any]] = {
             "build": build,
@@ -259,7 +259,7 @@ def entries(d: int = 16) -> list[dict[str, Any]]:
         with torch.no_grad():
             exact = H.kernel(H.X[sample].double(), H.X[index].double())
         for way in ("fused", "streamed"):
-            G = KernelOperator(H.kernel, H.X, 0.1, way)
+            G = KernelOperator(H.kernel, H.X, 0.1, Compute(way))
             took = median_seconds(lambda: G.between(index, index), 3)  # noqa: B023
             error = relative(G.between(sample, index), exact)
             shown(rows, n=n, block=picked, way=way, seconds=took, speed=picked**2 / took / 1e12, error=error)

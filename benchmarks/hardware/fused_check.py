@@ -23,7 +23,7 @@ from benchmarks.hardware.fused import (
     relative,
     sampled_error,
 )
-from pathgp import kernels
+from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator, cross_product
 
 CHECKED = 1500
@@ -135,7 +135,7 @@ def cases() -> Iterator[tuple[str, kernels.Kernel, Tensor, str, int]]:
 
 def errors(kernel: kernels.Kernel, X: Tensor, precision: str, s: int) -> dict[str, Any]:
     n = len(X)
-    H = KernelOperator(kernel, X, 0.1, "fused", precision=precision).inner
+    H = KernelOperator(kernel, X, 0.1, Compute(backend="fused", precision=precision)).inner
     V, L, D = normal(n, s, 1), normal(n, s, 2), normal(300, s, 3)
     index = torch.randint(n, (len(D),), generator=torch.Generator(fused.DEVICE).manual_seed(4), device=fused.DEVICE)
     exact = kernel(X.double())

@@ -62,7 +62,7 @@ def main() -> None:
         write(file, told, **facts)
 
     common = {"solver": options.solver, "samples": 64, "features": 512, "max_epochs": options.budget}
-    common |= {"tol": options.tol, "precision": options.precision}
+    common |= {"tol": options.tol, "compute": pathgp.Compute(precision=options.precision)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pathgp.ConvergenceWarning)
         before = score(gp.condition(problem.X, problem.y, **common, generator=_seeded()), problem)

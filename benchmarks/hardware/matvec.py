@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.common.recording import seconds, table, write
 from benchmarks.common.uci import UCI, uci
-from pathgp import kernels
+from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator
 
 # Rows of K at a time, some MB of them.
@@ -62,8 +62,8 @@ def main() -> None:
     X, V = torch.randn(n, d, generator=generator), torch.randn(n, s, generator=generator)
 
     kernel = kernels.Scale(kernels.Matern(1.5, torch.ones(d)), 1.0)
-    streamed = KernelOperator(kernel, X, 0.1, backend="streamed")
-    dense = KernelOperator(kernel, X, 0.1, backend="dense")
+    streamed = KernelOperator(kernel, X, 0.1, Compute("streamed"))
+    dense = KernelOperator(kernel, X, 0.1, Compute("dense"))
     plain = torch.randn(n, n, generator=generator)
     peer = gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=1.5, ard_num_dims=d))
     peer.outputscale = 1.0
@@ -79,7 +79,7 @@ def main() -> None:
     compiled = torch.compile(matern)
     rough, rough_V = dense._tiles.K.bfloat16(), V.bfloat16()
     compiling = seconds(lambda: chunked(compiled, X, V))
-    exact = KernelOperator(kernel, X.double(), 0.1, backend="streamed") @ V.double()
+    exact = KernelOperator(kernel, X.double(), 0.1, Compute("streamed")) @ V.double()
     L = torch.randn(n, s, generator=generator)
 
     def gradient() -> None:

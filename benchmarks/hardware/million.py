@@ -146,7 +146,7 @@ def scores(posterior: Posterior, problem: Problem) -> dict[str, Any]:
 def climb(problem: Problem, name: str, limit: float, backend: str, precision: str) -> Iterator[list[dict[str, Any]]]:
     """Down the ladder of tolerances until the time is over; the rows so far after every rung."""
     device = problem.X.device
-    settings = Settings.read(SOLVERS[name], LADDER[0], None, backend, None, precision=precision)
+    settings = Settings.read(SOLVERS[name], LADDER[0], None, pathgp.Compute(backend, precision=precision))
     generator = torch.Generator().manual_seed(1)
     data = problem.gp.prepare_data(problem.X, problem.y)
     model = problem.gp.frozen(device)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from benchmarks.common.recording import table, write
 from benchmarks.common.uci import system, uci
-from pathgp import kernels
+from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator
 from pathgp.pathwise import PriorPaths
 
@@ -61,7 +61,7 @@ def problems(rows: int) -> Iterator[tuple[str, KernelOperator, Tensor]]:
         source = torch.Generator().manual_seed(0)
         X = torch.rand(rows, d, generator=source)
         kernel = kernels.Matern(1.5, scale) if kind == "rough" else kernels.SquaredExponential(scale)
-        H = KernelOperator(kernel, X, noise, backend="dense")
+        H = KernelOperator(kernel, X, noise, Compute("dense"))
         white = torch.randn(rows, 8, generator=source)
         with torch.no_grad():
             draws = PriorPaths.draw(kernel, 8, 2048, d, source)(X).T + noise * white

@@ -61,16 +61,18 @@ Rows = list[dict[str, Any]]
 class Dense(pathgp.LatentKroneckerGP):
     """Always a matrix of all observed cells."""
 
-    def operator(self, data: GridObservations, settings: Settings, instead: Operator | None = None) -> Operator:
-        return settings.operator(self.product(data.widths), data.inputs, self.deviation(data), instead)
+    def operator(self, data: GridObservations, settings: Settings, reuse: Operator | None = None) -> Operator:
+        return settings.operator(self.product(data.widths), data.inputs, self.deviation(data), reuse)
 
 
 class Latent(pathgp.LatentKroneckerGP):
     """Always through the factors."""
 
-    def operator(self, data: GridObservations, settings: Settings, instead: Operator | None = None) -> Operator:
+    def operator(self, data: GridObservations, settings: Settings, reuse: Operator | None = None) -> Operator:
         deviation = self.deviation(data)
-        return LatentKroneckerOperator(self.sides, data.factors, data.observed, deviation, memory=settings.memory)
+        return LatentKroneckerOperator(
+            self.sides, data.factors, data.observed, deviation, pathgp.Compute(memory=settings.compute.memory)
+        )
 
 
 MODELS = {"dense": Dense, "kronecker": Latent}
@@ -134,7 +136,7 @@ class Peak:
 
 def built(model: pathgp.LatentKroneckerGP, data: GridObservations, V: Tensor) -> tuple[Operator, dict[str, Any]]:
     """An operator, and what it and a product with it cost but for the time of the product."""
-    settings = Settings.read("cg", 0.01, None, "dense", None)
+    settings = Settings.read("cg", 0.01, None, pathgp.Compute("dense"))
     with Peak() as peak:
         H = model.operator(data, settings)
         H @ V

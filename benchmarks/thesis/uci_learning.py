@@ -140,7 +140,7 @@ def sampled(data: Regression, row: str, plan: Plan, seed: int, trajectory: Traje
     model = initial(data).working_copy(data.X.device)
     observed, state, generator = model.prepare_data(data.X, data.y), State(), torch.Generator().manual_seed(seed)
     estimator = Iterative(pathwise, SAMPLES, FEATURES, warm)
-    settings = Settings.read(solver, TOL, plan.max_epochs, "auto", None)
+    settings = Settings.read(solver, TOL, plan.max_epochs)
     exact = replace(settings, solver=solvers.Cholesky(), tol=0.0, max_epochs=None)
     estimator.draw(model, observed, state, generator)
     estimates: list[Estimate] = []

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pathgp import kernels
+from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -41,7 +41,7 @@ def error(found: Tensor, expected: Tensor) -> float:
 
 
 def check_products(kernel: kernels.Kernel, X: Tensor, s: int, bound: float = 2e-6, precision: str = "high") -> None:
-    H = KernelOperator(kernel, X, 0.3, "fused", precision=precision).inner
+    H = KernelOperator(kernel, X, 0.3, Compute(backend="fused", precision=precision)).inner
     with torch.no_grad():
         dense = kernel(X.double())
         dense.diagonal().add_(0.09)

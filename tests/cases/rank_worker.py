@@ -61,8 +61,10 @@ def data() -> tuple[Tensor, Tensor]:
 
 def operator(group: Group, backend: str, memory: int = 8 * N**2) -> operators.Operator:
     if group is None:
-        return operators.KernelOperator(kernel(), data()[0], 0.4, backend, memory)
-    return operators.ShardedOperator(kernel(), data()[0], 0.4, group=group, backend=backend, memory=memory)
+        return operators.KernelOperator(kernel(), data()[0], 0.4, pathgp.Compute(backend=backend, memory=memory))
+    return operators.ShardedOperator(
+        kernel(), data()[0], 0.4, pathgp.Compute(backend=backend, memory=memory, group=group)
+    )
 
 
 def solutions(group: Group, names: Sequence[str] = tuple(SOLVERS)) -> dict[str, Any]:
@@ -81,8 +83,9 @@ def prediction(group: Group) -> dict[str, Any]:
     """A posterior, all that can be asked of it, and the gradient of its paths."""
     X, y = data()
     gp = pathgp.GP(kernel(), 0.3)
-    options: dict[str, Any] = {"solver": "cg", "samples": 5, "features": 64, "tol": 1e-8, "backend": "streamed"}
-    post = gp.condition(X, y, generator=torch.Generator().manual_seed(3), group=group, **options)
+    options: dict[str, Any] = {"solver": "cg", "samples": 5, "features": 64, "tol": 1e-8}
+    options["compute"] = pathgp.Compute("streamed", group=group)
+    post = gp.condition(X, y, generator=torch.Generator().manual_seed(3), **options)
     Xs = torch.linspace(0.1, 0.9, 22, dtype=torch.float64).reshape(11, 2).requires_grad_()
     (post.paths(Xs).square().sum() + post.mean(Xs).sum() + post.variance(Xs, method="samples").sum()).backward()
     later = post.update(Xs.detach()[:3], torch.zeros(3), generator=torch.Generator().manual_seed(4))
@@ -97,7 +100,7 @@ def prediction(group: Group) -> dict[str, Any]:
         "updated": later.mean(Xs).detach(),
     }
     if group is not None:
-        found["without a generator"] = gp.condition(X, y, group=group, **options).paths(Xs).detach()
+        found["without a generator"] = gp.condition(X, y, **options).paths(Xs).detach()
         found["backend"] = post.report.backend
     return found
 
@@ -106,7 +109,8 @@ def fit(group: Group, **options: Any) -> dict[str, Any]:
     X, y = data()
     gp = pathgp.GP(kernel(), 0.5)
     settings: dict[str, Any] = {"steps": STEPS, "samples": 4, "features": 32, "solver": "ap", "tol": 1e-3}
-    settings |= {"min_gain": 0.0, "generator": torch.Generator().manual_seed(5), "group": group}
+    settings |= {"min_gain": 0.0, "generator": torch.Generator().manual_seed(5)}
+    settings["compute"] = pathgp.Compute(group=group)
     gp.fit(X, y, **(settings | options))
     return {**gp.hyperparameters(), "mean": gp.posterior.mean(X[:8])}
 
@@ -114,8 +118,11 @@ def fit(group: Group, **options: Any) -> dict[str, Any]:
 def counts(group: Group) -> dict[str, Any]:
     """Entries of the kernel matrix that this rank evaluates: numbers of rows that four can share, and 16 x 16 tiles."""
     options: dict[str, Any] = {"backend": "streamed", "memory": MEMORY // 6}
+    compute = pathgp.Compute(**options, group=group)
     H, V = operator(group, **options), torch.ones(N, 2, dtype=torch.float64)
-    post = pathgp.GP(kernel(), 0.3).condition(*data(), solver="cg", samples=2, features=8, group=group)
+    post = pathgp.GP(kernel(), 0.3).condition(
+        *data(), solver="cg", samples=2, features=8, compute=pathgp.Compute(group=group)
+    )
     ap, sdd = solvers.AP(block_size=32), solvers.SDD(batch_size=64)
     cg = solvers.CG(solvers.RandomlyPivotedCholesky(32))
     works: dict[str, Callable[[], Any]] = {
@@ -126,7 +133,7 @@ def counts(group: Group) -> dict[str, Any]:
         "ap": lambda: ap.solve(H, V, tol=1e-2, generator=torch.Generator().manual_seed(2)),
         "cg": lambda: cg.solve(H, V, tol=1e-3, generator=torch.Generator().manual_seed(2)),
         "sdd": lambda: sdd.solve(H, V, tol=0.0, max_epochs=5.0, generator=torch.Generator().manual_seed(2)),
-        "fit": lambda: fit(group, solver=ap, steps=2, tol=0.05, **options),
+        "fit": lambda: fit(group, solver=ap, steps=2, tol=0.05, compute=compute),
         "prediction": lambda: post.mean(torch.rand(80, 2, dtype=torch.float64)),
         "dense": lambda: operator(group, "dense"),
     }
@@ -149,16 +156,24 @@ def refused(group: Group) -> dict[str, Any]:
     X, y = data()
     gp, last = pathgp.GP(kernel(), 0.3), float(group.rank == group.size - 1)
     other = X.flip(0) if last else X
-    post = gp.condition(X, y, samples=0, group=group)
+    post = gp.condition(X, y, samples=0, compute=pathgp.Compute(group=group))
     attempts: dict[str, Callable[[], Any]] = {
-        "X": lambda: gp.condition(other, y, samples=0, group=group),
-        "y": lambda: gp.condition(X, y + last, samples=0, group=group),
-        "kernel": lambda: pathgp.GP(kernels.Matern(1.5, 1.0 + last), 0.3).condition(X, y, samples=0, group=group),
-        "order": lambda: pathgp.GP(kernels.Matern(1.5 + last), 0.3).condition(X, y, samples=0, group=group),
-        "mean": lambda: pathgp.GP(kernel(), 0.3, mean=last).condition(X, y, samples=0, group=group),
-        "backend": lambda: gp.condition(X, y, backend="streamed" if last else "dense", group=group),
-        "memory": lambda: gp.condition(X, y, memory=1e6 if last else None, group=group),
-        "samples": lambda: gp.condition(X, y, samples=3 + int(last), group=group),
+        "X": lambda: gp.condition(other, y, samples=0, compute=pathgp.Compute(group=group)),
+        "y": lambda: gp.condition(X, y + last, samples=0, compute=pathgp.Compute(group=group)),
+        "kernel": lambda: pathgp.GP(kernels.Matern(1.5, 1.0 + last), 0.3).condition(
+            X, y, samples=0, compute=pathgp.Compute(group=group)
+        ),
+        "order": lambda: pathgp.GP(kernels.Matern(1.5 + last), 0.3).condition(
+            X, y, samples=0, compute=pathgp.Compute(group=group)
+        ),
+        "mean": lambda: pathgp.GP(kernel(), 0.3, mean=last).condition(
+            X, y, samples=0, compute=pathgp.Compute(group=group)
+        ),
+        "backend": lambda: gp.condition(
+            X, y, compute=pathgp.Compute(backend="streamed" if last else "dense", group=group)
+        ),
+        "memory": lambda: gp.condition(X, y, compute=pathgp.Compute(memory=1e6 if last else None, group=group)),
+        "samples": lambda: gp.condition(X, y, samples=3 + int(last), compute=pathgp.Compute(group=group)),
         "steps": lambda: fit(group, steps=STEPS + int(last)),
         "file": lambda: fit(group, checkpoint="nowhere.pt" if last else None),
         "operator": lambda: operator(group, "streamed" if last else "dense"),
@@ -202,7 +217,7 @@ def saved(group: Group, folder: Path) -> dict[str, Any]:
     assert isinstance(group, operators.Ranks)
     X, y = data()
     options: dict[str, Any] = {"samples": 4, "features": 32, "generator": torch.Generator().manual_seed(3)}
-    post = pathgp.GP(kernels.Matern(1.5, 0.5), 0.3).condition(X, y, group=group, **options)
+    post = pathgp.GP(kernels.Matern(1.5, 0.5), 0.3).condition(X, y, compute=pathgp.Compute(group=group), **options)
     post.save(folder / f"by rank {group.rank}")
     return {"mean": post.mean(X[:9]), "paths": post.paths(X[:9]), "covariance": post.covariance(X[:9])}
 

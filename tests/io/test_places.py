@@ -50,9 +50,9 @@ def test_strides_are_kept(tmp_path: Path) -> None:
 
 def test_one_process_takes_over_from_several(tmp_path: Path) -> None:
     group = pathgp.Devices(["cpu", "cpu"])
-    posterior, Xs = small(group=group), uniform(5, seed=1)
+    posterior, Xs = small(compute=pathgp.Compute(group=group)), uniform(5, seed=1)
     found = again(posterior, tmp_path / "post")
-    assert found.settings.group is None
+    assert found.settings.compute.group is None
     torch.testing.assert_close(found.paths(Xs), posterior.paths(Xs))
     torch.testing.assert_close(found.covariance(Xs), posterior.covariance(Xs))
     group.leader = False
@@ -60,14 +60,23 @@ def test_one_process_takes_over_from_several(tmp_path: Path) -> None:
     assert not (tmp_path / "of another rank").exists()
 
 
+def test_a_file_with_the_settings_of_an_earlier_version(tmp_path: Path) -> None:
+    posterior = small(compute=pathgp.Compute("streamed", memory=10**7))
+    posterior.save(tmp_path / "post")
+    content = files.read(tmp_path / "post")
+    compute = {name: value for name, value in content["settings"].pop("compute").items() if name != "$class"}
+    files.write(tmp_path / "post", {**content, "settings": {**content["settings"], **compute}})
+    assert pathgp.load(tmp_path / "post").settings == posterior.settings
+
+
 def test_a_device_that_is_not_here(tmp_path: Path) -> None:
-    posterior = small(backend="dense")
+    posterior = small(compute=pathgp.Compute("dense"))
     posterior.save(tmp_path / "post")
     content = files.read(tmp_path / "post")
     files.write(tmp_path / "post", {**content, "device": "cuda:77"})
     found = pathgp.load(tmp_path / "post")
     assert_same(found.mean(uniform(3)), posterior.mean(uniform(3)))
-    assert found.settings.backend == "auto"
+    assert found.settings.compute.backend == "auto"
     with pytest.raises(RuntimeError):
         pathgp.load(tmp_path / "post", device="nowhere")
 

@@ -14,7 +14,7 @@ import torch
 
 import pathgp
 from grid_cases import Grid
-from pathgp import GP, LatentKroneckerGP, means, solvers
+from pathgp import GP, Compute, LatentKroneckerGP, means, solvers
 from pathgp import kernels as K
 from pathgp.kernels.parameters import Positive
 from posterior_cases import CASES, Case
@@ -38,7 +38,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a used generator": ({}, {"generator": seeded(), "samples": 3}),
     "a solver": ({}, {"solver": solvers.CG(solvers.PivotedCholesky(7)), "max_epochs": 50.0}),
     "a solver with a numpy number": ({}, {"solver": solvers.AP(block_size=np.int64(11))}),
-    "streamed": ({}, {"backend": "streamed", "memory": 10_000_000}),
+    "streamed": ({}, {"compute": Compute("streamed", memory=10_000_000)}),
 }
 
 

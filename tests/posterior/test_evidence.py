@@ -261,7 +261,7 @@ def test_bad_input() -> None:
     with pytest.raises(ValueError, match="needs positive noise"):
         log_determinant(KernelOperator(KERNEL, X, 0.0), exact=False)
     with pytest.raises(ValueError, match="use exact=False"):
-        log_determinant(KernelOperator(KERNEL, X, NOISE, memory=30_000), exact=True)
+        log_determinant(KernelOperator(KERNEL, X, NOISE, pathgp.Compute(memory=30_000)), exact=True)
     with pytest.raises(ValueError, match="probes must be at least 4"):
         pathgp.GP(KERNEL, NOISE).condition(X, y, samples=0).log_marginal_likelihood(probes=0)
 

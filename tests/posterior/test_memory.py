@@ -71,7 +71,7 @@ def test_prediction(standardise: bool) -> None:
     """16 paths, mean and variance at 20,000 rows from n = 1,000: K(Xs, X) alone would take 80 MB."""
     X, y, Xs = data(1000, 20_000)
     gp = pathgp.GP(Matern(1.5, 0.3), 0.1, standardise=standardise)
-    post = gp.condition(X, y, samples=16, features=32, memory=20_000_000)
+    post = gp.condition(X, y, samples=16, features=32, compute=pathgp.Compute(memory=20_000_000))
     for predict, result in ((post.mean, 4 * 20_000), (post.variance, 4 * 20_000), (post.paths, 64 * 20_000)):
         with PeakMemory() as meter:
             predict(Xs)
@@ -80,7 +80,9 @@ def test_prediction(standardise: bool) -> None:
 
 def test_gradients_of_predictions() -> None:
     X, y, Xs = data(1000, 5000)
-    post = pathgp.GP(Matern(1.5, 0.3), 0.1).condition(X, y, samples=8, features=32, memory=10_000_000)
+    post = pathgp.GP(Matern(1.5, 0.3), 0.1).condition(
+        X, y, samples=8, features=32, compute=pathgp.Compute(memory=10_000_000)
+    )
     Xs.requires_grad_()
     with PeakMemory() as meter:
         post.mean(Xs).sum().backward()
@@ -91,7 +93,9 @@ def test_gradients_of_predictions() -> None:
 def test_exact_variances() -> None:
     """The Cholesky factor of H would take 16 n^2 = 16 MB, K(X, Xs) in float64 40 MB; the budget is 8 MB."""
     X, y, Xs = data(1000, 5000)
-    post = pathgp.GP(Matern(1.5, 0.3), 0.3).condition(X, y, samples=0, memory=8_000_000, solver="cg")
+    post = pathgp.GP(Matern(1.5, 0.3), 0.3).condition(
+        X, y, samples=0, solver="cg", compute=pathgp.Compute(memory=8_000_000)
+    )
     with PeakMemory() as meter:
         post.variance(Xs[:200])
     # The budget is one for K or its tiles; the solver's iterates come on top.
@@ -107,7 +111,7 @@ def test_products() -> None:
     V = torch.ones(4000, 4)
     index = torch.arange(0, 4000, 4)
     with PeakMemory() as meter:
-        H = KernelOperator(Matern(1.5, 0.3), X, 0.1, backend="streamed", memory=4_000_000)
+        H = KernelOperator(Matern(1.5, 0.3), X, 0.1, pathgp.Compute(backend="streamed", memory=4_000_000))
         H @ V
         H.rows(index, V)
         H.columns(index, V[index])
@@ -121,5 +125,5 @@ def test_conditioning(solver: str) -> None:
     X, y, _ = data(3000, 1)
     gp = pathgp.GP(Matern(1.5, 0.3), 0.3)
     with PeakMemory() as meter:
-        gp.condition(X, y, samples=7, features=32, memory=12_000_000, solver=solver, tol=0.1)
+        gp.condition(X, y, samples=7, features=32, solver=solver, tol=0.1, compute=pathgp.Compute(memory=12_000_000))
     assert meter.peak <= 12_000_000 + 20 * 4 * 3000 * 8

@@ -84,10 +84,10 @@ def test_where_auto_changes_its_choice(backend: str, monkeypatch: pytest.MonkeyP
         return replace(rates, factorise=0.01 * rates.factorise)
 
     monkeypatch.setattr(auto, "rates", imagined)
-    places = changes(lambda n: solver_of(conditioned(n, backend=backend)), [8, 20, 60, 150, 400, 1000])
+    places = changes(lambda n: solver_of(conditioned(n, compute=pathgp.Compute(backend))), [8, 20, 60, 150, 400, 1000])
     assert places, "no change of solver up to n = 1000: imagine another machine"
     for n in places:
-        before, after = conditioned(n, backend=backend), conditioned(n, extra=True, backend=backend)
+        before, after = (conditioned(n, extra, compute=pathgp.Compute(backend)) for extra in (False, True))
         assert solver_of(before) != solver_of(after)
         assert_no_cliff(before, after)
 
@@ -102,16 +102,16 @@ def test_every_pair_auto_may_change_between(solvers: tuple[str, str], n: int) ->
 def test_where_the_matrix_no_longer_fits(kind: torch.dtype) -> None:
     n = 400
     memory = n**2 * (4 if kind == torch.float32 else 8)
-    before = conditioned(n, kind=kind, memory=memory)
-    after = conditioned(n, extra=True, kind=kind, memory=memory)
+    before = conditioned(n, kind=kind, compute=pathgp.Compute(memory=memory))
+    after = conditioned(n, extra=True, kind=kind, compute=pathgp.Compute(memory=memory))
     assert (before.report.backend, after.report.backend) == ("dense", "streamed")
     assert_no_cliff(before, after)
 
 
 def test_where_the_factor_no_longer_fits() -> None:
     n = 400
-    before = conditioned(n, memory=16 * n**2)
-    after = conditioned(n, extra=True, memory=16 * n**2)
+    before = conditioned(n, compute=pathgp.Compute(memory=16 * n**2))
+    after = conditioned(n, extra=True, compute=pathgp.Compute(memory=16 * n**2))
     assert solver_of(before) == "Cholesky"
     assert solver_of(after) != "Cholesky"
     assert_no_cliff(before, after)
@@ -124,7 +124,8 @@ def test_exact_variances(kind: torch.dtype, threshold: str, monkeypatch: pytest.
     memory = 16 * n**2 if threshold == "memory" else None
     if threshold == "rows":
         monkeypatch.setattr(exact_module, "_FACTOR_ROWS", n)
-    before, after = (conditioned(n, extra, kind, samples=0, solver="cg", memory=memory) for extra in (False, True))
+    options = {"samples": 0, "solver": "cg", "compute": pathgp.Compute(memory=memory)}
+    before, after = (conditioned(n, extra, kind, **options) for extra in (False, True))
     assert before.has_factor
     assert not after.has_factor
     Xs = XS.to(kind)

@@ -39,7 +39,9 @@ def test_far_more_accurate_than_the_mean_square_of_the_paths() -> None:
 def test_ties_do_not_depend_on_how_the_inputs_are_split(kernel: Kernel) -> None:
     X = counts(200, torch.Generator().manual_seed(0))
     X[100:] = X[:100]
-    post = pathgp.GP(kernel, 0.2).condition(X, torch.sin(X.sum(1)), samples=4, features=64, memory=100_000)
+    post = pathgp.GP(kernel, 0.2).condition(
+        X, torch.sin(X.sum(1)), samples=4, features=64, compute=pathgp.Compute(memory=100_000)
+    )
     Xs = X[40:60]
     parts = torch.cat([post.variance(rows) for rows in Xs.split(7)])
     assert torch.allclose(parts, post.variance(Xs), rtol=1e-9)

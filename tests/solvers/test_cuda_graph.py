@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 import torch
 
-from pathgp import kernels, solvers
+from pathgp import Compute, kernels, solvers
 from pathgp.operators import KernelOperator
 from pathgp.solvers.cuda_graph import Replay, replayed
 
@@ -17,7 +17,7 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs n
 def system(device: str, backend: str) -> tuple[KernelOperator, torch.Tensor]:
     source = torch.Generator().manual_seed(0)
     X = torch.randn(1003, 5, generator=source).to(device)
-    H = KernelOperator(kernels.Matern(1.5, torch.full((5,), 2.0)), X, 0.3, backend)
+    H = KernelOperator(kernels.Matern(1.5, torch.full((5,), 2.0)), X, 0.3, Compute(backend))
     return H, torch.randn(1003, 7, generator=source).to(device)
 
 

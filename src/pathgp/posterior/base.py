@@ -79,7 +79,7 @@ class BasePosterior(ABC):
         system = self.system.require_targets("log_marginal_likelihood")
         factor = self._exact.factor if self.has_factor else None
         y, v, noise = system.targets[:, 0], self.weights[:, 0], system.deviation.square()
-        generator = self.settings.generator(generator)
+        generator = self.settings.compute.sync_generator(generator)
         found = log_marginal_likelihood(y, v, noise, factor, self._operator, probes, generator, self._float32_evidence)
         return replace(found, value=self.scaling.restore_log_density(found.value, len(y)))
 

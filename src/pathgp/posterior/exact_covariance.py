@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pathgp.compute.memory import spans
+from pathgp.compute.settings import Compute
 from pathgp.kernels import Kernel
 from pathgp.operators import KernelOperator, Operator, cross_product
 from pathgp.posterior.conditioning import Settings
@@ -42,7 +43,7 @@ class ExactCovariance:
     ) -> None:
         self._kernel, self._X, self._deviation, self.settings = kernel, X, deviation, settings
         self._make_operator = operator
-        self._budget = settings.budget(X.device)
+        self._budget = settings.compute.budget(X.device)
         wanted = len(X) <= _FACTOR_ROWS or isinstance(settings.solver, Cholesky)
         # 16 n^2 bytes while H is factorised.
         self.factorises = wanted and 16 * len(X) ** 2 <= self._budget
@@ -66,7 +67,7 @@ class ExactCovariance:
         step = self._columns_at_once()
         if step >= len(Xs):
             return self._explained_at_once(Xs, self._kernel)
-        kernel, memory = self._kernel, self.settings.memory
+        kernel, memory = self._kernel, self.settings.compute.memory
         X = self._X.to(torch.float64) if self.factorises else self._X
         points = Xs.to(X.dtype)
         parts = []
@@ -107,7 +108,7 @@ class ExactCovariance:
     def factor(self) -> tuple[Tensor, float]:
         """Cholesky factor of H in float64, and the jitter that was added to its diagonal."""
         X = self._X.to(torch.float64)
-        H = KernelOperator(self._kernel, X, self._deviation, backend="streamed")
+        H = KernelOperator(self._kernel, X, self._deviation, Compute("streamed"))
         return factorise(H.block(torch.arange(len(X), device=X.device)))
 
     @cached_property

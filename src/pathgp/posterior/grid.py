@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from pathgp.compute.inputs import Array, read_matrix, read_side, whole_number
-from pathgp.compute.memory import memory_budget, spans
+from pathgp.compute.memory import spans
 from pathgp.compute.random import as_generator, normal, repeating_seed, spawn_generator
 from pathgp.data.grid import GridObservations, GridPrior, cells, prior_variance
 from pathgp.operators import Operator
@@ -237,12 +237,12 @@ class GridPosterior(BasePosterior):
         """Prior parts f and explained parts h, (g_1, ..., g_k, c) each, for c samples at a time."""
         S, W = self._extend_prior(sides, generator)
         size = max(W.shape[:-1].numel(), math.prod(len(root) for root in S))
-        step = max(1, memory_budget(self.settings.memory, W.device) // (8 * W.element_size() * size))
+        step = max(1, self.settings.compute.budget(W.device) // (8 * W.element_size() * size))
         for part in spans(num, step):
             yield along_sides(S, W[..., part]), self._explained(sides, self.weights[:, 1:][:, part])
 
     def _extend_prior(self, sides: Sequence[Tensor | None], generator: torch.Generator) -> tuple[list[Tensor], Tensor]:
-        budget = self.settings.budget(self.data.device)
+        budget = self.settings.compute.budget(self.data.device)
         return self._require_samples().extend(self.model.sides, self.data.factors, sides, generator, budget)
 
     def _require_samples(self) -> GridPrior:

@@ -50,7 +50,7 @@ class Group(ABC):
         """The sum of compute(member) over all members, on ``home``; equal in all processes to the last bit."""
 
     @abstractmethod
-    def budget(self, memory: int | None, home: torch.device) -> int:
+    def budget(self, memory: float | None, home: torch.device) -> int:
         """The memory of one member in bytes: as given, or the least that any of them has, half of what is free.
 
         Members that share a device share what is free there.
@@ -111,7 +111,7 @@ class Devices(Group):
             total += part.to(home)
         return total
 
-    def budget(self, memory: int | None, home: torch.device) -> int:
+    def budget(self, memory: float | None, home: torch.device) -> int:
         if memory is not None:
             return memory_budget(memory, home)
         return min(memory_budget(None, device) // self.devices.count(device) for device in self.devices)
@@ -157,7 +157,7 @@ class Ranks(Group):
         self._meet("a sum over all ranks", lambda: dist.all_reduce(part))
         return part
 
-    def budget(self, memory: int | None, home: torch.device) -> int:
+    def budget(self, memory: float | None, home: torch.device) -> int:
         self.require_equal(memory=memory)
         if memory is not None:
             return memory_budget(memory, home)
