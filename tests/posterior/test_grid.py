@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -112,6 +115,24 @@ def test_leave_one_out_is_in_the_units_of_y() -> None:
     torch.testing.assert_close(found.means, 50.0 + 7.0 * before.means + mean, equal_nan=True)
     torch.testing.assert_close(found.variances, 49.0 * before.variances, equal_nan=True)
     assert found.mean_log_density == pytest.approx(before.mean_log_density - torch.log(torch.tensor(7.0)).item())
+
+
+@pytest.mark.parametrize("kind", ["table", "grid"])
+def test_the_factor_is_freed_with_the_posterior(kind: str) -> None:
+    """Without waiting for the garbage collector: a factor of 10,000 rows has 0.8 GB."""
+    grid = Grid(2)
+    X, y, _ = grid.observed()
+    if kind == "grid":
+        post: Any = grid.model.condition(grid.factors, grid.Y, samples=1)
+    else:
+        post = pathgp.GP(K.Matern(1.5, 0.5), NOISE).condition(X, y, samples=1)
+    post.leave_one_out()
+    factor = weakref.ref(post._exact.factor[0])
+    gc.disable()
+    del post
+    freed = factor() is None
+    gc.enable()
+    assert freed
 
 
 def test_the_inputs_are_those_of_the_caller() -> None:

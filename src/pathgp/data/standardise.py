@@ -75,10 +75,7 @@ class Standardisation:
         return (y.to(torch.float64) - self.target_shift) / self.target_scale
 
     def restore(self, values: Tensor, mean: Tensor | float = 0.0, dtype: torch.dtype | None = None) -> Tensor:
-        """Function values in the units of y, plus their ``mean`` in these units; ``dtype``: by default that of results.
-
-        Samples and paths as well as means.
-        """
+        """Function values in the units of y, plus their ``mean`` in these units; in the dtype of results by default."""
         dtype = dtype or self._results
         return values.to(dtype) * self.target_scale.to(dtype) + (self.target_shift + mean).to(dtype)
 
@@ -92,7 +89,7 @@ class Standardisation:
         return value * float(self.target_scale)
 
     def restore_log_density(self, value: Number, count: int = 1) -> Number:
-        """The log density of ``count`` observations, per unit of y; a number or a tensor."""
+        """The log density of ``count`` observations in the units of y; a number or a tensor."""
         return value - count * math.log(float(self.target_scale))
 
     def rounding(self, targets: Tensor) -> float:

@@ -43,13 +43,11 @@ class BasePosterior(ABC):
 
     # Methods of `variance` that need samples, the most accurate one first.
     _sample_methods: ClassVar[tuple[str, ...]] = ("samples",)
-    # Whether evidence may use float32 products.
-    _float32_evidence: ClassVar[bool] = False
 
     @property
     @abstractmethod
     def X(self) -> Any:
-        """The inputs of the data in the units of the caller."""
+        """Inputs of the data in the units of the caller."""
 
     @property
     def num_samples(self) -> int:
@@ -80,7 +78,7 @@ class BasePosterior(ABC):
         factor = self._exact.factor if self.has_factor else None
         y, v, noise = system.targets[:, 0], self.weights[:, 0], system.deviation.square()
         generator = self.settings.compute.sync_generator(generator)
-        found = log_marginal_likelihood(y, v, noise, factor, self._operator, probes, generator, self._float32_evidence)
+        found = log_marginal_likelihood(y, v, noise, factor, self._operator, probes, generator)
         return replace(found, value=self.scaling.restore_log_density(found.value, len(y)))
 
     def leave_one_out(self) -> LeaveOneOut:
@@ -137,6 +135,7 @@ class BasePosterior(ABC):
         """
         from pathgp.html import grid, table
 
+        # A table has one matrix of inputs, a grid one per side.
         page = table if isinstance(self.X, Tensor) else grid
         page.write(self, path, X_test, y_test, names, target, fit, title)
 

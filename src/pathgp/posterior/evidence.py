@@ -116,29 +116,22 @@ def log_marginal_likelihood(
     operator: Callable[..., Operator],
     probes: int,
     generator: torch.Generator,
-    float32: bool,
 ) -> Evidence:
     """log N(y | 0, H) for y (n,), in the model's units, from a factor of H or by quadrature.
 
     With r = y - H v the quadratic form is y^T v + v^T r + r^T H^-1 r. The last term, second order in the error of the
-    solve, is one more column of the quadrature.
+    solve, is one more column of the quadrature. float32 products are used if they suffice, except for r.
 
-    Args:
-        y: targets (n,).
-        weights: v ~ H^-1 y (n,), of a solve.
-        noise: variance of the noise, a scalar or (n,).
-        factor: a float64 Cholesky factor of H and its jitter, or None.
-        operator: constructs H; ``operator(dtype, backend)`` constructs it in another dtype.
-        probes: vectors of random signs.
-        generator: source of probes and preconditioner.
-        float32: whether float32 products may be used if H has this dtype and they suffice, except for r.
+    weights: v ~ H^-1 y (n,), of a solve.  noise: variance of the noise, a scalar or (n,).  factor: a float64 Cholesky
+    factor of H and its jitter, or None.  operator: constructs H, ``operator(dtype, backend)`` in another dtype.
     """
     probes, y = whole_number(probes, "probes", 4), y.to(torch.float64)
     with torch.no_grad():
         if factor is not None:
             return _density_from_factor(*factor, noise, y, probes)
         H = operator()
-        if H.dtype != torch.float64 and float32:
+        # Rounding errors of Kronecker factors are not independent, as the error model of float32 products assumes.
+        if H.dtype != torch.float64 and H.backend != "kronecker":
             found = _in_low_precision(H, operator(torch.float64, "streamed"), y, weights, probes, generator)
             if found is not None:
                 return found

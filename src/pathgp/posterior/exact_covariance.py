@@ -29,17 +29,12 @@ _NUMBERS_PER_SOLVE = 8
 class ExactCovariance:
     """K(Xs, Xs) - K(Xs, X) H^-1 K(X, Xs), in the model's units, within the memory budget.
 
-    Up to 10,000 rows, and whenever Cholesky was asked for, from a float64 factor of H; above from iterative solves,
+    Up to 10,000 rows, and with ``solver="cholesky"``, from a float64 factor of H; above from iterative solves,
     one per row of Xs. Differentiable in Xs. ``operator`` constructs the H of these solves.
     """
 
     def __init__(
-        self,
-        kernel: Kernel,
-        X: Tensor,
-        deviation: Tensor,
-        settings: Settings,
-        operator: Callable[[], Operator],
+        self, kernel: Kernel, X: Tensor, deviation: Tensor, settings: Settings, operator: Callable[[], Operator]
     ) -> None:
         self._kernel, self._X, self._deviation, self.settings = kernel, X, deviation, settings
         self._make_operator = operator

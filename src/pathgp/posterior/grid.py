@@ -50,6 +50,7 @@ class GridPosterior(BasePosterior):
     of the training grid. Results have the shape of the grid that the inputs span.
     """
 
+    prior: GridPrior | None
     data: GridObservations
 
     @classmethod
@@ -147,7 +148,7 @@ class GridPosterior(BasePosterior):
         dtype, split = self.data.dtype, read.X.split(self.data.widths, 1)
         scaled = [scaling.inputs(G, dtype) for scaling, G in zip(self.data.scalings, split, strict=True)]
         crosses = [k(G, F) for k, G, F in zip(self.model.sides, scaled, self.data.factors, strict=True)]
-        both = _row_by_row(crosses, self._scattered(self.weights))
+        both = _row_by_row(crosses, self._scatter(self.weights))
         f = _row_by_row(*self._extend_prior(scaled, as_generator(generator)))
         variances = torch.stack([k.diag(G) for k, G in zip(self.model.sides, scaled, strict=True)]).prod(0)
         h = both[:, 1:]
@@ -161,9 +162,7 @@ class GridPosterior(BasePosterior):
         )
 
     def leave_one_out(self) -> LeaveOneOut:
-        """Mean, variance and log density of every observed cell given all others: grids of the shape of Y, NaN in the
-        holes. Exact up to 10,000 observed cells, above from the weights of the samples, as for `Posterior`.
-        """
+        """As `Posterior.leave_one_out`, for every observed cell: grids of the shape of Y, NaN in the holes."""
         return super().leave_one_out().on_grid(self.data.observed)
 
     def update(
@@ -181,7 +180,7 @@ class GridPosterior(BasePosterior):
         `LatentKroneckerGP.condition`.
         """
         if noise is None and self.data.known is not None:
-            raise ValueError("the noise was known so far: give that of all cells to update(Y, noise=...)")
+            raise ValueError("the noise was known so far: pass that of all cells, update(Y, noise=...)")
         began = time.perf_counter()
         system = self.system.require_targets("update")
         generator = as_generator(generator)
@@ -193,10 +192,10 @@ class GridPosterior(BasePosterior):
         data = replace(data, factors=old.factors, originals=old.originals, known=known, scalings=old.scalings)
         source = spawn_generator(generator)
         draws = normal((len(data.y), self.num_samples), source, torch.float64, data.device).to(data.dtype)
-        everywhere = self._scattered(system.noise_draws).reshape(-1, self.num_samples)
+        everywhere = self._scatter(system.noise_draws).reshape(-1, self.num_samples)
         kept = old.observed.flatten()[data.cells].unsqueeze(1)
         draws = torch.where(kept, everywhere[data.cells], draws)
-        x0 = self._scattered(self.weights).reshape(-1, self.weights.shape[1])[data.cells]
+        x0 = self._scatter(self.weights).reshape(-1, self.weights.shape[1])[data.cells]
         request = SolveRequest(self.settings, generator, seed, x0=x0, callback=callback, began=began)
         updated = self.model.system(data, self.prior, draws)
         posterior = GridPosterior.solve(self.model, data, updated, self.prior, request)
@@ -223,13 +222,14 @@ class GridPosterior(BasePosterior):
         """Standardised inputs of every side, those of the training grid in place of None."""
         return [F if G is None else G for G, F in zip(sides, self.data.factors, strict=True)]
 
-    def _scattered(self, V: Tensor) -> Tensor:
+    def _scatter(self, V: Tensor) -> Tensor:
+        """P^T V (p_1, ..., p_k, columns), zero in the holes."""
         return scattered(V, self.data.cells, self.data.observed.shape)
 
     def _explained(self, sides: Sequence[Tensor | None], W: Tensor) -> Tensor:
         """(K(G_1, F_1) x ...) P^T W: (g_1, ..., g_k, columns)."""
         pairs = zip(self.model.sides, self._inputs_at(sides), self.data.factors, strict=True)
-        return along_sides([k(G, F) for k, G, F in pairs], self._scattered(W))
+        return along_sides([k(G, F) for k, G, F in pairs], self._scatter(W))
 
     def _draws(
         self, sides: Sequence[Tensor | None], num: int, generator: torch.Generator
@@ -248,8 +248,7 @@ class GridPosterior(BasePosterior):
     def _require_samples(self) -> GridPrior:
         if self.prior is None:
             raise ValueError("this posterior has no samples: use condition(samples=64)")
-        prior: GridPrior = self.prior
-        return prior
+        return self.prior
 
     def _variance_from_samples(self, sides: Sequence[Tensor | None]) -> Tensor:
         fixed = torch.Generator().manual_seed(self._seed)
@@ -271,8 +270,10 @@ class GridPosterior(BasePosterior):
 
     @cached_property
     def _exact(self) -> ExactCovariance:
-        kernel, inputs = self.model.product(self.data.widths), self.data.inputs
-        return ExactCovariance(kernel, inputs, self.system.deviation, self.settings, self._operator)
+        model, data, deviation, settings = self.model, self.data, self.system.deviation, self.settings
+        kernel, X = model.product(data.widths), data.inputs
+        # Without a reference to self: a cycle would delay the release of the factor.
+        return ExactCovariance(kernel, X, deviation, settings, lambda: model.operator(data, settings))
 
     @property
     def _seed(self) -> int:
@@ -285,9 +286,7 @@ class GridPosterior(BasePosterior):
 
     def _operator(self, dtype: torch.dtype | None = None, backend: str | None = None) -> Operator:
         """H; its backend follows from the grid."""
-        data = self.data
-        if dtype is not None:
-            data = replace(data, factors=[F.to(dtype) for F in data.factors])
+        data = self.data if dtype is None else replace(self.data, factors=[F.to(dtype) for F in self.data.factors])
         H: Operator = self.model.operator(data, self.settings)
         return H
 
@@ -301,13 +300,12 @@ class GridPosterior(BasePosterior):
     @cached_property
     def _paths(self) -> tuple[PriorPaths, Tensor]:
         """Prior paths made of random features, and their weights (n, s)."""
-        began, data = time.perf_counter(), self.data
+        began, data, system = time.perf_counter(), self.data, self.system.require_targets("paths")
         drawn, source = self._draw_paths(self.num_samples)
-        solved = self.system.require_targets("paths")
         with torch.no_grad():
             values = drawn(data.inputs).T
             # The mean has been solved for: a column of zeros takes its place.
-            system = replace(solved, targets=torch.cat([torch.zeros_like(values[:, :1]), values], 1))
+            system = replace(system, targets=torch.cat([torch.zeros_like(values[:, :1]), values], 1))
         request, largest = SolveRequest(self.settings, source, began=began), self.model.largest_variance(data)
         weights, report = solve_system(self._operator(), largest, data.columns, system, data.scaling, request)
         self.report = replace(self.report, paths=replace(report, features=drawn.features.num))

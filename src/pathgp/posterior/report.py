@@ -77,8 +77,7 @@ class ConditionReport:
             f"Means and samples are off by about {self.resolution:.1g} at the data; standard deviations below "
             f"{UNRESOLVED * self.resolution:.1g} (without noise) are not reliable"
         )
-        known = math.isfinite(self.resolution)
-        warn_unless_converged(self.solution, self.tol, purpose, consequence if known else "")
+        warn_unless_converged(self.solution, self.tol, purpose, consequence)
 
     def with_note(self, note: str) -> ConditionReport:
         """The report with one more reason for the choice of the solver."""

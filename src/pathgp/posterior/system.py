@@ -99,11 +99,9 @@ class System:
 
     def extend(self, other: System) -> System:
         """The rows of both systems."""
-        deviations = (self.deviation.expand(len(self.X)), other.deviation.expand(len(other.X)))
-        one_number = self.deviation.ndim == 0 and other.deviation.ndim == 0
-        return System(
-            torch.cat([self.X, other.X]),
-            torch.cat([self.targets, other.targets]),
-            torch.cat([self.noise_draws, other.noise_draws]),
-            self.deviation if one_number else torch.cat(deviations),
-        )
+        deviation = self.deviation
+        if deviation.ndim or other.deviation.ndim:
+            deviation = torch.cat([system.deviation.expand(len(system.X)) for system in (self, other)])
+        pairs = ((self.X, other.X), (self.targets, other.targets), (self.noise_draws, other.noise_draws))
+        X, targets, noise_draws = map(torch.cat, pairs)
+        return System(X, targets, noise_draws, deviation)

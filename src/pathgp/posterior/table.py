@@ -15,6 +15,7 @@ from pathgp.compute.inputs import Array, Matrix, read_matrix, read_vector, whole
 from pathgp.compute.memory import spans
 from pathgp.compute.random import normal, repeating_seed
 from pathgp.data.observations import Observations
+from pathgp.data.standardise import Standardisation
 from pathgp.kernels import Kernel
 from pathgp.operators import Operator
 from pathgp.pathwise import PosteriorPaths, PriorPaths, UpdatePaths
@@ -26,7 +27,6 @@ from pathgp.posterior.system import System
 from pathgp.solvers.base import Callback
 
 if TYPE_CHECKING:
-    from pathgp.data.standardise import Standardisation
     from pathgp.posterior.components import Component
 
 # Test rows whose paths are evaluated at once, so that temporaries stay small beside the result.
@@ -42,7 +42,6 @@ class Posterior(BasePosterior):
     """
 
     _sample_methods = ("neighbours", "samples")
-    _float32_evidence = True
 
     @classmethod
     def solve(
@@ -193,7 +192,9 @@ class Posterior(BasePosterior):
 
     @cached_property
     def _exact(self) -> ExactCovariance:
-        return ExactCovariance(self.model.kernel, self.system.X, self.system.deviation, self.settings, self._operator)
+        kernel, X, deviation, settings = self.model.kernel, self.system.X, self.system.deviation, self.settings
+        # Without a reference to self: a cycle would delay the release of the factor.
+        return ExactCovariance(kernel, X, deviation, settings, lambda: settings.operator(kernel, X, deviation))
 
     def _prior_mean(self) -> Tensor:
         mean: Tensor = self.model.mean_at(self.X, exact=True)
