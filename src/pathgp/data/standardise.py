@@ -41,7 +41,7 @@ class Standardisation:
 
     @classmethod
     def of(cls, X: Tensor, y: Tensor, kept: Sequence[int] = (), results: torch.dtype | None = None) -> Standardisation:
-        """Mean zero and standard deviation one on these rows; what is constant is only shifted.
+        """Mean zero and standard deviation one on these rows; constant columns are only shifted.
 
         kept: columns of X that stay as they are.  results: the dtype of predictions, by default that of X.
         """
@@ -50,7 +50,7 @@ class Standardisation:
         shift, scale = X64.mean(0), _deviation(X64)
         shift[list(kept)], scale[list(kept)] = 0.0, 1.0
         scaling = cls(shift, scale, y64.mean(), _deviation(y64), _name(results))
-        # Variances come back in the square of y's unit, which float32 cannot hold for y of 1e-20, say.
+        # Variances have the squared unit of y, which float32 cannot represent for y of 1e-20, for example.
         square, limits = float(scaling.target_scale) ** 2, torch.finfo(results)
         if not limits.tiny <= square <= limits.max:
             raise ValueError(

@@ -17,9 +17,9 @@ from pathgp.posterior.report import warn_unless_converged
 from pathgp.solvers import Cholesky
 from pathgp.solvers.cholesky import factorise
 
-# Columns of K(X, Xs) that are solved for at once when only the variances are asked for.
+# Columns of K(X, Xs) that are solved for at once when only variances are needed.
 _COLUMNS_AT_ONCE = 256
-# Rows up to which a Cholesky factor of H is made, 8 n^2 bytes, and kept after its first use.
+# Up to this number of rows H is factorised, 8 n^2 bytes, and the factor kept.
 _FACTOR_ROWS = 10_000
 _SOLVE_TOL = {torch.float32: 1e-4, torch.float64: 1e-7}
 # float64 numbers per row and column while systems with K(X, Xs) are solved: right-hand sides, iterates, residuals.

@@ -174,13 +174,13 @@ class GridPosterior(BasePosterior):
     ) -> GridPosterior:
         """The posterior with other observations on the same grid: same prior draws, warm-started.
 
-        ``Y``: all values of the grid (p_1, ..., p_k), old and new ones, NaN in the holes; cells may also be taken away.
+        ``Y``: all values of the grid (p_1, ..., p_k), old and new ones, NaN in the holes; cells may also be removed.
         (`Posterior.update` takes the new rows only.) Cells observed before keep the draws of their noise;
         hyperparameters and settings stay. ``noise``: known standard deviations of all cells, as in
         `LatentKroneckerGP.condition`.
         """
         if noise is None and self.data.known is not None:
-            raise ValueError("the noise was known so far: pass that of all cells, update(Y, noise=...)")
+            raise ValueError("the noise was known so far: give that of all cells to update(Y, noise=...)")
         began = time.perf_counter()
         system = self.system.require_targets("update")
         generator = as_generator(generator)
@@ -291,7 +291,7 @@ class GridPosterior(BasePosterior):
         return H
 
     def _draw_paths(self, samples: int) -> tuple[PriorPaths, torch.Generator]:
-        """Prior paths made of random features, and the generator that drew them."""
+        """Prior paths of random features, and the generator that drew them."""
         # Spawned: the noise of the samples may come from the same seed.
         source = spawn_generator(torch.Generator().manual_seed(self._seed))
         kernel, features = self.model.product(self.data.widths), self._require_samples().features
@@ -299,7 +299,7 @@ class GridPosterior(BasePosterior):
 
     @cached_property
     def _paths(self) -> tuple[PriorPaths, Tensor]:
-        """Prior paths made of random features, and their weights (n, s)."""
+        """Prior paths of random features, and their weights (n, s)."""
         began, data, system = time.perf_counter(), self.data, self.system.require_targets("paths")
         drawn, source = self._draw_paths(self.num_samples)
         with torch.no_grad():

@@ -49,7 +49,7 @@ class Lanczos:
         return self._mass * (U[:, 0].square() * function(theta)).sum(1).to(self._mass)
 
     def remainder(self) -> Tensor:
-        """A bound on what is missing from z^T M^-1 z, for every column.
+        """A bound on the truncation error of z^T M^-1 z, for every column.
 
         It is e^T M^-1 e for the residual e of the k-th conjugate gradient iterate, |e| = |z| beta_k |(T^-1)_k1|. The
         least eigenvalue of M is estimated by the least one of all T.

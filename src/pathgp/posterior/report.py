@@ -48,7 +48,7 @@ class ConditionReport:
     square of a residual, in the units of y: K H^-1 r = r - Sigma H^-1 r. ``relative_resolution`` is the same in units
     of the posterior standard deviation at the data; a solve converges at 0.1.
 
-    ``seed`` repeats the run: give ``torch.Generator().manual_seed(report.seed)``. It is None when the caller's
+    ``seed`` repeats the run: pass ``torch.Generator().manual_seed(report.seed)``. It is None when the caller's
     generator had been used before. ``no_paths`` says why a posterior has no paths, if it has none. ``paths`` is the
     report of the second batch of systems, which `GridPosterior.paths` solves at its first call.
     """
