@@ -12,7 +12,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from kernel_cases import COUNTS, MIXED, REAL, mixed_inputs
 from pathgp import kernels
-from pathgp.features import FeatureMap, tiles
+from pathgp.features import FeatureMap, waves
 from pathgp.kernels import Kernel
 
 NAMES = list(MIXED)
@@ -64,7 +64,7 @@ def test_values_do_not_depend_on_tiles_or_splits(name: str, monkeypatch: pytest.
     torch.testing.assert_close(phi.weighted(X[13:17], W), whole[:, 13:17], rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(phi(X[13:17]), features[:, 13:17], rtol=1e-10, atol=1e-10)
     for entries in (1, 700, 5000):
-        monkeypatch.setitem(tiles._ENTRIES, "cpu", entries)
+        monkeypatch.setitem(waves._ENTRIES, "cpu", entries)
         torch.testing.assert_close(phi.weighted(X, W), whole, rtol=1e-10, atol=1e-10)
 
 
