@@ -85,11 +85,10 @@ def upward() -> set[tuple[str, str]]:
 
 
 def cycles() -> list[str]:
-    """Packages that reach themselves through the imports of others; imports in functions and known ones left out."""
+    """Packages that reach themselves through the imports of others; imports in functions left out."""
     below: dict[str, set[str]] = {}
     for module, path in modules().items():
         found = {package(name) for name, is_late in imports(path) if not is_late}
-        found = {name for name in found if (module, name) not in KNOWN_VIOLATIONS}
         below.setdefault(package(module), set()).update(found - {package(module)})
     for name in below:  # the transitive closure
         for reached in below.values():
