@@ -34,7 +34,7 @@ from recording import RESULTS, device_name, seconds, table, write
 
 import pathgp
 from pathgp import kernels, solvers
-from pathgp.learning.estimators import Estimate, Iterative, State
+from pathgp.learning.estimators import GradientEstimate, Iterative, State
 from pathgp.learning.hyperparameters import hyperparameters
 from pathgp.metrics import nll
 from pathgp.posterior.conditioning import Settings
@@ -143,7 +143,7 @@ def sampled(data: Regression, row: str, plan: Plan, seed: int, trajectory: Traje
     settings = Settings.read(solver, TOL, plan.max_epochs)
     exact = replace(settings, solver=solvers.Cholesky(), tol=0.0, max_epochs=None)
     estimator.draw(model, observed, state, generator)
-    estimates: list[Estimate] = []
+    estimates: list[GradientEstimate] = []
     took = []
 
     def evaluate() -> None:

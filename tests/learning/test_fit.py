@@ -15,7 +15,7 @@ import reference
 from fit_cases import TRUTH, XS, X, Y, close, drawn, likelihood, model, optimum, seeded
 from learning_cases import CASES, SCALED_MATERN, Case, Values
 from pathgp.kernels import Linear, Scale
-from pathgp.learning.estimators import Estimate, Iterative
+from pathgp.learning.estimators import GradientEstimate, Iterative
 from pathgp.solvers.base import NumericalFailure
 
 # The optimum
@@ -225,7 +225,7 @@ def test_a_step_that_leaves_the_numbers_ends_the_fit_before_it(monkeypatch: pyte
     """The hyperparameters and solutions of the last good step are kept, and the report says what happened."""
     evaluate, calls = Iterative.evaluate, []
 
-    def fails_late(self: Iterative, *args: Any) -> Estimate:
+    def fails_late(self: Iterative, *args: Any) -> GradientEstimate:
         calls.append(args)
         if len(calls) > 3:
             raise NumericalFailure("the solve left the range of numbers")

@@ -38,7 +38,7 @@ class GridObservations:
     factors: the inputs of every side (p_i, d_i), standardised, in the dtype of the computations.  originals: the same
     in the caller's units, with all their digits.
     observed: (p_1, ..., p_k), boolean.  y: (n,) the observed values row by row, float64, in the caller's units.
-    known: known standard deviations of the noise (n,) in the model's units, or None.
+    noise_std: known standard deviations of the noise (n,) in the model's units, or None.
     scalings: one per side; the first also holds that of the targets.  is_numpy: whether the caller works in NumPy.
     """
 
@@ -46,7 +46,7 @@ class GridObservations:
     originals: list[Tensor]
     observed: Tensor
     y: Tensor
-    known: Tensor | None
+    noise_std: Tensor | None
     scalings: list[Standardisation]
     is_numpy: bool
 
@@ -77,7 +77,7 @@ class GridObservations:
         return self.observed.flatten().nonzero().flatten()
 
     @property
-    def given(self) -> Tensor:
+    def X_raw(self) -> Tensor:
         """The inputs of the observed cells (n, d_1 + ... + d_k) in the caller's units, for mean functions."""
         return self._at_cells([F.to(self.dtype) for F in self.originals], self.cells)
 
@@ -109,7 +109,7 @@ class GridObservations:
     def fingerprint(self) -> str:
         """A digest of the numbers: equal for equal data only."""
         digest = hashlib.sha256()
-        for tensor in (*self.factors, self.observed, self.y, self.known):
+        for tensor in (*self.factors, self.observed, self.y, self.noise_std):
             if tensor is not None:
                 digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
                 digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())

@@ -183,7 +183,10 @@ def _restored(content: dict[str, Any], device: torch.device) -> Posterior | Grid
         # A backend that was asked for may not exist here.
         settings = settings.with_backend("auto")
     if isinstance(model, LatentKroneckerGP):
-        data = built(content["data"], device)
+        saved = content["data"]
+        # The field had another name in earlier versions.
+        renamed = {"noise_std" if name == "known" else name: value for name, value in saved.items()}
+        data = built(renamed, device)
         _check_kinds([(data, GridObservations)])
         return GridPosterior(model, data, system, prior, weights, settings, report)
     scaling = built(content["scaling"], device)

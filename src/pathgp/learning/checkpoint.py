@@ -1,7 +1,8 @@
-"""The file an interrupted fit goes on from; its format is that of `pathgp.compute.files`."""
+"""The state of a fit between two steps, and the file that an interrupted fit continues from (see `compute.files`)."""
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import signal
@@ -10,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ import torch
 from torch import Tensor
 
 from pathgp.compute import files
+from pathgp.learning.estimators import State
+from pathgp.learning.model import Data, Learnable
+from pathgp.learning.report import Step
 
 # Raised whenever a file of the previous number could not be continued bit for bit.
 FORMAT = 3
@@ -88,20 +92,90 @@ def _compare_means(path: Path, saved: Tensor, mean: Tensor) -> None:
         )
 
 
-def leave(number: int, frame: object) -> None:
-    """A signal as an exception, so that there is time to save; another one would end that."""
+@dataclass(frozen=True)
+class FitState:
+    """Everything that the next step of a fit depends on.
+
+    model: the parameters.  evaluated_at: those of the last gradient.  warm: draws and solutions of the estimator.
+    guard: values that the guard compares with.  stage: its number and first step.  order: of the rows, of which stages
+    use the first.  previous: position, gradient and log likelihood of the last step.  best: log likelihood and
+    parameters of the best step, if known.
+    """
+
+    model: dict[str, Tensor]
+    evaluated_at: dict[str, Tensor]
+    optimiser: dict[str, Any]
+    generator: Tensor
+    warm: State
+    guard: dict[str, Any] | None
+    stage: tuple[int, int]
+    order: Tensor | None
+    previous: tuple[Tensor, Tensor, float | None] | None
+    best: tuple[float, dict[str, Tensor]] | None
+    history: list[Step]
+    stopped: str
+    seed: int | None
+    data: Data
+
+
+def pack(state: FitState) -> dict[str, Any]:
+    """A state in tensors and plain types, without the data."""
+    content = {name: value for name, value in vars(state).items() if name not in ("warm", "data")}
+    prior = state.warm.prior
+    return content | {
+        "step": len(state.history),
+        "is_double": state.data.dtype == torch.float64,
+        "prior": None if prior is None else prior.state(),
+        "draws": state.warm.draws,
+        "rows": state.warm.rows,
+        "solutions": state.warm.solutions,
+        "history": [vars(step) for step in state.history],
+    }
+
+
+def unpack(content: dict[str, Any], model: Learnable, data: Data) -> FitState:
+    """The state that `pack` packed, for a model and data that agree with it."""
+
+    def on_device(name: str) -> Tensor | None:
+        return None if content[name] is None else content[name].to(data.device)
+
+    prior = None if content["prior"] is None else model.restore_prior(content["prior"])
+    found = {field.name: content[field.name] for field in fields(FitState) if field.name in content}
+    found |= {
+        "warm": State(prior, on_device("draws"), on_device("rows"), on_device("solutions")),
+        "order": on_device("order"),
+        "history": [Step(**step) for step in content["history"]],
+        "data": data.to(torch.float64) if content["is_double"] else data,
+    }
+    return FitState(**found)
+
+
+def mean_values(model: Learnable, data: Data) -> Tensor:
+    """The mean function at the data, on the CPU, with its learned parameters set to 0.1 up to 1."""
+    mean = copy.deepcopy(model.mean)
+    with torch.no_grad():
+        if isinstance(mean, torch.nn.Module):
+            for p in mean.parameters():
+                if p.requires_grad:
+                    p.copy_(torch.linspace(0.1, 1.0, p.numel(), dtype=p.dtype).view_as(p))
+        values = mean(data.X_raw) if callable(mean) else torch.tensor([mean], dtype=torch.float64)
+    return values.detach().cpu()
+
+
+def exit_on_signal(number: int, frame: object) -> None:
+    """Turn a signal into SystemExit, so that there is time to save, and ignore further ones."""
     signal.signal(number, signal.SIG_IGN)
     sys.exit(128 + number)
 
 
 @contextmanager
 def at_sigterm(handler: Callable[[int, Any], object] | signal.Handlers) -> Iterator[None]:
-    """SIGTERM handled so, unless the program has a handler of its own or this is not its main thread.
+    """Handle SIGTERM this way, unless the program has its own handler or this is not its main thread.
 
-    Batch systems end programs by it, and torchrun all ranks once one has ended, often before the others have noticed.
+    Batch systems end programs by SIGTERM, and torchrun all ranks once one has ended, often before the others notice.
     """
     before = signal.getsignal(signal.SIGTERM)
-    ours = before in (signal.SIG_DFL, leave) and threading.current_thread() is threading.main_thread()
+    ours = before in (signal.SIG_DFL, exit_on_signal) and threading.current_thread() is threading.main_thread()
     if ours:
         signal.signal(signal.SIGTERM, handler)
     try:

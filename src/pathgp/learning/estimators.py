@@ -71,7 +71,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class GradientEstimate:
     """One evaluation.
 
     objective: a scalar whose gradient is the estimate; its value has no meaning.
@@ -95,7 +95,7 @@ class Exact:
 
     def evaluate(
         self, model: Learnable, data: Data, state: State, settings: Settings, generator: torch.Generator
-    ) -> Estimate:
+    ) -> GradientEstimate:
         data = state.seen(data)
         n = len(data.y)
         H = state.operator = model.operator(data, settings, state.operator)
@@ -105,7 +105,7 @@ class Exact:
                 "use estimator='pathwise', or raise memory="
             )
         began = time.perf_counter()
-        mean = model.mean_at(data.given, exact=True)
+        mean = model.mean_at(data.X_raw, exact=True)
         with torch.no_grad():
             y = data.targets(mean).to(torch.float64)
             factor, _ = factorise(H.block(torch.arange(n, device=H.device)).to(torch.float64))
@@ -116,7 +116,7 @@ class Exact:
         seconds = time.perf_counter() - began
         identity = torch.eye(n, dtype=H.dtype, device=H.device)
         forms = 0.5 * H.bilinear(torch.cat([v, -inverse], 1), torch.cat([v, identity], 1), symmetric=True)
-        return Estimate(forms + mean_term(v[:, 0], mean, data), value, None, seconds)
+        return GradientEstimate(forms + mean_term(v[:, 0], mean, data), value, None, seconds)
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Iterative:
 
     def evaluate(
         self, model: Learnable, data: Data, state: State, settings: Settings, generator: torch.Generator
-    ) -> Estimate:
+    ) -> GradientEstimate:
         if not self.warm_start:
             self.draw(model, data, state, generator)
         system = self.system(model, data, state)
@@ -158,8 +158,8 @@ class Iterative:
         right = Z if self.pathwise else system.targets[:, 1:]
         L, R = torch.cat([v, -Z / self.samples], 1), torch.cat([v, right], 1)
         forms = 0.5 * H.bilinear(L, R, symmetric=self.pathwise)
-        mean = model.mean_at(data.given, exact=True)
-        return Estimate(forms + mean_term(v[:, 0], mean, data), None, solution, seconds)
+        mean = model.mean_at(data.X_raw, exact=True)
+        return GradientEstimate(forms + mean_term(v[:, 0], mean, data), None, solution, seconds)
 
     def system(self, model: Learnable, data: Data, state: State) -> System:
         """The right-hand sides at the current hyperparameters."""

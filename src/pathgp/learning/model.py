@@ -26,11 +26,11 @@ class Data(Protocol):
         """(n,) float64, in the caller's units."""
 
     @property
-    def known(self) -> Tensor | None:
+    def noise_std(self) -> Tensor | None:
         """Known standard deviations of the noise (n,) in the model's units."""
 
     @property
-    def given(self) -> Tensor:
+    def X_raw(self) -> Tensor:
         """The inputs (n, d) as the caller gave them, which mean functions see."""
 
     @property
@@ -65,6 +65,11 @@ class Learnable(nn.Module):
     noise = PositiveValue("Standard deviation of the noise: a scalar, float64.")
     _noise: Positive
     mean: Mean
+    is_grid = False
+
+    @abstractmethod
+    def require_supported(self, data: Any, settings: Settings, has_draws: bool) -> None:
+        """ValueError for settings that this model has no use for, or a memory budget that prior draws exceed."""
 
     @abstractmethod
     def operator(self, data: Any, settings: Settings, reuse: Operator | None = None) -> Operator:
@@ -107,7 +112,7 @@ class Learnable(nn.Module):
         """Total standard deviation of the noise in the model's units: a scalar, or one per row, with gradients."""
 
     @abstractmethod
-    def solved(self, data: Any, prior: Any, draws: Tensor, request: SolveRequest) -> Any:
+    def make_posterior(self, data: Any, prior: Any, draws: Tensor, request: SolveRequest) -> Any:
         """Solve for the posterior. It keeps references to the model and the draws, so pass copies."""
 
     @abstractmethod

@@ -53,12 +53,15 @@ class Adam:
         self.steps += 1
         self.pace = min(1.0, 1.1 * self.pace)
         first, second = 1.0 - 0.9**self.steps, 1.0 - 0.999**self.steps
+        # New tensors: the moments of earlier steps stay as they are, for whoever keeps them.
+        before, self.moments = self.moments, []
         with torch.no_grad():
-            for (p, rate), (m, v) in zip(self.parameters, self.moments, strict=True):
+            for (p, rate), (m, v) in zip(self.parameters, before, strict=True):
                 g = torch.zeros_like(p) if p.grad is None else p.grad
-                m.mul_(0.9).add_(g, alpha=0.1)
-                v.mul_(0.999).addcmul_(g, g, value=0.001)
+                m = m.mul(0.9).add_(g, alpha=0.1)
+                v = v.mul(0.999).addcmul_(g, g, value=0.001)
                 p.addcdiv_(m / first, (v / second).sqrt().add_(1e-8), value=-self.pace * rate)
+                self.moments.append((m, v))
 
     def retreat(self) -> None:
         self.pace *= 0.5
@@ -68,9 +71,7 @@ class Adam:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps, self.pace = state["steps"], state["pace"]
-        for mine, saved in zip(self.moments, state["moments"], strict=True):
-            for moment, value in zip(mine, saved, strict=True):
-                moment.copy_(value)
+        self.moments = [(m.to(p), v.to(p)) for (p, _), (m, v) in zip(self.parameters, state["moments"], strict=True)]
 
 
 class LBFGS:
@@ -169,8 +170,4 @@ def make(name: str, coordinates: Coordinates, learning_rate: float) -> Optimiser
     """The optimiser called ``name``; Adam moves the unconstrained parameters behind the softplus, as in the thesis."""
     rates = [(p.raw, learning_rate) for p in coordinates.positive]
     adam = Adam([*rates, *((p, learning_rate * unit) for p, unit in coordinates.free)])
-    if name == "adam":
-        return adam
-    if name == "lbfgs":
-        return LBFGS(coordinates, adam, reach=5.0 * learning_rate)
-    raise ValueError(f"optimiser must be 'adam' or 'lbfgs', got {name!r}")
+    return adam if name == "adam" else LBFGS(coordinates, adam, reach=5.0 * learning_rate)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pathgp.posterior.report import ConditionReport
+from pathgp.solvers import Solution
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,21 @@ class Step:
     solver_seconds: float
     seconds: float
     products: str = ""
+
+    @classmethod
+    def of(cls, solution: Solution | None, **facts: Any) -> Step:
+        """A step with the facts of its solve; None for a step without one."""
+        if solution is None:
+            return cls(**facts, residual=math.nan, probe_residual=math.nan, epochs=0.0, solver="", status="")
+        return cls(
+            **facts,
+            residual=float(solution.residual[0]),
+            probe_residual=float(solution.residual[1:].mean()),
+            epochs=solution.epochs,
+            solver=solution.solver,
+            status=solution.status.name,
+            products=solution.products,
+        )
 
 
 @dataclass(frozen=True)
@@ -135,6 +151,3 @@ def _numbers(numbers: list[float]) -> str:
     if len(shown) > 8:
         shown = [*shown[:6], "...", shown[-1]]
     return ", ".join(shown)
-
-
-NO_SOLVE = {"residual": math.nan, "probe_residual": math.nan, "epochs": 0.0, "solver": "", "status": ""}

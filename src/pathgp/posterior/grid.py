@@ -185,7 +185,7 @@ class GridPosterior(BasePosterior):
         Cells observed before keep the draws of their noise; hyperparameters and settings stay. ``noise``: known
         standard deviations of all cells, as in `LatentKroneckerGP.condition`.
         """
-        if noise is None and self.data.known is not None:
+        if noise is None and self.data.noise_std is not None:
             raise ValueError("the noise was known so far: give that of all cells to update(Y, noise=...)")
         began = time.perf_counter()
         system = self.system.require_targets("update")
@@ -194,8 +194,10 @@ class GridPosterior(BasePosterior):
         data, old = self.model.prepare_data(self.data.originals, Y, noise), self.data
         if data.observed.shape != old.observed.shape:
             raise ValueError(f"Y has shape {tuple(data.observed.shape)}, the grid has {tuple(old.observed.shape)}")
-        known = None if data.known is None else data.known * data.scaling.target_scale / old.scaling.target_scale
-        data = replace(data, factors=old.factors, originals=old.originals, known=known, scalings=old.scalings)
+        noise_std = data.noise_std
+        if noise_std is not None:
+            noise_std = noise_std * data.scaling.target_scale / old.scaling.target_scale
+        data = replace(data, factors=old.factors, originals=old.originals, noise_std=noise_std, scalings=old.scalings)
         source = spawn_generator(generator)
         draws = normal((len(data.y), self.num_samples), source, torch.float64, data.device).to(data.dtype)
         everywhere = self._scattered(system.noise_draws).reshape(-1, self.num_samples)
