@@ -8,14 +8,14 @@ from pathgp._version import __version__ as __version__
 from pathgp.compute.groups import Devices as Devices
 from pathgp.compute.groups import Ranks as Ranks
 from pathgp.compute.settings import Compute as Compute
-from pathgp.grids import snap as snap
+from pathgp.data.grid import break_even as break_even
+from pathgp.data.snap import snap as snap
 from pathgp.io import load as load
 from pathgp.kernels.parameters import LogNormal as LogNormal
 from pathgp.learning.checkpoint import Checkpoint as Checkpoint
 from pathgp.learning.report import FitReport as FitReport
 from pathgp.models import GP as GP
 from pathgp.models import LatentKroneckerGP as LatentKroneckerGP
-from pathgp.plans import break_even as break_even
 from pathgp.plans import plan as plan
 from pathgp.plans import plan_grid as plan_grid
 from pathgp.posterior import GridPosterior as GridPosterior

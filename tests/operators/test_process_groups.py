@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from operators.commands import python, torchrun
 from pathgp import operators
+from subprocesses import python, torchrun
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "several_processes.py"
 PROGRAM = """

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import pathgp
-from operators import rank_worker as worker
-from operators.commands import python, torchrun
+import rank_worker as worker
 from pathgp import kernels, operators
 from pathgp.compute import files
+from subprocesses import python, torchrun
 
-WORKER = Path(__file__).with_name("rank_worker.py")
+WORKER = Path(worker.__file__)
 
 
 def _results(folder: Path) -> list[dict[str, Any]]:
