@@ -31,6 +31,7 @@ from typing import Any
 import torch
 
 import pathgp
+from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.recording import RESULTS, device_name, seconds, table, write
 from benchmarks.common.uci import UCI, Regression, uci
 from pathgp import kernels, solvers
@@ -105,7 +106,6 @@ def full(data: Regression, row: str, plan: Plan, seed: int) -> tuple[dict[str, A
             data.y,
             steps=plan.steps,
             learning_rate=RATE,
-            estimator="pathwise" if pathwise else "standard",
             warm_start=warm,
             samples=SAMPLES,
             features=FEATURES,
@@ -114,6 +114,7 @@ def full(data: Regression, row: str, plan: Plan, seed: int) -> tuple[dict[str, A
             max_epochs=plan.max_epochs,
             generator=torch.Generator().manual_seed(seed),
             min_gain=0.0,
+            **THESIS_FIT | {"estimator": "pathwise" if pathwise else "standard"},
         )
     posterior, history = gp.posterior, report.history
     score = -nll(data.y_test, posterior.mean(data.X_test), posterior.variance(data.X_test, noise=True))

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from pathgp.learning.model import Data, Learnable
 from pathgp.learning.report import Step
 
 # Raised whenever a file of the previous number could not be continued bit for bit.
-FORMAT = 3
+FORMAT = 4
 
 _ADVICE = "remove the file to start anew, or use another path"
 
@@ -51,7 +51,7 @@ class Checkpoint:
 
     def write(self, content: dict[str, Any], step: int) -> None:
         """Replace the file: it is the old one or the new one, whatever happens."""
-        files.write(self.path, {"pathgp checkpoint": FORMAT, **content})
+        files.write(self.path, {"pathgp checkpoint": FORMAT, "step": step, **content})
         self._last_step, self._last_time = step, time.monotonic()
 
     def read(self, expected: dict[str, str], mean: Tensor) -> dict[str, Any] | None:
@@ -92,62 +92,27 @@ def _compare_means(path: Path, saved: Tensor, mean: Tensor) -> None:
         )
 
 
-@dataclass(frozen=True)
-class FitState:
-    """Everything that the next step of a fit depends on.
-
-    model: the parameters.  evaluated_at: those of the last gradient.  warm: draws and solutions of the estimator.
-    guard: values that the guard compares with.  stage: its number and first step.  order: of the rows, of which stages
-    use the first.  previous: position, gradient and log likelihood of the last step.  best: log likelihood and
-    parameters of the best step, if known.
-    """
-
-    model: dict[str, Tensor]
-    evaluated_at: dict[str, Tensor]
-    optimiser: dict[str, Any]
-    generator: Tensor
-    warm: State
-    guard: dict[str, Any] | None
-    stage: tuple[int, int]
-    order: Tensor | None
-    previous: tuple[Tensor, Tensor, float | None] | None
-    best: tuple[float, dict[str, Tensor]] | None
-    history: list[Step]
-    stopped: str
-    seed: int | None
-    data: Data
+def pack(snapshot: dict[str, Any]) -> dict[str, Any]:
+    """A snapshot of a fit in tensors and plain types, without its data."""
+    state, history = snapshot["state"], snapshot["history"]
+    kept = {"draws": state.draws, "rows": state.rows, "solutions": state.solutions}
+    kept["prior"] = None if state.prior is None else state.prior.state()
+    is_double = snapshot["data"].dtype == torch.float64
+    return snapshot | {"state": kept, "data": is_double, "history": [vars(step) for step in history]}
 
 
-def pack(state: FitState) -> dict[str, Any]:
-    """A state in tensors and plain types, without the data."""
-    content = {name: value for name, value in vars(state).items() if name not in ("warm", "data")}
-    prior = state.warm.prior
+def unpack(content: dict[str, Any], model: Learnable, data: Data) -> dict[str, Any]:
+    """The snapshot that `pack` packed, for a model and data that agree with it."""
+    saved = content["state"] | {"order": content["order"]}
+    prior = saved.pop("prior")
+    prior = None if prior is None else model.restore_prior(prior)
+    tensors = {name: None if tensor is None else tensor.to(data.device) for name, tensor in saved.items()}
     return content | {
-        "step": len(state.history),
-        "is_double": state.data.dtype == torch.float64,
-        "prior": None if prior is None else prior.state(),
-        "draws": state.warm.draws,
-        "rows": state.warm.rows,
-        "solutions": state.warm.solutions,
-        "history": [vars(step) for step in state.history],
-    }
-
-
-def unpack(content: dict[str, Any], model: Learnable, data: Data) -> FitState:
-    """The state that `pack` packed, for a model and data that agree with it."""
-
-    def on_device(name: str) -> Tensor | None:
-        return None if content[name] is None else content[name].to(data.device)
-
-    prior = None if content["prior"] is None else model.restore_prior(content["prior"])
-    found = {field.name: content[field.name] for field in fields(FitState) if field.name in content}
-    found |= {
-        "warm": State(prior, on_device("draws"), on_device("rows"), on_device("solutions")),
-        "order": on_device("order"),
+        "order": tensors.pop("order"),
+        "state": State(prior, **tensors),
+        "data": data.to(torch.float64) if content["data"] else data,
         "history": [Step(**step) for step in content["history"]],
-        "data": data.to(torch.float64) if content["is_double"] else data,
     }
-    return FitState(**found)
 
 
 def mean_values(model: Learnable, data: Data) -> Tensor:

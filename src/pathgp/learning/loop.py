@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from tqdm.auto import tqdm
@@ -26,7 +27,7 @@ from tqdm.auto import tqdm
 from pathgp.compute.random import permutation
 from pathgp.kernels.parameters import positive, short
 from pathgp.learning.bounds import set_default_bounds
-from pathgp.learning.checkpoint import Checkpoint, FitState, at_sigterm, exit_on_signal, mean_values, pack, unpack
+from pathgp.learning.checkpoint import Checkpoint, at_sigterm, exit_on_signal, mean_values, pack, unpack
 from pathgp.learning.estimators import Exact, GradientEstimate, Iterative, State
 from pathgp.learning.guard import Guard
 from pathgp.learning.hyperparameters import Coordinates, description, log_prior, values
@@ -47,6 +48,9 @@ _RETREATS = 8
 # over: its optimum is not that of all rows.
 WINDOW = 10
 _OPENING_GAIN = 0.01
+# Attributes that a step binds anew.
+_STATE: tuple[str, ...] = ("evaluated_at", "state", "data", "order", "stage", "stage_began")
+_STATE += ("previous", "best", "history", "stopped", "seed")
 
 
 class StalledSolve(NumericalFailure):
@@ -94,7 +98,7 @@ class Fit:
         self.order: torch.Tensor | None = None
         self.evaluated_at = self._copy_parameters()
         # The state before the step in progress; None between steps.
-        self._undo: FitState | None = None
+        self._undo: dict[str, Any] | None = None
 
     def run(
         self,
@@ -131,7 +135,7 @@ class Fit:
         self._undo = before = self.snapshot()
         began = time.perf_counter()
         self._enter_due_stage()
-        self.evaluated_at = before.model
+        self.evaluated_at, warm = before["model"], replace(self.state, operator=None)
         for _ in range(1 + _RETREATS):
             try:
                 estimate, value = self._opening_gradient() if self._is_opening else self._estimate_gradient()
@@ -143,18 +147,19 @@ class Fit:
                 break
             except NumericalFailure as failure:
                 problem = failure
-                self._retry(failure, before.warm)
+                self._retry(failure, warm)
         else:
-            self.model.load_state_dict(before.evaluated_at)
-            self.evaluated_at = before.evaluated_at
+            self.evaluated_at = before["evaluated_at"]
+            self.model.load_state_dict(self.evaluated_at)
             if self._is_opening:
                 self._enter(self.stage + 1)
             else:
                 self.stopped = f"{problem}; the step before was kept"
-        if len(self.history) > len(before.history) and self.stage + 1 == len(self.stages):
+        is_accepted = self.history is not before["history"]
+        if is_accepted and self.stage + 1 == len(self.stages):
             self.stopped = self._settled()
         self._undo = None
-        return len(self.history) > len(before.history)
+        return is_accepted
 
     @property
     def _rows(self) -> int:
@@ -183,7 +188,7 @@ class Fit:
             guard.require_likely(likelihood)
         if prior is not None:
             self.state.prior = prior.follow(self.generator)
-            if self.state.prior is not prior and isinstance(self.optimiser, LBFGS):
+            if self.state.prior is not prior:
                 # Other draws make another objective.
                 self.optimiser.restart()
         estimate = self.estimator.evaluate(model, self.data, self.state, self.options.settings, self.generator)
@@ -286,8 +291,7 @@ class Fit:
         self.stage, self.stage_began = stage, len(self.history)
         if self.previous is not None:
             self.previous = (*self.previous[:2], None)
-        if isinstance(self.optimiser, LBFGS):
-            self.optimiser.restart()
+        self.optimiser.restart()
 
     def _settled(self) -> str:
         """Why the stage can end: the objective has stopped moving. Empty while it moves, forwards or backwards."""
@@ -359,38 +363,27 @@ class Fit:
         content = {"facts": self.facts, "mean": self._mean_values, **pack(self.snapshot())}
         checkpoint.write(content, len(self.history))
 
-    def snapshot(self) -> FitState:
-        """The present state: references, and copies of the parameters."""
-        return FitState(
-            model=self._copy_parameters(),
-            evaluated_at=self.evaluated_at,
-            optimiser=self.optimiser.state_dict(),
-            generator=self.generator.get_state(),
-            # Without the operator, whose matrix would be kept.
-            warm=replace(self.state, operator=None),
-            guard=None if self.guard is None else self.guard.pack(),
-            stage=(self.stage, self.stage_began),
-            order=self.order,
-            previous=self.previous,
-            best=self.best,
-            history=self.history,
-            stopped=self.stopped,
-            seed=self.seed,
-            data=self.data,
-        )
+    def snapshot(self) -> dict[str, Any]:
+        """The state between two steps: references, and copies of the parameters.
 
-    def _restore(self, state: FitState) -> None:
-        """Return to the state of a snapshot or of a file."""
-        self.model.load_state_dict(state.model)
-        self.optimiser.load_state_dict(state.optimiser)
-        self.generator.set_state(state.generator)
-        if self.guard is not None and state.guard is not None:
-            self.guard.unpack(state.guard)
-        self.data, self.state, self.order = state.data, replace(state.warm), state.order
-        self.evaluated_at = state.evaluated_at
-        self.stage, self.stage_began = state.stage
-        self.previous, self.best, self.history = state.previous, state.best, state.history
-        self.stopped, self.seed = state.stopped, state.seed
+        The operator is left out, for its matrix would be kept.
+        """
+        return {name: getattr(self, name) for name in _STATE} | {
+            "state": replace(self.state, operator=None),
+            "model": self._copy_parameters(),
+            "optimiser": self.optimiser.state_dict(),
+            "generator": self.generator.get_state(),
+            "guard": None if self.guard is None else self.guard.pack(),
+        }
+
+    def _restore(self, snapshot: dict[str, Any]) -> None:
+        for name in _STATE:
+            setattr(self, name, snapshot[name])
+        self.model.load_state_dict(snapshot["model"])
+        self.optimiser.load_state_dict(snapshot["optimiser"])
+        self.generator.set_state(snapshot["generator"])
+        if self.guard is not None:
+            self.guard.unpack(snapshot["guard"])
 
     def _copy_parameters(self) -> dict[str, torch.Tensor]:
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}

@@ -24,7 +24,10 @@ class Optimiser(Protocol):
     def step(self) -> Any: ...
 
     def retreat(self) -> None:
-        """The last step was refused and shortened to a quarter: be more careful from here on."""
+        """The last step was refused and shortened to a quarter: take smaller steps from here on."""
+
+    def restart(self) -> None:
+        """The objective changes: do not compare with the step before."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -65,6 +68,9 @@ class Adam:
 
     def retreat(self) -> None:
         self.pace *= 0.5
+
+    def restart(self) -> None:
+        """Moments of similar objectives are averaged."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"steps": self.steps, "moments": self.moments, "pace": self.pace}
@@ -138,7 +144,7 @@ class LBFGS:
             self.direction = 0.25 * self.direction
 
     def restart(self) -> None:
-        """The objective is another one from here on: no comparison with the step before; the curvature is kept."""
+        """Forget the last position and direction; the curvature is kept."""
         self.origin = self.direction = None
 
     def state_dict(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ The functions are pure: the same arguments give the same choice, whichever door 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,39 +66,24 @@ class FitOptions:
         """The same options with every automatic choice made, for n observations of a table or a grid."""
         if is_grid and (self.stages == "coarse" or self.initialise == "subsets"):
             raise ValueError("a grid is learned as a whole: stages='coarse' and initialise='subsets' are for tables")
-        estimator = choose_estimator(n, is_grid) if self.estimator == "auto" else self.estimator
+        # Products with grids are cheap at any size.
+        estimator = "exact" if n <= EXACT_ROWS and not is_grid else "pathwise"
+        estimator = estimator if self.estimator == "auto" else self.estimator
         is_deterministic = estimator == "exact" or bool(self.warm_start)
         if self.optimiser == "lbfgs" and not is_deterministic:
             raise ValueError("lbfgs needs gradients that are a function of the hyperparameters: use warm_start=True")
-        return replace(
-            self,
-            steps=(GRID_STEPS if is_grid else TABLE_STEPS) if self.steps is None else self.steps,
-            estimator=estimator,
-            optimiser=choose_optimiser(is_deterministic) if self.optimiser == "auto" else self.optimiser,
-            stages=choose_stages(estimator, is_grid) if self.stages == "auto" else self.stages,
-            initialise=choose_initial_values(is_grid) if self.initialise == "auto" else self.initialise,
-            learning_rate=LEARNING_RATE if self.learning_rate is None else self.learning_rate,
-        )
-
-
-def choose_estimator(n: int, is_grid: bool) -> str:
-    """Exact gradients for small tables, pathwise ones otherwise: products with grids are cheap at any size."""
-    return "exact" if n <= EXACT_ROWS and not is_grid else "pathwise"
-
-
-def choose_optimiser(is_deterministic: bool) -> str:
-    """L-BFGS if gradients are a function of the hyperparameters, which its curvature estimates rely on; else Adam."""
-    return "lbfgs" if is_deterministic else "adam"
-
-
-def choose_stages(estimator: str, is_grid: bool) -> str:
-    """Coarse to fine for tables with estimated gradients; a subset of a grid has no Kronecker structure."""
-    return "full" if is_grid or estimator == "exact" else "coarse"
-
-
-def choose_initial_values(is_grid: bool) -> str:
-    """Values from the data: median distances for tables, distances between neighbours for grids."""
-    return "neighbours" if is_grid else "data"
+        automatic: dict[str, Any] = {
+            "steps": GRID_STEPS if is_grid else TABLE_STEPS,
+            "learning_rate": LEARNING_RATE,
+            # L-BFGS needs fewer steps, but relies on differences between gradients.
+            "optimiser": "lbfgs" if is_deterministic else "adam",
+            # A subset of a grid is no grid, and exact gradients are for few rows.
+            "stages": "full" if is_grid or estimator == "exact" else "coarse",
+            # From long length scales a fit of a grid may not find the short ones of a season: start near neighbours.
+            "initialise": "neighbours" if is_grid else "data",
+        }
+        chosen = {name: value for name, value in automatic.items() if getattr(self, name) in (None, "auto")}
+        return replace(self, estimator=estimator, **chosen)
 
 
 def choose_dtype(X: Tensor) -> tuple[torch.dtype, int | None]:

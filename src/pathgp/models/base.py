@@ -5,39 +5,45 @@ from __future__ import annotations
 import copy
 import math
 import os
+import time
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from pathgp.compute.inputs import Array, real_number, whole_number
-from pathgp.compute.random import as_generator
+from pathgp.compute.random import as_generator, normal, repeating_seed
 from pathgp.compute.settings import Compute
 from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import LogNormal, Positive
 from pathgp.learning.checkpoint import Checkpoint
 from pathgp.learning.fitting import fit
-from pathgp.learning.hyperparameters import constrain, values
+from pathgp.learning.hyperparameters import matching, read_bounds, values
 from pathgp.learning.model import Learnable, Mean
 from pathgp.learning.policy import FitOptions
 from pathgp.learning.report import FitReport, Step
 from pathgp.means import Constant
 from pathgp.pathwise import PriorPaths
+from pathgp.posterior.base import BasePosterior
 from pathgp.posterior.conditioning import Settings, SolveRequest, warn_unless_converged
 from pathgp.solvers import Solver, Status
+from pathgp.solvers.base import Callback
 
+P = TypeVar("P", bound=BasePosterior)
 # Required ratio of the noise variance to the rounding error of products. The limit in float32 is optimistic: systems
 # that turn out harder are solved in float64. In float64 it is the largest ratio that smooth kernels needed.
 RESOLVED = {torch.float32: 20.0, torch.float64: 250.0}
 
 
-class Model(Learnable):
-    """A prior with Gaussian noise: noise, mean, constraints, and the posterior of the last fit.
+class Model(Learnable, Generic[P]):
+    """A prior with Gaussian noise: noise, mean, constraints, and the posterior P of the last fit.
 
-    A model of its own gives the abstract methods of `Learnable` and ``solve``.
+    A subclass implements the abstract methods of `Learnable`, ``prepare_data`` and ``solve``.
     """
+
+    least_samples = 0
 
     def __init__(self, noise: float, mean: Mean, standardise: bool) -> None:
         super().__init__()
@@ -49,15 +55,74 @@ class Model(Learnable):
             raise ValueError("noise must be one number; give known per-point noise to condition(noise=...)")
         self.mean: Mean = mean if callable(mean) else real_number(mean, "mean")
         self.standardise = bool(standardise)
-        self._posterior: Any = None
+        self._posterior: P | None = None
 
     @abstractmethod
     def prepare_data(self, X: Any, y: Array, noise: Array | None = None, dtype: torch.dtype | str | None = None) -> Any:
         """Check data and bring it into the model's units."""
 
     @abstractmethod
-    def solve(self, data: Any, prior: Any, draws: Tensor, request: SolveRequest) -> Any:
+    def solve(self, data: Any, prior: Any, draws: Tensor, request: SolveRequest) -> P:
         """The posterior of this model, solved for in the dtype of the data."""
+
+    def condition(
+        self,
+        X: Any,
+        y: Array,
+        noise: Array | None = None,
+        solver: str | Solver = "auto",
+        samples: int = 64,
+        features: int = 512,
+        tol: float = 1e-2,
+        max_epochs: float | None = None,
+        generator: torch.Generator | None = None,
+        callback: Callback | None = None,
+        compute: Compute | None = None,
+        dtype: torch.dtype | str | None = None,
+    ) -> P:
+        """The posterior given observations, hyperparameters fixed.
+
+        Solves the mean system and ``samples`` sample systems as one batch. A kernel without random features has no
+        paths: the posterior then comes without them, and its report says why.
+
+        Args:
+            X: inputs (n, d). For a `LatentKroneckerGP` a list with the inputs of every side, (p_i, d_i) or (p_i,);
+                None stands for 0, 1, ..., p_i - 1.
+            y: observations (n,). For a `LatentKroneckerGP` a grid (p_1, ..., p_k), NaN for missing values.
+            noise: known standard deviations (n,); the total variance of row i is gp.noise^2 + noise_i^2. For a grid
+                anything that broadcasts to y, or (p_i,) for the side of this length.
+            solver: "auto", "cholesky", "cg", "ap", "sdd", "sgd", or a solver with settings.
+            samples: number of posterior paths; 0 for none (variances then come from solves), for grids 1 at least.
+            features: random features of each path's prior.
+            tol: relative residual to reach in every system.
+            max_epochs: budget in products with K; 1000 by default.
+            generator: source of all draws; None draws a fresh seed, which the report records.
+            callback: called with a `Record` whenever residuals are known.
+            compute: backend, memory budget, devices and precision of products, see `Compute`; None for the defaults.
+                Grids use the memory budget only.
+            dtype: of the computations, for tables. None is that of X; "auto" is float64 up to 10,000 rows, above
+                float32 unless that blurs a column. X in float64 with dtype=torch.float32 is shifted and scaled
+                (``standardise=True``) before it is rounded; ValueError if rounding would spoil a column. If the noise
+                is too small for float32, float64 is used in any case. Predictions have the dtype of X; float64 if y
+                has more digits than that can hold, such as 2.4e8 + sin(x) in float64 with X in float32.
+        """
+        began = time.perf_counter()
+        samples, features = whole_number(samples, "samples", self.least_samples), whole_number(features, "features", 1)
+        settings = Settings.read(solver, tol, max_epochs, compute)
+        settings.compute.require_equal(samples=samples, features=features)
+        generator = settings.compute.sync_generator(generator)
+        seed = repeating_seed(generator)
+        data = self.prepare_data(X, y, noise, dtype)
+        self.require_supported(data, settings, has_draws=samples > 0)
+        model = self.frozen(data.device)
+        prior, no_paths = None, ""
+        try:
+            prior = model.draw_prior(data, samples, features, generator) if samples else None
+        except NotImplementedError as error:
+            samples, no_paths = 0, str(error)
+        draws = normal((len(data.y), samples), generator, torch.float64, data.device).to(data.dtype)
+        request = SolveRequest(settings, generator, seed, no_paths, callback=callback, began=began)
+        return model.make_posterior(data, prior, draws, request)
 
     def fit(
         self,
@@ -150,7 +215,7 @@ class Model(Learnable):
         run: dict[str, Any] = {"checkpoint": checkpoint, "progress": progress, "callback": callback}
         return fit(self, data, options, generator=generator, **run)
 
-    def make_posterior(self, data: Any, prior: Any, draws: Tensor, request: SolveRequest) -> Any:
+    def make_posterior(self, data: Any, prior: Any, draws: Tensor, request: SolveRequest) -> P:
         """The posterior of this model, which keeps references to the model and the draws: pass copies.
 
         Solves in float64 if rounding in float32 would hide what the data say. Warns if the solver did not converge.
@@ -199,7 +264,7 @@ class Model(Learnable):
         return draw
 
     @property
-    def posterior(self) -> Any:
+    def posterior(self) -> P:
         """The posterior that the last `fit` ended with."""
         if self._posterior is None:
             raise RuntimeError("there is no posterior yet: call fit, or use what condition returns")
@@ -212,15 +277,27 @@ class Model(Learnable):
         bounds: tuple[float, float] | None = None,
         prior: LogNormal | None = None,
     ) -> Self:
-        """Say what `fit` may do with a hyperparameter; returns the model, so that calls can be chained.
+        """Restrict what `fit` may do with a hyperparameter; returns the model, so that calls can be chained.
 
         Args:
             name: as in `hyperparameters`; a last word alone ("lengthscale") means all that end with it.
-            fixed: leave it as it is, or learn it again.
-            bounds: the least and the largest value; 0 and inf are no limit.
-            prior: what is known beforehand; the fit then maximises the posterior density of the hyperparameters.
+            fixed: True keeps its value, False learns it again.
+            bounds: smallest and largest value; 0 and inf are no limit.
+            prior: prior distribution; the fit then maximises the posterior density of the hyperparameters.
         """
-        constrain(self, name, fixed, bounds, prior)
+        for full, parameter in matching(self, name).items():
+            if fixed is not None:
+                (parameter.raw if isinstance(parameter, Positive) else parameter).requires_grad_(not fixed)
+            if bounds is None and prior is None:
+                continue
+            if not isinstance(parameter, Positive):
+                raise ValueError(f"{full} may have any sign: bounds and log-normal priors are for positive parameters")
+            if bounds is not None:
+                parameter.bounds = read_bounds(bounds, full)
+                parameter.project()
+            if not (prior is None or isinstance(prior, LogNormal)):
+                raise TypeError(f"the prior of {full} must be a LogNormal(median, spread), got {type(prior).__name__}")
+            parameter.prior = prior or parameter.prior
         return self
 
     def hyperparameters(self) -> dict[str, Tensor]:

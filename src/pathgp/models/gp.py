@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -12,9 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pathgp.compute.inputs import Array, read_matrix, read_vector, result_dtype, whole_number
-from pathgp.compute.random import normal, repeating_seed
-from pathgp.compute.settings import Compute
+from pathgp.compute.inputs import Array, read_matrix, read_vector, result_dtype
 from pathgp.data.observations import Observations
 from pathgp.data.standardise import Standardisation, blurred_column, require_digits, task_columns
 from pathgp.kernels import Kernel
@@ -26,11 +23,9 @@ from pathgp.operators import Operator
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior.conditioning import Settings, SolveRequest, System, extend_prior
 from pathgp.posterior.table import Posterior
-from pathgp.solvers import Solver
-from pathgp.solvers.base import Callback
 
 
-class GP(Model):
+class GP(Model[Posterior]):
     """A Gaussian process prior with Gaussian noise: y = f(x) + eps, f ~ GP(mean, kernel), eps ~ N(0, noise^2).
 
     Args:
@@ -68,61 +63,6 @@ class GP(Model):
             return inputs.to_caller(paths(inputs.X.shape[1])(inputs.X) + model.mean_at(inputs.X))
 
         return evaluate
-
-    def condition(
-        self,
-        X: Array,
-        y: Array,
-        noise: Array | None = None,
-        solver: str | Solver = "auto",
-        samples: int = 64,
-        features: int = 512,
-        tol: float = 1e-2,
-        max_epochs: float | None = None,
-        generator: torch.Generator | None = None,
-        callback: Callback | None = None,
-        compute: Compute | None = None,
-        dtype: torch.dtype | str | None = None,
-    ) -> Posterior:
-        """The posterior given observations y (n,) at X (n, d), hyperparameters fixed.
-
-        Solves the mean system and ``samples`` sample systems as one batch. A kernel without random features has no
-        paths: the posterior then comes without them, and its report says why.
-
-        Args:
-            X: inputs (n, d).
-            y: observations (n,).
-            noise: known standard deviations (n,); the total variance of row i is gp.noise^2 + noise_i^2.
-            solver: "auto", "cholesky", "cg", "ap", "sdd", "sgd", or a solver with settings.
-            samples: number of posterior paths; 0 for none (variances then come from solves).
-            features: random features of each path's prior.
-            tol: relative residual to reach in every system.
-            max_epochs: budget in products with K; 1000 by default.
-            generator: source of all draws; None draws a fresh seed, which the report records.
-            callback: called with a `Record` whenever residuals are known.
-            compute: backend, memory budget, devices and precision of products, see `Compute`; None for the defaults.
-            dtype: of the computations. None is that of X; "auto" is float64 up to 10,000 rows, above float32 unless
-                that blurs a column. X in float64 with dtype=torch.float32 is shifted and scaled (``standardise=True``)
-                before it is rounded; ValueError if rounding would spoil a column. If the noise is too small for
-                float32, float64 is used in any case. Predictions have the dtype of X; float64 if y has more digits
-                than that can hold, such as 2.4e8 + sin(x) in float64 with X in float32.
-        """
-        began = time.perf_counter()
-        samples, features = whole_number(samples, "samples", 0), whole_number(features, "features", 1)
-        settings = Settings.read(solver, tol, max_epochs, compute)
-        settings.compute.require_equal(samples=samples, features=features)
-        generator = settings.compute.sync_generator(generator)
-        seed = repeating_seed(generator)
-        data = self.prepare_data(X, y, noise, dtype)
-        model = self.frozen(data.device)
-        prior, no_paths = None, ""
-        try:
-            prior = model.draw_prior(data, samples, features, generator) if samples else None
-        except NotImplementedError as error:
-            samples, no_paths = 0, str(error)
-        draws = normal((len(data.y), samples), generator, torch.float64, data.device).to(data.dtype)
-        request = SolveRequest(settings, generator, seed, no_paths, callback=callback, began=began)
-        return model.make_posterior(data, prior, draws, request)
 
     def prepare_data(
         self, X: Array, y: Array, noise: Array | None = None, dtype: torch.dtype | str | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -12,9 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pathgp.compute.inputs import Array, read_factors, read_grid, read_side, whole_number
-from pathgp.compute.random import as_generator, normal, repeating_seed
-from pathgp.compute.settings import Compute
+from pathgp.compute.inputs import Array, read_factors, read_grid, read_side
 from pathgp.data.grid import GridObservations, GridPrior, cells, prior_variance, require_roots
 from pathgp.data.standardise import Standardisation, blurred_column, task_columns
 from pathgp.kernels import Kernel, Product, Sum
@@ -26,11 +23,9 @@ from pathgp.operators.kronecker import require_memory_only
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior.conditioning import Settings, SolveRequest, System
 from pathgp.posterior.grid import GridPosterior
-from pathgp.solvers import Solver
-from pathgp.solvers.base import Callback
 
 
-class LatentKroneckerGP(Model):
+class LatentKroneckerGP(Model[GridPosterior]):
     """y = f(x_1, ..., x_k) + eps on a grid, f ~ GP(mean, k_1 k_2 ... k_k), any cells of which may be missing.
 
     The covariance of the observed cells is a part of a Kronecker product of k small matrices, and products with it
@@ -47,6 +42,7 @@ class LatentKroneckerGP(Model):
     """
 
     is_grid = True
+    least_samples = 1
 
     def __init__(
         self, kernels: Sequence[Kernel], noise: float = 0.1, mean: Mean = 0.0, standardise: bool = False
@@ -87,50 +83,6 @@ class LatentKroneckerGP(Model):
 
         return evaluate
 
-    def condition(
-        self,
-        factors: Sequence[Array | None],
-        Y: Array,
-        noise: Array | None = None,
-        solver: str | Solver = "auto",
-        samples: int = 64,
-        features: int = 512,
-        tol: float = 1e-2,
-        max_epochs: float | None = None,
-        generator: torch.Generator | None = None,
-        callback: Callback | None = None,
-        compute: Compute | None = None,
-    ) -> GridPosterior:
-        """The posterior given a grid of observations, hyperparameters fixed.
-
-        Args:
-            factors: the inputs of every side, (p_i, d_i) or (p_i,); None stands for 0, 1, ..., p_i - 1.
-            Y: observations (p_1, ..., p_k), NaN where there is none. Computations and results have its dtype; where
-                float32 would spoil a side's inputs, computations are in float64.
-            noise: known standard deviations: (p_1, ..., p_k) or anything that broadcasts to it, or (p_i,) for the side
-                of this length; the total variance of a cell is gp.noise^2 + noise^2.
-            solver: as in `GP.condition`.
-            samples: number of posterior samples.
-            features: random features of each path, see `GridPosterior.paths`.
-            tol: relative residual to reach in every system.
-            max_epochs: budget in products with the covariance.
-            generator: source of all draws; None draws a fresh seed, which the report records.
-            callback: called with a `Record` whenever residuals are known.
-            compute: memory budget, see `Compute`; a grid has no use for its other options.
-        """
-        began = time.perf_counter()
-        samples, features = whole_number(samples, "samples", 1), whole_number(features, "features", 1)
-        settings = Settings.read(solver, tol, max_epochs, compute)
-        generator = as_generator(generator)
-        seed = repeating_seed(generator)
-        data = self.prepare_data(factors, Y, noise)
-        self.require_supported(data, settings, has_draws=True)
-        model = self.frozen(data.device)
-        prior = model.draw_prior(data, samples, features, generator)
-        draws = normal((len(data.y), samples), generator, torch.float64, data.device).to(data.dtype)
-        request = SolveRequest(settings, generator, seed, callback=callback, began=began)
-        return model.make_posterior(data, prior, draws, request)
-
     def prepare_data(
         self,
         X: Sequence[Array | None],
@@ -138,7 +90,10 @@ class LatentKroneckerGP(Model):
         noise: Array | None = None,
         dtype: torch.dtype | str | None = None,
     ) -> GridObservations:
-        """Check a grid of data and bring it into the model's units."""
+        """Check a grid of data and bring it into the model's units.
+
+        Computations and results have the dtype of Y; computations use float64 if float32 would spoil a side's inputs.
+        """
         if dtype is not None:
             raise ValueError("dtype= is for tables: a grid is computed in the dtype of its observations")
         grid = read_grid(y, "Y")
