@@ -55,7 +55,7 @@ def test_one_process_takes_over_from_several(tmp_path: Path) -> None:
     assert found.settings.compute.group is None
     torch.testing.assert_close(found.paths(Xs), posterior.paths(Xs))
     torch.testing.assert_close(found.covariance(Xs), posterior.covariance(Xs))
-    group.leader = False
+    group.is_main_process = False
     posterior.save(tmp_path / "of another rank")
     assert not (tmp_path / "of another rank").exists()
 

@@ -23,7 +23,7 @@ from pathgp.learning.estimators import State
 from pathgp.learning.model import Data, Learnable
 from pathgp.learning.report import Step
 
-# Raised whenever a file of the previous number could not be continued bit for bit.
+# Increase this number if earlier files cannot be continued bit for bit.
 FORMAT = 4
 
 _ADVICE = "remove the file to start anew, or use another path"
@@ -34,7 +34,7 @@ class Checkpoint:
     """Where and how often a fit saves itself.
 
     Args:
-        path: the file. A fit that finds it goes on from there; it must belong to the same data and settings.
+        path: the file. A fit that finds it continues from there; it must belong to the same data and settings.
         steps: write after this number of steps ...
         seconds: ... or after this number of seconds, whichever comes first.
     """
@@ -55,10 +55,10 @@ class Checkpoint:
         self._last_step, self._last_time = step, time.monotonic()
 
     def read(self, expected: dict[str, str], mean: Tensor) -> dict[str, Any] | None:
-        """The content, or None where there is no file yet; an error where it belongs to something else.
+        """The content, or None if there is no file yet; ValueError if it belongs to another fit.
 
-        ``expected``: facts of the fit that the file must agree with, in words by name.  ``mean``: values of the mean
-        function at the data, with which those in the file must agree up to rounding.
+        ``expected``: facts of the fit by name, which those in the file must equal.  ``mean``: values of the mean
+        function at the data, which those in the file must equal up to rounding.
         """
         path = Path(self.path)
         self._last_step, self._last_time = 0, time.monotonic()
@@ -151,7 +151,7 @@ def at_sigterm(handler: Callable[[int, Any], object] | signal.Handlers) -> Itera
 
 
 def as_checkpoint(checkpoint: str | os.PathLike[str] | Checkpoint | None) -> Checkpoint | None:
-    """What a user may give: a path, or a `Checkpoint` with its own intervals."""
+    """A checkpoint from a path, or with its own intervals."""
     if checkpoint is None or isinstance(checkpoint, Checkpoint):
         return checkpoint
     return Checkpoint(os.fspath(checkpoint))

@@ -50,7 +50,7 @@ def matching(model: nn.Module, name: str) -> dict[str, Positive | nn.Parameter]:
 
 
 def log_prior(model: nn.Module) -> Tensor:
-    """The log density of the priors of all learned hyperparameters: zero where there are none."""
+    """The log density of the priors of all learned hyperparameters: zero without priors."""
     total = torch.zeros((), dtype=torch.float64)
     for parameter in positives(model):
         if parameter.prior is not None and parameter.raw.requires_grad:

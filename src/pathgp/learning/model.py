@@ -31,7 +31,7 @@ class Data(Protocol):
 
     @property
     def X_raw(self) -> Tensor:
-        """The inputs (n, d) as the caller gave them, which mean functions see."""
+        """The inputs (n, d) in the caller's units, which mean functions use."""
 
     @property
     def scaling(self) -> Standardisation: ...
@@ -67,9 +67,8 @@ class Learnable(nn.Module):
     mean: Mean
     is_grid = False
 
-    @abstractmethod
     def require_supported(self, data: Any, settings: Settings, has_draws: bool) -> None:
-        """ValueError for settings that this model has no use for, or a memory budget that prior draws exceed."""
+        """ValueError for settings that this model cannot use, or a memory budget that prior draws exceed."""
 
     @abstractmethod
     def operator(self, data: Any, settings: Settings, reuse: Operator | None = None) -> Operator:

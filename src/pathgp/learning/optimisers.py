@@ -2,7 +2,7 @@
 
 `Adam` is the optimiser of the thesis. `LBFGS` is for gradients that are a deterministic function of the hyperparameters
 (exact, or with frozen draws). It never asks for the value of the objective, which is unknown for the iterative
-estimators: its line search looks at directional derivatives alone.
+estimators: its line search uses directional derivatives only.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class LBFGS:
     are accepted and shrinks when one was not. Nocedal (1980).
 
     The first twenty steps are left to Adam, which moves all hyperparameters at the same speed. With short length scales
-    in many dimensions K is almost diagonal, and signal and noise can stand for each other: steps that follow the
+    in many dimensions K is almost diagonal, and signal and noise are interchangeable: steps that follow the
     steepest slope send the noise to zero before the length scales have grown, and it does not come back (elevators from
     1.0: a log likelihood of -0.77 a row instead of -0.54). On rough data ten are too few: it ends where noise explains
     what short length scales would (-0.18 a row instead of 0.03).

@@ -1,4 +1,4 @@
-"""What a fit tells about itself: every step, why it ended, and the posterior it left."""
+"""The report of a fit: every step, why it ended, and the posterior."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathgp.solvers import Solution
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the outer loop: where it stood, what the solve cost and how good it was.
+    """One step of the outer loop: hyperparameters, cost and accuracy of its solve.
 
-    rows: how many rows of the data it looked at.
+    rows: number of rows of the data that it used.
     gain: log marginal likelihood (plus log prior) in nats above that of the first step. Known for the exact estimator;
         otherwise the gradient estimates integrated along the way, by the trapezoidal rule.
-    log_likelihood: the value itself, where it is known.
+    log_likelihood: the value itself, if known.
     values: every hyperparameter, flattened, by name.
     residual, probe_residual: relative residual of the mean system, and the average over the others.
     seconds: of the whole step; solver_seconds of the solve alone.

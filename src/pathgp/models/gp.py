@@ -41,8 +41,8 @@ class GP(Model[Posterior]):
     def __init__(self, kernel: Kernel, noise: float = 0.1, mean: Mean = 0.0, standardise: bool = False) -> None:
         super().__init__(noise, mean, standardise)
         if not isinstance(kernel, Kernel):
-            given = f"the class {kernel.__name__}" if isinstance(kernel, type) else type(kernel).__name__
-            raise TypeError(f"kernel must be a pathgp kernel such as Matern(nu=1.5), got {given}")
+            kind = f"the class {kernel.__name__}" if isinstance(kernel, type) else type(kernel).__name__
+            raise TypeError(f"kernel must be a pathgp kernel such as Matern(nu=1.5), got {kind}")
         self.kernel = copy.deepcopy(kernel)
 
     def prior(
@@ -80,7 +80,7 @@ class GP(Model[Posterior]):
         centred = y if learned else y - self.mean_at(data.X, exact=True)
         if self.standardise:
             scaling = Standardisation.of(data.X, centred, kept, results)
-            # A learned mean stands for the level of y: the units must not move with it.
+            # A learned mean models the level of y: the units must not move with it.
             scaling = replace(scaling, target_shift=y.new_zeros(())) if learned else scaling
         else:
             scaling = Standardisation.identity(data.X, results)
@@ -124,9 +124,6 @@ class GP(Model[Posterior]):
 
     def kernels_and_inputs(self, data: Observations) -> list[tuple[Kernel, Tensor]]:
         return [(self.kernel, data.X)]
-
-    def require_supported(self, data: Observations, settings: Settings, has_draws: bool) -> None:
-        """Tables support all settings."""
 
     def solve(self, data: Observations, prior: PriorPaths | None, draws: Tensor, request: SolveRequest) -> Posterior:
         return Posterior.solved(self, data.scaling, self.system(data, prior, draws), prior, request)

@@ -97,8 +97,8 @@ class LatentKroneckerGP(Model[GridPosterior]):
         if dtype is not None:
             raise ValueError("dtype= is for tables: a grid is computed in the dtype of its observations")
         grid = read_grid(y, "Y")
-        found = read_factors(X, tuple(grid.shape), len(self.kernels), grid)
-        originals = [F.detach().clone() for F in found]
+        factors = read_factors(X, tuple(grid.shape), len(self.kernels), grid)
+        originals = [F.detach().clone() for F in factors]
         observed = ~torch.isnan(grid)
         if not bool(observed.any()):
             raise ValueError("every value of Y is missing: at least one observation is needed")
@@ -117,7 +117,7 @@ class LatentKroneckerGP(Model[GridPosterior]):
         data = GridObservations(rounded, originals, observed, targets, noise_std, scalings, is_numpy)
         if not self.standardise:
             return data
-        # As in `GP.prepare_data`: a learned mean stands for the level of y, any other is taken off first.
+        # As in `GP.prepare_data`: a learned mean models the level of y, any other is subtracted first.
         learned = isinstance(self.mean, nn.Module)
         centred = targets if learned else targets - self.mean_at(data.X_raw, exact=True)
         kept = [task_columns(k, F) for k, F in zip(self.sides, originals, strict=True)]
@@ -131,19 +131,19 @@ class LatentKroneckerGP(Model[GridPosterior]):
 
     @staticmethod
     def _dtype(sides: Sequence[Tensor], scalings: Sequence[Standardisation], wanted: torch.dtype) -> torch.dtype:
-        """The dtype of the computations: the wanted one, or float64 where that would spoil the inputs of a side."""
+        """The dtype of the computations: ``wanted``, or float64 if that would spoil the inputs of a side."""
         scaled = [scaling.inputs(F) for scaling, F in zip(scalings, sides, strict=True)]
         return torch.float64 if any(blurred_column(F, wanted) is not None for F in scaled) else wanted
 
     def operator(self, data: GridObservations, settings: Settings, reuse: Operator | None = None) -> Operator:
-        """Through the factors, or dense where so much is missing that a dense product takes fewer operations."""
+        """Products through the factors, or dense if a dense product of the observed cells takes fewer operations."""
         shape = data.observed.shape
         if len(data.y) ** 2 < shape.numel() * sum(shape):
             return settings.operator(self.product(data.widths), data.inputs, self.deviation(data), reuse)
         return LatentKroneckerOperator(self.sides, data.factors, data.observed, self.deviation(data), settings.compute)
 
     def product(self, widths: Sequence[int]) -> Kernel:
-        """k_1 k_2 ... k_k as one kernel on the columns of all sides, so many each; it shares their parameters."""
+        """k_1 k_2 ... k_k as one kernel on the columns of all sides, ``widths`` each; it shares their parameters."""
         parts, start = [], 0
         for kernel, width in zip(self.sides, widths, strict=True):
             parts.append(Sum(kernel, active_dims=range(start, start + width)))
