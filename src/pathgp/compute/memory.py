@@ -56,8 +56,6 @@ def memory_budget(memory: float | None, device: torch.device) -> int:
     """The budget in bytes: ``memory``, or a share of the free memory of the device."""
     if memory is None:
         return int(free_memory(device) * _SHARE_OF_FREE)
-    if memory <= 0:
-        raise ValueError(f"memory is a budget in bytes and must be positive, got {memory}")
     return int(memory)
 
 

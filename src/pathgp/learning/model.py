@@ -1,62 +1,23 @@
-"""The interfaces of models and data that `learning` relies on."""
+"""The interface of models that `learning` relies on."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from pathgp.data.standardise import Standardisation
+from pathgp.data.grid import GridObservations
+from pathgp.data.observations import Observations
 from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import Positive, PositiveValue
 from pathgp.operators import Operator
 from pathgp.posterior.conditioning import Settings, SolveRequest, System
 
 Mean = float | Callable[[Tensor], Tensor]
-
-
-class Data(Protocol):
-    """n observations in the units of a model: `Observations`, `GridObservations`."""
-
-    @property
-    def y(self) -> Tensor:
-        """(n,) float64, in the caller's units."""
-
-    @property
-    def noise_std(self) -> Tensor | None:
-        """Known standard deviations of the noise (n,) in the model's units."""
-
-    @property
-    def X_raw(self) -> Tensor:
-        """The inputs (n, d) in the caller's units, which mean functions use."""
-
-    @property
-    def scaling(self) -> Standardisation: ...
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Floating-point type of the computations."""
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def columns(self) -> int: ...
-
-    def targets(self, mean: Tensor) -> Tensor:
-        """(y - mean) in the model's units (n,), in the dtype of the computations."""
-
-    def to(self, dtype: torch.dtype) -> Self:
-        """The same data in another dtype of the computations."""
-
-    def subset(self, rows: Tensor) -> Self:
-        """Some of the observations, in the same units."""
-
-    def fingerprint(self) -> str:
-        """A digest of the numbers."""
+Data = Observations | GridObservations
 
 
 class Learnable(nn.Module):

@@ -1,4 +1,4 @@
-"""Outer-loop optimisers: each asks for one gradient per step.
+"""Outer-loop optimisers: each takes one gradient of the loss per step, from the parameters' ``grad``.
 
 `Adam` is the optimiser of the thesis. `LBFGS` is for gradients that are a deterministic function of the hyperparameters
 (exact, or with frozen draws). It never asks for the value of the objective, which is unknown for the iterative
@@ -7,7 +7,7 @@ estimators: its line search uses directional derivatives only.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,22 +16,6 @@ from pathgp.learning.hyperparameters import Coordinates
 
 # Steps that L-BFGS leaves to Adam.
 OPENING = 20
-
-
-class Optimiser(Protocol):
-    """What the loop asks of an optimiser; gradients of the loss lie in the parameters' ``grad``."""
-
-    def step(self) -> Any: ...
-
-    def retreat(self) -> None:
-        """The last step was refused and shortened to a quarter: take smaller steps from here on."""
-
-    def restart(self) -> None:
-        """The objective changes: do not compare with the step before."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Adam:
@@ -56,7 +40,7 @@ class Adam:
         self.steps += 1
         self.pace = min(1.0, 1.1 * self.pace)
         first, second = 1.0 - 0.9**self.steps, 1.0 - 0.999**self.steps
-        # New tensors: the moments of earlier steps stay as they are, for whoever keeps them.
+        # New tensors: a snapshot of the fit refers to the earlier moments.
         before, self.moments = self.moments, []
         with torch.no_grad():
             for (p, rate), (m, v) in zip(self.parameters, before, strict=True):
@@ -67,6 +51,7 @@ class Adam:
                 self.moments.append((m, v))
 
     def retreat(self) -> None:
+        """The last step was refused and shortened to a quarter: take smaller steps from here on."""
         self.pace *= 0.5
 
     def restart(self) -> None:
@@ -172,7 +157,7 @@ class LBFGS:
         return -q
 
 
-def make(name: str, coordinates: Coordinates, learning_rate: float) -> Optimiser:
+def make(name: str, coordinates: Coordinates, learning_rate: float) -> Adam | LBFGS:
     """The optimiser called ``name``; Adam moves the unconstrained parameters behind the softplus, as in the thesis."""
     rates = [(p.raw, learning_rate) for p in coordinates.positive]
     adam = Adam([*rates, *((p, learning_rate * unit) for p, unit in coordinates.free)])
