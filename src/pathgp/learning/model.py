@@ -14,7 +14,8 @@ from pathgp.data.observations import Observations
 from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import Positive, PositiveValue
 from pathgp.operators import Operator
-from pathgp.posterior.conditioning import Settings, SolveRequest, System
+from pathgp.posterior.conditioning import Settings, SolveRequest
+from pathgp.posterior.system import System
 
 Mean = float | Callable[[Tensor], Tensor]
 Data = Observations | GridObservations

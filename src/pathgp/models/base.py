@@ -27,7 +27,7 @@ from pathgp.learning.report import FitReport, Step
 from pathgp.means import Constant
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior.base import BasePosterior
-from pathgp.posterior.conditioning import Settings, SolveRequest, warn_unless_converged
+from pathgp.posterior.conditioning import Settings, SolveRequest
 from pathgp.solvers import Solver, Status
 from pathgp.solvers.base import Callback
 
@@ -227,12 +227,12 @@ class Model(Learnable, Generic[P]):
             posterior = self.solve(data, prior, draws, request)
             rounding = posterior.report.status in (Status.STALLED, Status.DIVERGED)
             if not (single and rounding and compute.allows_float64(data.device)):
-                warn_unless_converged(posterior.report)
+                posterior.report.warn_unless_converged()
                 return posterior
             reason = f"in float32 the solver ended {posterior.report.status.name}"
         posterior = self.solve(data.to(torch.float64), prior, draws.to(torch.float64), request.in_float64())
         posterior.report = posterior.report.with_note(f"float64, for {reason}")
-        warn_unless_converged(posterior.report)
+        posterior.report.warn_unless_converged()
         return posterior
 
     def resolves(self, data: Any) -> bool:

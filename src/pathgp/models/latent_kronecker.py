@@ -21,8 +21,9 @@ from pathgp.models.base import Model
 from pathgp.operators import LatentKroneckerOperator, Operator
 from pathgp.operators.kronecker import require_memory_only
 from pathgp.pathwise import PriorPaths
-from pathgp.posterior.conditioning import Settings, SolveRequest, System
+from pathgp.posterior.conditioning import Settings, SolveRequest
 from pathgp.posterior.grid import GridPosterior
+from pathgp.posterior.system import System
 
 
 class LatentKroneckerGP(Model[GridPosterior]):
@@ -182,7 +183,7 @@ class LatentKroneckerGP(Model[GridPosterior]):
         self, data: GridObservations, prior: GridPrior | None, draws: Tensor, request: SolveRequest
     ) -> GridPosterior:
         prior = None if prior is None else replace(prior, w=prior.w.to(data.dtype))
-        return GridPosterior.solved(self, data, prior, draws, request)
+        return GridPosterior.solve(self, data, self.system(data, prior, draws), prior, request)
 
     def __repr__(self) -> str:
         kernels = ", ".join(repr(kernel) for kernel in self.sides)
