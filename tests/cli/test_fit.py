@@ -184,14 +184,14 @@ def test_precision_follows_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
         X[0, 1] += far
         return fitting._precision(asked, X, X[:, 0], ["a", "time"])
 
-    monkeypatch.setattr(fitting, "_DOUBLE_ROWS", 10)
+    monkeypatch.setattr("pathgp.learning.policy.FLOAT64_ROWS", 10)
     assert precision(None) == (torch.float32, "")
     assert precision(None, far=1e9) == (torch.float64, "float32 would blur 'time'")
     assert precision("float32") == (torch.float32, "as asked")
     with pytest.raises(ValueError, match="--precision float32 would blur or merge distinct values of 'time'"):
         precision("float32", far=1e9)
     assert precision("float64", far=1e9) == (torch.float64, "as asked")
-    monkeypatch.setattr(fitting, "_DOUBLE_ROWS", 200)
+    monkeypatch.setattr("pathgp.learning.policy.FLOAT64_ROWS", 200)
     assert precision(None) == (torch.float64, "")
 
 

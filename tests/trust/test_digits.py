@@ -113,7 +113,7 @@ def test_what_float32_cannot_hold_is_refused() -> None:
         gp().condition(burst, np.sin(burst[:, 0]), dtype=torch.float32)
     with pytest.raises(ValueError, match="column 0 of X: use a mean function of shifted inputs"):
         gp(mean=lambda X: 1e-3 * (X[:, 0] - EPOCH)).condition(t + EPOCH, y, dtype=torch.float32)
-    with pytest.raises(ValueError, match=r"dtype must be torch\.float32, torch\.float64 or None"):
+    with pytest.raises(ValueError, match=r"dtype must be torch\.float32, torch\.float64, 'auto' or None"):
         plain.condition(t, y, dtype=torch.float16)
     for whole in (np.array([[2**62 + 1], [2**62 + 2]]), torch.tensor([[2**62 + 1], [2**62 + 2]])):
         with pytest.raises(ValueError, match=r"X has whole numbers beyond 2\^53"):
@@ -204,9 +204,7 @@ def test_the_command_line_keeps_the_digits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str | None
 ) -> None:
     """As many rows as are computed in float32 by default, were the limit not at 10,000."""
-    from pathgp.cli import fitting
-
-    monkeypatch.setattr(fitting, "_DOUBLE_ROWS", 100)
+    monkeypatch.setattr("pathgp.learning.policy.FLOAT64_ROWS", 100)
     t, y = series()
     table, model, out = (tmp_path / name for name in ("t.csv", "t.pgp", "out.csv"))
     start = dt.datetime.fromtimestamp(EPOCH, dt.UTC)
