@@ -21,7 +21,7 @@ if "RANK" in os.environ:  # set by torchrun
         torch.cuda.set_device(device)
     dist.init_process_group("gloo" if device == "cpu" else "nccl")
     group = pathgp.Ranks()
-    first = group.leader
+    first = group.is_main_process
 
 # The same data everywhere: the same seed, or the same file.
 source = torch.Generator().manual_seed(0)

@@ -34,7 +34,7 @@ gp = pathgp.GP(kernel, noise=0.3, mean=350.0)
 gp.constrain("period", fixed=True)
 generator = torch.Generator().manual_seed(0)
 # 443 rows: exact gradients are cheap, and L-BFGS goes all the way.
-report = gp.fit(t[seen, None], y[seen], estimator="exact", optimiser="lbfgs", samples=256, generator=generator)
+report = gp.fit(t[seen, None], y[seen], initialise="model", samples=256, generator=generator)
 print(report, end="\n\n")
 post = gp.posterior
 

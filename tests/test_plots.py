@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from plain_fits import plain_fit
+
 pytest.importorskip("matplotlib")
 from matplotlib.figure import Figure
 
@@ -17,7 +19,7 @@ def fitted(steps: int = 4, lengthscale: list[float] | float = (1.0, 2.0), **opti
     X = torch.rand(40, 2, generator=generator, dtype=torch.float64)
     y = torch.sin(6 * X[:, 0]) - 1
     gp = GP(kernels.Scale(kernels.Matern(1.5, torch.tensor(lengthscale))), mean=means.Constant())
-    return gp.fit(X, y, steps=steps, samples=4, features=16, generator=generator, **options)
+    return plain_fit(gp, X, y, steps=steps, samples=4, features=16, generator=generator, **options)
 
 
 def lines(axes: object) -> dict[str, np.ndarray]:

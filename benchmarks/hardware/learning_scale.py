@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 import pathgp
+from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
 from benchmarks.common.recording import device_name, seconds, table, write
 from benchmarks.hardware.million import PROBLEMS, Problem, build, matern
@@ -79,6 +80,7 @@ def main() -> None:
                 callback=tell,
                 generator=_seeded(),
                 **common,
+                **THESIS_FIT,
             )
         )
     after = score(gp.posterior, problem)

@@ -129,7 +129,15 @@ def neighbourhoods(gp: pathgp.GP, X: Tensor, y: Tensor, count: int = 5) -> pathg
     for centre in range(count):
         near = (X - X[centre]).square().sum(1).topk(size, largest=False).indices
         local = copy.deepcopy(gp)
-        local.fit(X[near].double(), y[near].double(), steps=40, estimator="exact", optimiser="lbfgs", samples=1)
+        local.fit(
+            X[near].double(),
+            y[near].double(),
+            steps=40,
+            estimator="exact",
+            optimiser="lbfgs",
+            initialise="model",
+            samples=1,
+        )
         found.append(local.hyperparameters())
     average = {name: torch.stack([values[name].cpu().double() for values in found]).mean(0) for name in found[0]}
     print({name: [round(v, 4) for v in value.reshape(-1).tolist()] for name, value in average.items()})

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 import pathgp
+from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
 from benchmarks.common.recording import device_name, read, results_file, seconds, table, write
 from benchmarks.common.uci import UCI, Regression, uci
@@ -113,8 +114,8 @@ def gpytorch_row(data: Regression, mode: str, steps: int, measured: int) -> dict
 
 # Our ways by name: the options of `fit`. Adam takes as many steps as the others do; L-BFGS may end early.
 WAYS: dict[str, dict[str, Any]] = {
-    "adam": {"optimiser": "adam", "min_gain": 0.0},
-    "adam, coarse": {"optimiser": "adam", "min_gain": 0.0, "coarse": True},
+    "adam": {"min_gain": 0.0},
+    "adam, coarse": {"min_gain": 0.0, "stages": "coarse"},
     "lbfgs": {"optimiser": "lbfgs"},
 }
 
@@ -128,7 +129,8 @@ def ours(data: Regression, way: str, steps: int, generators: int) -> tuple[dict[
 
         def fit(gp: pathgp.GP = gp, seed: int = seed) -> None:
             generator = torch.Generator().manual_seed(seed)
-            reports.append(gp.fit(data.X, data.y, steps=steps, learning_rate=RATE, generator=generator, **WAYS[way]))
+            options = THESIS_FIT | WAYS[way]
+            reports.append(gp.fit(data.X, data.y, steps=steps, learning_rate=RATE, generator=generator, **options))
 
         def predict(gp: pathgp.GP = gp, predicted: list[Any] = predicted) -> None:
             predicted.append(gp.posterior.mean(data.X_test))

@@ -38,6 +38,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import pathgp
 from benchmarks.common.datasets import load
+from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
 from benchmarks.common.recording import device_name, median_seconds, read, seconds, table, write
 from benchmarks.hardware.memory import reset_peak, resident
@@ -206,7 +207,7 @@ def learned(data: Arm, ratio: float, steps: int, seed: int = 0) -> Rows:
     hyperparameters: dict[str, Tensor] = {}
     for way in WAYS:
         model = MODELS[way](sides(data.X.shape[1], data.Y.shape[1]), noise=math.sqrt(DEFAULT))
-        options = {"steps": steps, "learning_rate": 0.1, "min_gain": 0.0, "solver": "cg", "tol": 0.01}
+        options = {"steps": steps, "learning_rate": 0.1, "min_gain": 0.0, "solver": "cg", "tol": 0.01, **THESIS_FIT}
         options["generator"] = torch.Generator().manual_seed(seed)
         with Peak() as peak:
             took = seconds(lambda model=model, options=options: model.fit([data.X, None], Y, **options))

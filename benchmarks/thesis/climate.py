@@ -44,6 +44,7 @@ from torch import Tensor
 
 import pathgp
 from benchmarks.common.datasets import load
+from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
 from benchmarks.common.recording import device_name, read, seconds, table, write
 from benchmarks.peers.sparse import named, variational
@@ -164,7 +165,14 @@ def ours(field: Field, given: Tensor, seed: int, options: argparse.Namespace) ->
     solver, generator = PRECONDITIONERS[options.preconditioner], torch.Generator().manual_seed(seed)
 
     def fit() -> None:
-        chosen = {"solver": solver, "tol": TOL, "samples": options.probes, "generator": generator, "callback": tell}
+        chosen = {
+            "solver": solver,
+            "tol": TOL,
+            "samples": options.probes,
+            "generator": generator,
+            "callback": tell,
+            **THESIS_FIT,
+        }
         reports.append(gp.fit(field.factors, given, steps=options.steps, learning_rate=RATE, min_gain=0.0, **chosen))
 
     def tell(step: Any) -> None:

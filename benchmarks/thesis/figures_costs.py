@@ -15,6 +15,7 @@ import torch
 from matplotlib.patches import Patch
 
 from benchmarks.common.drawing import COLOURS, grid, save
+from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.recording import device_name
 from benchmarks.common.uci import Regression, uci
 from benchmarks.thesis.uci_learning import initial
@@ -109,7 +110,7 @@ def entrants(n: int) -> dict[str, solvers.Solver]:
 def learn(data: Regression, **options: Any) -> tuple[GP, FitReport]:
     """A fit of all steps from one; solves that end at their budget are no reason to warn here."""
     model = initial(data)
-    options = {"steps": STEPS, "min_gain": 0.0, "generator": torch.Generator().manual_seed(0), **options}
+    options = {"steps": STEPS, "min_gain": 0.0, "generator": torch.Generator().manual_seed(0), **THESIS_FIT, **options}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return model, model.fit(data.X, data.y, **options)

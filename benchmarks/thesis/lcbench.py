@@ -50,6 +50,7 @@ import torch
 from torch import Tensor
 
 import pathgp
+from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
 from benchmarks.common.recording import device_name, seconds, write
 from benchmarks.peers.sparse import named, variational
@@ -90,6 +91,7 @@ def ours(data: Curves, seed: int, options: argparse.Namespace) -> dict[str, Any]
                 tol=TOL,
                 min_gain=0.0,
                 generator=generator,
+                **THESIS_FIT,
             )
         reports.append(report)
 

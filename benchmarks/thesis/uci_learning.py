@@ -31,11 +31,12 @@ from typing import Any
 import torch
 
 import pathgp
+from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
 from benchmarks.common.recording import BENCHMARKS, device_name, results_file, seconds, table, write
 from benchmarks.common.uci import UCI, Regression, uci
 from pathgp import kernels, solvers
-from pathgp.learning.estimators import Estimate, Iterative, State
+from pathgp.learning.estimators import GradientEstimate, Iterative, State
 from pathgp.learning.hyperparameters import hyperparameters
 from pathgp.metrics import nll
 from pathgp.posterior.conditioning import Settings
@@ -106,7 +107,6 @@ def full(data: Regression, row: str, plan: Plan, seed: int) -> tuple[dict[str, A
             data.y,
             steps=plan.steps,
             learning_rate=RATE,
-            estimator="pathwise" if pathwise else "standard",
             warm_start=warm,
             samples=SAMPLES,
             features=FEATURES,
@@ -115,6 +115,7 @@ def full(data: Regression, row: str, plan: Plan, seed: int) -> tuple[dict[str, A
             max_epochs=plan.max_epochs,
             generator=torch.Generator().manual_seed(seed),
             min_gain=0.0,
+            **THESIS_FIT | {"estimator": "pathwise" if pathwise else "standard"},
         )
     posterior, history = gp.posterior, report.history
     score = -nll(data.y_test, posterior.mean(data.X_test), posterior.variance(data.X_test, noise=True))
@@ -144,7 +145,7 @@ def sampled(data: Regression, row: str, plan: Plan, seed: int, trajectory: Traje
     settings = Settings.read(solver, TOL, plan.max_epochs)
     exact = replace(settings, solver=solvers.Cholesky(), tol=0.0, max_epochs=None)
     estimator.draw(model, observed, state, generator)
-    estimates: list[Estimate] = []
+    estimates: list[GradientEstimate] = []
     took = []
 
     def evaluate() -> None:

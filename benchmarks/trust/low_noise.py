@@ -49,6 +49,7 @@ import pathgp
 import pathgp.cli
 import pathgp.sklearn
 import pathgp.xarray
+from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
 from benchmarks.common.recording import read, results_file, table, write
 from benchmarks.common.uci import uci
@@ -271,13 +272,15 @@ class Reference:
         gp = new_model(self.X.shape[1])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            gp.fit(self.X, self.y, initialise="data", generator=torch.Generator().manual_seed(0), **options)
+            options = THESIS_FIT | {"initialise": "data"} | options
+            gp.fit(self.X, self.y, generator=torch.Generator().manual_seed(0), **options)
         return likelihood_of_table(gp, self.X, self.y)
 
 
 def fit_gp(data: TableSet) -> Fitted:
     gp = new_model(data.X.shape[1])
-    report = gp.fit(data.given.X, data.given.y, initialise="data", generator=torch.Generator().manual_seed(0))
+    options = THESIS_FIT | {"initialise": "data"}
+    report = gp.fit(data.given.X, data.given.y, generator=torch.Generator().manual_seed(0), **options)
     Xs, posterior = torch.from_numpy(data.X_test), gp.posterior
     mean, variance = posterior.mean(Xs).numpy(), posterior.variance(Xs, noise=True).numpy()
     return Fitted(
@@ -375,9 +378,8 @@ def fit_fill(data: FieldSet) -> Fitted:
         generator = torch.Generator().manual_seed(0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            pathgp.LatentKroneckerGP.fit(
-                model, factors, Y, steps=100, optimiser="adam", estimator=estimator, generator=generator
-            )
+            options = THESIS_FIT | {"estimator": estimator, "steps": 100}
+            pathgp.LatentKroneckerGP.fit(model, factors, Y, generator=generator, **options)
         start, end, adam = (likelihood_of_field(each, data) for each in (before, after, model))
         return start, end, adam
 

@@ -119,6 +119,7 @@ def counts(folder: Path) -> Numbers:
 
 def fitted(n: int, **options: Any) -> Numbers:
     X, y, Xs = rows(n, 2)
+    options = {"stages": "full", "initialise": "model"} | options
     gp = pathgp.GP(matern(2), 0.3, standardise=True)
     report = gp.fit(X, y, steps=12, min_gain=0.0, generator=seeded(), **options)
     return steps(report) | predictions(gp.posterior, Xs)
@@ -144,7 +145,8 @@ def grids(folder: Path) -> Numbers:
 def fitted_grids(folder: Path) -> Numbers:
     factors, Y = grid()
     gp = pathgp.LatentKroneckerGP([matern(2), kernels.Matern(1.5, 1.0)], 0.3)
-    report = gp.fit(factors, Y, steps=8, min_gain=0.0, optimiser="adam", estimator="pathwise", generator=seeded())
+    options = {"optimiser": "adam", "estimator": "pathwise", "stages": "full", "initialise": "model"}
+    report = gp.fit(factors, Y, steps=8, min_gain=0.0, generator=seeded(), **options)
     return steps(report) | {"mean": gp.posterior.mean()}
 
 

@@ -23,7 +23,6 @@ from numpy.typing import ArrayLike, NDArray
 from pathgp import kernels
 from pathgp.compute.inputs import as_float64
 from pathgp.data.tabular import (
-    EXACT_ROWS,
     KERNELS,
     MOST_CATEGORIES,
     Columns,
@@ -33,6 +32,7 @@ from pathgp.data.tabular import (
     kernel_of_columns,
     refuse_unclear_dates,
 )
+from pathgp.learning.policy import EXACT_ROWS
 from pathgp.learning.report import FitReport
 from pathgp.models import GP, LatentKroneckerGP
 from pathgp.posterior.grid import GridPosterior
@@ -65,16 +65,16 @@ class GPRegressor(RegressorMixin, BaseEstimator):
             whose second side is a `Task` kernel; they share the kernel on X, and their covariance is learned. Needs
             several outputs.
         standardise: shift and scale inputs and targets to mean zero and standard deviation one inside the model.
-        steps: steps of the optimiser, at most; 0 keeps the hyperparameters as they are.
-        optimiser: "lbfgs" or "adam".
-        initialise: "data" starts from median distances, "subsets" from fits of small subsets, None from the values of
-            the kernel and the noise.
+        steps: largest number of steps of the optimiser, None for the default of `GP.fit`; 0 keeps the hyperparameters
+            as they are.
+        optimiser: as in `GP.fit`.
+        estimator: of the gradient, as in `GP.fit`.
+        stages: which steps use which rows, as in `GP.fit`.
+        initialise: initial values, as in `GP.fit`; "model" starts from those of the kernel and the noise.
         samples: posterior samples, and probes of the gradient.
         solver: of the linear systems, by name or with settings.
         tol: relative residual of the linear systems.
         max_epochs: budget of each solve in products with the kernel matrix.
-        coarse: take most steps on growing subsets of the rows, the last quarter on all of them; for independent
-            outputs.
         device: of the computations, such as "cuda"; None is the CPU.
         progress: show a progress bar while learning.
         random_state: a seed, a generator of NumPy, or None for fresh draws at every fit.
@@ -101,14 +101,15 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         noise: float = 0.1,
         outputs: str = "independent",
         standardise: bool = True,
-        steps: int = 100,
-        optimiser: str = "lbfgs",
-        initialise: str | None = "data",
+        steps: int | None = None,
+        optimiser: str = "auto",
+        estimator: str = "auto",
+        stages: str = "auto",
+        initialise: str = "auto",
         samples: int = 64,
         solver: str | Solver = "auto",
         tol: float = 1e-2,
         max_epochs: float | None = None,
-        coarse: bool = False,
         device: str | None = None,
         progress: bool = False,
         random_state: Any = 0,
@@ -119,12 +120,13 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         self.standardise = standardise
         self.steps = steps
         self.optimiser = optimiser
+        self.estimator = estimator
+        self.stages = stages
         self.initialise = initialise
         self.samples = samples
         self.solver = solver
         self.tol = tol
         self.max_epochs = max_epochs
-        self.coarse = coarse
         self.device = device
         self.progress = progress
         self.random_state = random_state
@@ -198,18 +200,15 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         return tags
 
     def _fit_independent(self, X: torch.Tensor, y: Any, noise: Any, generator: torch.Generator) -> _Independent:
-        estimator = "exact" if len(X) <= EXACT_ROWS else "pathwise"
         for output in y.reshape(len(y), -1).T:
             gp = GP(self._kernel(X.shape[1]), noise=self.noise, standardise=self.standardise)
-            self._learn(gp, (X, self._tensor(np.ascontiguousarray(output))), noise, estimator, generator)
+            self._learn(gp, (X, self._tensor(np.ascontiguousarray(output))), noise, generator)
         self.kernel_ = self.posteriors_[0].model.kernel
         return _Independent(self.posteriors_)
 
     def _fit_related(self, X: torch.Tensor, y: Any, noise: Any, generator: torch.Generator) -> _Related:
         if self._one_output or y.shape[1] < 2:
             raise ValueError(f"outputs='related' needs y with several columns, got {y.shape}")
-        if self.coarse:
-            raise ValueError("coarse=True is for outputs='independent'")
         Y = self._tensor(y)
         shift, scale = Y.mean(0), Y.std(0, correction=0)
         scale = torch.where(scale > 0, scale, 1.0)
@@ -221,15 +220,15 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         Y = Y.to(X.dtype) if self.standardise else Y
         gp = LatentKroneckerGP([self._kernel(X.shape[1]), tasks], noise=self.noise, standardise=self.standardise)
         known = None if noise is None else (noise.unsqueeze(1) / scale).expand_as(Y)
-        self._learn(gp, ([X, None], Y), known, "pathwise", generator)
+        self._learn(gp, ([X, None], Y), known, generator)
         self.kernel_ = self.posteriors_[0].model.sides[0]
         return _Related(self.posteriors_[0], shift, scale)
 
-    def _learn(self, gp: Any, data: tuple[Any, Any], noise: Any, estimator: str, generator: torch.Generator) -> None:
+    def _learn(self, gp: Any, data: tuple[Any, Any], noise: Any, generator: torch.Generator) -> None:
         """Learn, or condition where there is nothing to learn."""
         common: dict[str, Any] = {"noise": noise, "solver": self.solver, "samples": self.samples, "tol": self.tol}
         common |= {"max_epochs": self.max_epochs, "generator": generator}
-        if not self.steps:
+        if self.steps == 0:
             self.reports_.append(None)
             self.posteriors_.append(gp.condition(*data, **common))
             return
@@ -237,9 +236,9 @@ class GPRegressor(RegressorMixin, BaseEstimator):
             *data,
             steps=self.steps,
             optimiser=self.optimiser,
+            estimator=self.estimator,
+            stages=self.stages,
             initialise=self.initialise,
-            estimator=estimator,
-            coarse=self.coarse,
             progress=self.progress,
             **common,
         )

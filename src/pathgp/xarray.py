@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
 
 from pathgp import kernels as kernel_classes
 from pathgp.compute.inputs import as_float64
 from pathgp.kernels import Kernel
+from pathgp.learning.initialise import neighbour_lengthscale
 from pathgp.models import LatentKroneckerGP
 from pathgp.solvers import Solver
 
@@ -51,7 +51,7 @@ def fill(
     kernels: Mapping[Hashable, Kernel] | None = None,
     *,
     noise: float | None = None,
-    steps: int = 50,
+    steps: int | None = None,
     samples: int = 32,
     solver: str | Solver = "auto",
     tol: float = 1e-3,
@@ -67,7 +67,8 @@ def fill(
             otherwise the first is scaled by the spread of the field. Given kernels are where learning starts, the
             others start from the data.
         noise: standard deviation of the noise to start from; a tenth of the spread by default.
-        steps: steps of learning, at most; 0 keeps kernels and noise as they are given.
+        steps: largest number of steps of learning, None for the default of `LatentKroneckerGP.fit`; 0 keeps kernels
+            and noise as they are given.
         samples: joint draws of the field; standard deviations come from them too.
         solver: of the linear systems.
         tol: their relative residual.
@@ -108,8 +109,11 @@ def fill(
         model.constrain("signal", bounds=(1e-6 * spread, _LARGEST_SIGNAL * spread))
     factors = [inputs for inputs, _ in sides.values()]
     options: dict[str, Any] = {"solver": solver, "tol": tol, "max_epochs": max_epochs, "samples": samples}
-    if steps:
-        model.fit(factors, values, steps=steps, optimiser="lbfgs", progress=progress, generator=generator, **options)
+    if steps != 0:
+        # Given values are where learning starts.
+        initialise = "auto" if not given and noise is None else "model"
+        options |= {"steps": steps, "initialise": initialise, "progress": progress}
+        model.fit(factors, values, generator=generator, **options)
         posterior = model.posterior
     else:
         posterior = model.condition(factors, values, generator=generator, **options)
@@ -184,16 +188,8 @@ def _side(field: xr.DataArray, dim: Hashable) -> tuple[NDArray[np.float64], Kern
 
 
 def _with_kernel(inputs: NDArray[np.float64]) -> tuple[NDArray[np.float64], Kernel]:
-    """Inputs and a Matern kernel that starts at three times the typical distance of neighbours.
-
-    From there learning finds longer length scales. From long ones it may not find the short ones of a season: there
-    the data looks like noise.
-    """
-    points = np.unique(inputs, axis=0)
-    if len(points) < 2:
-        return inputs, kernel_classes.Matern(1.5)
-    nearest = cKDTree(points).query(points, k=2)[0][:, 1]
-    return inputs, kernel_classes.Matern(1.5, 3.0 * float(np.median(nearest)))
+    """Inputs and a Matern kernel that starts at the length scale of their neighbours."""
+    return inputs, kernel_classes.Matern(1.5, neighbour_lengthscale(inputs))
 
 
 def _numbers(coordinate: xr.DataArray) -> NDArray[np.float64]:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 import pathgp
 from pathgp import kernels, operators, solvers
+from plain_fits import plain_fit
 
 N = 256
 # Small enough for some hundred tiles.
@@ -111,7 +112,7 @@ def fit(group: Group, **options: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {"steps": STEPS, "samples": 4, "features": 32, "solver": "ap", "tol": 1e-3}
     settings |= {"min_gain": 0.0, "generator": torch.Generator().manual_seed(5)}
     settings["compute"] = pathgp.Compute(group=group)
-    gp.fit(X, y, **(settings | options))
+    plain_fit(gp, X, y, **(settings | options))
     return {**gp.hyperparameters(), "mean": gp.posterior.mean(X[:8])}
 
 

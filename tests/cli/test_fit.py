@@ -14,6 +14,7 @@ import pathgp
 from cli_cases import ROWS, SMALL, Capture, fails, matrix, table, write
 from pathgp import GP, metrics, solvers
 from pathgp.cli import fitting, main
+from plain_fits import plain_fit
 
 
 def test_fit_tells_and_saves(folder: Path, capsys: Capture) -> None:
@@ -144,7 +145,7 @@ def test_an_interrupted_fit_leaves_what_it_has(folder: Path, capsys: Capture, mo
             if step.step == 2:
                 raise KeyboardInterrupt
 
-        return gp.fit(X, y, samples=4, features=16, callback=stop)
+        return plain_fit(gp, X, y, samples=4, features=16, callback=stop)
 
     monkeypatch.setattr(fitting, "_learned", interrupted)
     assert f"interrupted: the model of the last whole step is in {path}" in fails(capsys, *fit, code=130)
@@ -164,7 +165,7 @@ def test_an_interrupted_fit_leaves_what_it_has(folder: Path, capsys: Capture, mo
 
 def test_an_unconverged_solve_is_said(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     def hurried(gp: GP, X: Any, y: Any, dtype: Any, options: Any) -> Any:
-        return gp.fit(X, y, steps=2, samples=4, features=16, solver=solvers.CG(None), max_epochs=3.0)
+        return plain_fit(gp, X, y, steps=2, samples=4, features=16, solver=solvers.CG(None), max_epochs=3.0)
 
     monkeypatch.setattr(fitting, "_learned", hurried)
     assert main(["fit", str(folder / "plants.csv"), "--target", "growth", "--json"]) == 0
@@ -183,14 +184,14 @@ def test_precision_follows_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
         X[0, 1] += far
         return fitting._precision(asked, X, X[:, 0], ["a", "time"])
 
-    monkeypatch.setattr(fitting, "_DOUBLE_ROWS", 10)
+    monkeypatch.setattr("pathgp.learning.policy.FLOAT64_ROWS", 10)
     assert precision(None) == (torch.float32, "")
     assert precision(None, far=1e9) == (torch.float64, "float32 would blur 'time'")
     assert precision("float32") == (torch.float32, "as asked")
     with pytest.raises(ValueError, match="--precision float32 would blur or merge distinct values of 'time'"):
         precision("float32", far=1e9)
     assert precision("float64", far=1e9) == (torch.float64, "as asked")
-    monkeypatch.setattr(fitting, "_DOUBLE_ROWS", 200)
+    monkeypatch.setattr("pathgp.learning.policy.FLOAT64_ROWS", 200)
     assert precision(None) == (torch.float64, "")
 
 

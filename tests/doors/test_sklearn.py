@@ -126,8 +126,8 @@ def test_relations_between_outputs_are_learned() -> None:
     np.testing.assert_array_equal(again.predict(X[:4]), model.predict(X[:4]))
     with pytest.raises(ValueError, match="needs y with several columns"):
         GPRegressor(outputs="related").fit(X, y)
-    with pytest.raises(ValueError, match="coarse=True is for outputs='independent'"):
-        GPRegressor(outputs="related", coarse=True).fit(X, Y)
+    with pytest.raises(ValueError, match="a grid is learned as a whole"):
+        GPRegressor(outputs="related", stages="coarse").fit(X, Y)
     with pytest.raises(ValueError, match="outputs must be 'independent' or 'related', got 'both'"):
         GPRegressor(outputs="both").fit(X, y)
 

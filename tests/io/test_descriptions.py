@@ -130,9 +130,9 @@ def test_what_is_not_of_pathgp_is_named(tmp_path: Path) -> None:
     X = uniform(10)
     same_name = type("Matern", (K.Matern,), {})
     cases: list[tuple[GP, str | solvers.Solver, str]] = [
-        (GP(Own() + K.Linear()), "auto", "an object of Own .*kernels and models of your own"),
-        (GP(same_name()), "auto", "an object of Matern .*kernels and models of your own"),
-        (OwnGP(K.Matern()), "auto", "an object of OwnGP .*kernels and models of your own"),
+        (GP(Own() + K.Linear()), "auto", "an object of Own .*own kernels and models"),
+        (GP(same_name()), "auto", "an object of Matern .*own kernels and models"),
+        (OwnGP(K.Matern()), "auto", "an object of OwnGP .*own kernels and models"),
         (GP(K.Matern()), OwnSolver(), "an object of OwnSolver .*one of pathgp's solvers"),
         (GP(K.Matern(), mean=lambda X: X[:, 0]), "auto", "the function .*lambda.*means.Constant"),
         (GP(K.Matern(), mean=Slope()), "auto", "an object of Slope .*means.Constant"),

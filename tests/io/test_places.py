@@ -55,7 +55,7 @@ def test_one_process_takes_over_from_several(tmp_path: Path) -> None:
     assert found.settings.compute.group is None
     torch.testing.assert_close(found.paths(Xs), posterior.paths(Xs))
     torch.testing.assert_close(found.covariance(Xs), posterior.covariance(Xs))
-    group.leader = False
+    group.is_main_process = False
     posterior.save(tmp_path / "of another rank")
     assert not (tmp_path / "of another rank").exists()
 
@@ -67,6 +67,16 @@ def test_a_file_with_the_settings_of_an_earlier_version(tmp_path: Path) -> None:
     compute = {name: value for name, value in content["settings"].pop("compute").items() if name != "$class"}
     files.write(tmp_path / "post", {**content, "settings": {**content["settings"], **compute}})
     assert pathgp.load(tmp_path / "post").settings == posterior.settings
+
+
+def test_a_grid_with_the_names_of_an_earlier_version(tmp_path: Path) -> None:
+    gp = pathgp.LatentKroneckerGP([pathgp.kernels.Matern(1.5), pathgp.kernels.Matern(1.5)], 0.3)
+    posterior = gp.condition([None, None], torch.eye(4), noise=torch.full((4, 4), 0.2), samples=2)
+    posterior.save(tmp_path / "post")
+    content = files.read(tmp_path / "post")
+    content["data"]["known"] = content["data"].pop("noise_std")
+    files.write(tmp_path / "post", content)
+    assert_same(pathgp.load(tmp_path / "post").data.noise_std, posterior.data.noise_std)
 
 
 def test_a_device_that_is_not_here(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from grid_cases import Grid
 from pathgp import GP, Compute, LatentKroneckerGP, means, solvers
 from pathgp import kernels as K
 from pathgp.kernels.parameters import Positive
+from plain_fits import plain_fit
 from posterior_cases import CASES, Case
 from saving_cases import BUDGET, again, assert_same, assert_same_posterior, grid_posterior, seeded, small, uniform
 
@@ -60,7 +61,7 @@ def test_an_updated_posterior_and_one_of_a_fit(tmp_path: Path) -> None:
     gp = GP(K.Scale(K.Periodic(0.9, 1.1, active_dims=[0]) * K.SquaredExponential(0.5)), noise=0.2)
     gp.constrain("period", fixed=True).constrain("signal", bounds=(0.1, 5.0))
     gp.constrain("1.lengthscale", prior=pathgp.LogNormal(0.5, 2.0))
-    gp.fit(X, X.sum(1).cos(), steps=4, samples=4, features=128, generator=seeded())
+    plain_fit(gp, X, X.sum(1).cos(), steps=4, samples=4, features=128, generator=seeded())
     found = again(gp.posterior, tmp_path / "post")
     assert_same_posterior(found, gp.posterior, uniform(8, seed=2), uniform(8)[:, 1])
     for (name, a), b in zip(found.model.named_modules(), gp.posterior.model.modules(), strict=True):
@@ -129,7 +130,7 @@ def test_a_fitted_grid_in_numpy_and_float32(tmp_path: Path) -> None:
     Y = uniform(8, 5).numpy().astype(np.float32)
     Y[2, 3] = Y[7, 0] = np.nan
     gp = LatentKroneckerGP([K.Scale(K.Matern(1.5, 3.0)), K.Task(5)], standardise=True)
-    gp.fit([None, None], Y, steps=3, samples=4, features=64, generator=seeded())
+    plain_fit(gp, [None, None], Y, steps=3, samples=4, features=64, generator=seeded())
     found = again(gp.posterior, tmp_path / "post")
     assert found.mean().dtype == np.float32
     assert_same(found.mean(), gp.posterior.mean())

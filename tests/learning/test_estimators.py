@@ -20,7 +20,7 @@ import reference
 from learning_cases import CASES, SCALED_MATERN, Case, Values, leaves, reference_gradient, stored_gradient
 from pathgp import kernels as K
 from pathgp.data.observations import Observations
-from pathgp.learning.estimators import Estimate, Exact, Iterative, State
+from pathgp.learning.estimators import Exact, GradientEstimate, Iterative, State
 from pathgp.learning.hyperparameters import log_prior
 from pathgp.posterior.conditioning import Settings
 from statistics_tools import assert_unbiased
@@ -44,7 +44,7 @@ def settings(solver: str = "cholesky", memory: float | None = None) -> Settings:
 
 def evaluated(
     estimator: Exact | Iterative, gp: pathgp.GP, data: Observations, state: State | None = None, seed: int = 0
-) -> tuple[Estimate, Tensor]:
+) -> tuple[GradientEstimate, Tensor]:
     """An estimate, and its gradient in all hyperparameters."""
     state, generator = State() if state is None else state, seeded(seed)
     if state.draws is None:

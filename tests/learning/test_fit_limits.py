@@ -12,7 +12,8 @@ import pathgp
 from fit_cases import X, Y, close, gp_noise, likelihood, model, optimum, seeded
 from learning_cases import Values
 from pathgp.kernels import Matern, Scale, SquaredExponential
-from pathgp.learning import initialise, loop
+from pathgp.learning import initialise, policy
+from plain_fits import plain_fit
 
 # What learning may do
 
@@ -21,14 +22,14 @@ from pathgp.learning import initialise, loop
 def test_fixed_hyperparameters_stay(optimiser: str, best: Values) -> None:
     gp = model().constrain("noise", fixed=True).constrain("signal", fixed=True)
     start = gp.hyperparameters()
-    gp.fit(X, Y, estimator="exact", optimiser=optimiser, steps=150, min_gain=0.0, samples=1)
+    plain_fit(gp, X, Y, estimator="exact", optimiser=optimiser, steps=150, min_gain=0.0, samples=1)
     found = gp.hyperparameters()
     for name in ("noise", "signal"):
         assert torch.equal(found[name], start[name])
     expected = optimum(likelihood, start, fixed=("noise", "signal"))
     assert torch.allclose(found["lengthscale"], expected["lengthscale"], rtol=1e-2)
     gp.constrain("noise", fixed=False).constrain("signal", fixed=False)
-    gp.fit(X, Y, estimator="exact", optimiser="lbfgs", samples=1, min_gain=0.0)
+    plain_fit(gp, X, Y, estimator="exact", optimiser="lbfgs", samples=1, min_gain=0.0)
     assert close(gp.hyperparameters(), best, 1e-3)
 
 
@@ -38,7 +39,7 @@ def test_bounds_hold_at_every_step(optimiser: str) -> None:
     gp = model()
     for name, limits in bounds.items():
         gp.constrain(name, bounds=limits)
-    report = gp.fit(X, Y, estimator="exact", optimiser=optimiser, steps=150, min_gain=0.0, samples=1)
+    report = plain_fit(gp, X, Y, estimator="exact", optimiser=optimiser, steps=150, min_gain=0.0, samples=1)
     for step in report.history:
         assert 0.3 <= step.values["noise"][0] * (1 + 1e-12) <= 0.7 * (1 + 1e-9)
         assert all(0.05 <= value <= 0.45 * (1 + 1e-12) for value in step.values["lengthscale"])
@@ -62,7 +63,7 @@ def test_priors_pull(best: Values) -> None:
         return likelihood(theta) - 0.5 * lengths - 0.5 * ((theta["noise"].log() - math.log(0.5)) / 0.05).square()
 
     expected = optimum(objective, gp.hyperparameters())
-    gp.fit(X, Y, estimator="exact", optimiser="lbfgs", steps=150, min_gain=0.0, samples=1)
+    plain_fit(gp, X, Y, estimator="exact", optimiser="lbfgs", steps=150, min_gain=0.0, samples=1)
     assert close(gp.hyperparameters(), expected, 1e-3)
     assert expected["noise"] > 1.5 * best["noise"]
 
@@ -101,7 +102,7 @@ def test_starts_keep_the_best() -> None:
     values = []
     for starts in (1, 5):
         gp = pathgp.GP(Scale(SquaredExponential(0.4), 1.0), 0.5).constrain("noise", bounds=(0.01, 10.0))
-        report = gp.fit(grid, wave, starts=starts, generator=seeded(4), **options)
+        report = plain_fit(gp, grid, wave, starts=starts, generator=seeded(4), **options)
         values.append(gp.posterior.log_marginal_likelihood().value)
         assert ("kept" in report.note) == (starts > 1)
     assert values[1] > values[0] + 20.0
@@ -111,9 +112,9 @@ def test_starts_keep_the_best() -> None:
 def test_starts_at_the_first_are_a_plain_fit() -> None:
     options = {"estimator": "exact", "steps": 5, "samples": 2, "features": 16}
     gp = model()
-    report = gp.fit(X, Y, starts=2, generator=seeded(5), **options)
+    report = plain_fit(gp, X, Y, starts=2, generator=seeded(5), **options)
     single = model()
-    plain = single.fit(X, Y, generator=seeded(5), **options)
+    plain = plain_fit(single, X, Y, generator=seeded(5), **options)
     first = report.history if report.note.startswith("start 1") else None
     assert first is None or [step.values for step in first] == [step.values for step in plain.history]
     exact = float(likelihood(gp.hyperparameters()))
@@ -123,7 +124,7 @@ def test_starts_at_the_first_are_a_plain_fit() -> None:
 def test_initialise_from_data() -> None:
     A = torch.cat([100.0 * X[:, :1], 0.01 * X[:, 1:]], 1)
     gp = model(mean=7.0)
-    gp.fit(A, 7.0 + 50.0 * Y, steps=0, initialise="data", generator=seeded(6))
+    plain_fit(gp, A, 7.0 + 50.0 * Y, steps=0, initialise="data", generator=seeded(6))
     found = gp.hyperparameters()
     # The median distance of two uniform numbers is 1 - 1/sqrt(2); times sqrt(2) for two columns.
     expected = torch.tensor([100.0, 0.01], dtype=torch.float64) * (math.sqrt(2.0) - 1.0)
@@ -138,7 +139,7 @@ def test_initialise_leaves_what_is_fixed_or_bounded() -> None:
     for how in ("data", "subsets"):
         gp = model().constrain("signal", fixed=True).constrain("noise", bounds=(0.4, 0.6))
         gp.constrain("lengthscale", bounds=(0.01, 0.02))
-        gp.fit(X[:20], Y[:20], steps=0, initialise=how, generator=seeded(6))
+        plain_fit(gp, X[:20], Y[:20], steps=0, initialise=how, generator=seeded(6))
         found = gp.hyperparameters()
         assert found["signal"].item() == 1.0
         assert 0.4 - 1e-12 <= found["noise"].item() <= 0.6 + 1e-12
@@ -149,12 +150,12 @@ def test_initialise_from_subsets(best: Values, monkeypatch: pytest.MonkeyPatch) 
     """With subsets of all rows the average of exact optima is the optimum; with fewer it is of its order."""
     monkeypatch.setattr(initialise, "SUBSETS", 2)
     gp = model()
-    gp.fit(X, Y, steps=0, initialise="subsets", generator=seeded(7))
+    plain_fit(gp, X, Y, steps=0, initialise="subsets", generator=seeded(7))
     assert close(gp.hyperparameters(), best, 0.05)
     monkeypatch.setattr(initialise, "SUBSETS", 6)
     monkeypatch.setattr(initialise, "SUBSET_ROWS_CPU", 50)
     gp = model()
-    gp.fit(X, Y, steps=0, initialise="subsets", generator=seeded(7))
+    plain_fit(gp, X, Y, steps=0, initialise="subsets", generator=seeded(7))
     assert not close(gp.hyperparameters(), best, 0.01)
     # Length scales of a few dozen points are no more than a guess.
     assert float(likelihood(gp.hyperparameters())) > float(likelihood(model().hyperparameters()))
@@ -162,19 +163,19 @@ def test_initialise_from_subsets(best: Values, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_second_fit_goes_on_from_the_first() -> None:
     gp = model()
-    gp.fit(X, Y, estimator="exact", steps=5, samples=1)
+    plain_fit(gp, X, Y, estimator="exact", steps=5, samples=1)
     middle = {name: value.flatten().tolist() for name, value in gp.hyperparameters().items()}
-    report = gp.fit(X, Y, estimator="exact", steps=5, samples=1)
+    report = plain_fit(gp, X, Y, estimator="exact", steps=5, samples=1)
     assert report.history[0].values == middle
     gp.noise = 0.9
-    assert gp.fit(X, Y, estimator="exact", steps=1, samples=1).history[0].values["noise"] == [gp_noise(0.9)]
+    assert plain_fit(gp, X, Y, estimator="exact", steps=1, samples=1).history[0].values["noise"] == [gp_noise(0.9)]
 
 
 def test_rows_at_first_few_then_all(best: Values, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "LEAST_ROWS", 20)
+    monkeypatch.setattr(policy, "LEAST_ROWS", 20)
     gp = model()
     options = {"solver": "cholesky", "tol": 1e-9, "samples": 64, "features": 64, "generator": seeded(8)}
-    report = gp.fit(X, Y, coarse=True, steps=120, min_gain=0.0, **options)
+    report = plain_fit(gp, X, Y, stages="coarse", steps=120, min_gain=0.0, **options)
     assert [step.rows for step in report.history] == [20] * 60 + [26] * 30 + [80] * 30
     stage = {name: torch.tensor(numbers, dtype=torch.float64) for name, numbers in report.history[90].values.items()}
     assert float(likelihood(best)) >= float(likelihood(gp.hyperparameters())) > float(likelihood(stage))

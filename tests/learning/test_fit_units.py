@@ -11,6 +11,7 @@ import pathgp
 import reference
 from fit_cases import XS, X, Y, close, model, optimum, seeded
 from learning_cases import SCALED_MATERN, Values
+from plain_fits import plain_fit
 
 # Means, noise, units
 
@@ -40,13 +41,13 @@ def test_learned_means(optimiser: str) -> None:
         return SCALED_MATERN.log_likelihood(theta, X, y, mean=line)
 
     expected = optimum(objective, gp.hyperparameters())
-    gp.fit(X, y, **options)
+    plain_fit(gp, X, y, **options)
     assert close(gp.hyperparameters(), expected, 5e-3)
     gp = model(mean=pathgp.means.Constant())
     expected = optimum(
         lambda t: SCALED_MATERN.log_likelihood(t, X, Y + 5.0, mean=t["mean.value"]), gp.hyperparameters()
     )
-    gp.fit(X, Y + 5.0, **options)
+    plain_fit(gp, X, Y + 5.0, **options)
     assert close(gp.hyperparameters(), expected, 5e-3)
     assert gp.mean.value.item() == pytest.approx(5.0, abs=1.0)
     assert "Constant(" in repr(gp.mean)
@@ -54,7 +55,7 @@ def test_learned_means(optimiser: str) -> None:
 
 def test_a_constant_mean_is_learned_by_paths_too() -> None:
     gp = model(mean=pathgp.means.Constant())
-    gp.fit(X, Y + 5.0, samples=32, features=64, generator=seeded(1), min_gain=0.0)
+    plain_fit(gp, X, Y + 5.0, samples=32, features=64, generator=seeded(1), min_gain=0.0)
     assert gp.mean.value.item() == pytest.approx(5.0, abs=1.5)
     far = torch.full((1, 2), 1e3, dtype=torch.float64)
     assert gp.posterior.mean(far).item() == pytest.approx(gp.mean.value.item())
@@ -63,7 +64,9 @@ def test_a_constant_mean_is_learned_by_paths_too() -> None:
 def test_a_learned_mean_and_standardisation_agree_afterwards() -> None:
     """The units must not move with the mean that is learned: conditioning anew gives the fitted posterior."""
     gp = model(standardise=True, mean=pathgp.means.Constant())
-    gp.fit(X, 30.0 + 4.0 * Y, steps=30, estimator="exact", optimiser="lbfgs", initialise="data", generator=seeded())
+    plain_fit(
+        gp, X, 30.0 + 4.0 * Y, steps=30, estimator="exact", optimiser="lbfgs", initialise="data", generator=seeded()
+    )
     assert abs(float(gp.mean.value.detach()) - 30.0) < 8.0
     again = gp.condition(X, 30.0 + 4.0 * Y, solver="cholesky", samples=0)
     torch.testing.assert_close(again.mean(XS), gp.posterior.mean(XS), rtol=1e-8, atol=1e-8)
@@ -77,7 +80,7 @@ def test_means_that_are_not_learned() -> None:
     for mean in (0.0, 3.0, lambda Z: torch.full_like(Z[:, 0], 3.0), frozen):
         offset = 0.0 if mean == 0.0 else 3.0
         gp = model(mean=mean)
-        gp.fit(X, Y + offset, estimator="exact", steps=10, samples=1)
+        plain_fit(gp, X, Y + offset, estimator="exact", steps=10, samples=1)
         found.append((gp.noise.item(), gp.posterior.mean(XS) - offset))
     for noise, mean in found[1:]:
         assert noise == pytest.approx(found[0][0], rel=1e-9)
@@ -90,7 +93,7 @@ def test_known_noise_and_a_learned_floor() -> None:
     y = Y + known * torch.randn(len(Y), generator=seeded(10), dtype=torch.float64)
     gp = model()
     expected = optimum(lambda t: SCALED_MATERN.log_likelihood(t, X, y, known), gp.hyperparameters())
-    gp.fit(X, y, noise=known, estimator="exact", optimiser="lbfgs", steps=150, min_gain=0.0, samples=1)
+    plain_fit(gp, X, y, noise=known, estimator="exact", optimiser="lbfgs", steps=150, min_gain=0.0, samples=1)
     assert close(gp.hyperparameters(), expected, 1e-3)
     total = (gp.noise.detach().square() + known.square()).sqrt()
     mean, _ = reference.posterior(SCALED_MATERN.covariance(gp.hyperparameters()), X, y, total, XS)
@@ -104,8 +107,8 @@ def test_standardisation_goes_there_and_back(estimator: str) -> None:
     scale, shift = torch.tensor([1e3, 1e-2], dtype=torch.float64), torch.tensor([-40.0, 7.0], dtype=torch.float64)
     plain, other = model(standardise=True), model(standardise=True, mean=300.0)
     known = torch.linspace(0.0, 0.3, len(Y), dtype=torch.float64)
-    plain.fit(X, Y, known, generator=seeded(11), **options)
-    other.fit(shift + scale * X, 250.0 + 1e4 * Y, 1e4 * known, generator=seeded(11), **options)
+    plain_fit(plain, X, Y, known, generator=seeded(11), **options)
+    plain_fit(other, shift + scale * X, 250.0 + 1e4 * Y, 1e4 * known, generator=seeded(11), **options)
     assert close(other.hyperparameters(), plain.hyperparameters(), 1e-6)
     post, there = plain.posterior, other.posterior
     Z = shift + scale * XS
@@ -118,9 +121,9 @@ def test_standardisation_goes_there_and_back(estimator: str) -> None:
 def test_precision_and_kind_of_the_inputs(dtype: torch.dtype) -> None:
     options = {"steps": 8, "samples": 4, "features": 32}
     gp, same = model(), model()
-    gp.fit(X.to(dtype), Y.to(dtype), generator=seeded(12), **options)
+    plain_fit(gp, X.to(dtype), Y.to(dtype), generator=seeded(12), **options)
     assert gp.posterior.mean(XS.to(dtype)).dtype == dtype
     assert gp.noise.dtype == torch.float64
-    same.fit(X.to(dtype).numpy(), Y.to(dtype).numpy(), generator=seeded(12), **options)
+    plain_fit(same, X.to(dtype).numpy(), Y.to(dtype).numpy(), generator=seeded(12), **options)
     assert close(same.hyperparameters(), gp.hyperparameters(), 1e-12)
     assert isinstance(same.posterior.mean(XS.to(dtype).numpy()), np.ndarray)

@@ -19,6 +19,7 @@ from pathgp import kernels as K
 from pathgp.learning.estimators import Exact, Iterative, State
 from pathgp.models import LatentKroneckerGP
 from pathgp.posterior.conditioning import Settings
+from plain_fits import plain_fit
 from statistics_tools import assert_unbiased
 
 every_grid = pytest.mark.parametrize("grid", GRIDS, ids=str)
@@ -98,7 +99,7 @@ def test_iterative_gradients_are_unbiased(k: int, pathwise: bool) -> None:
 @every_grid
 def test_the_likelihood_of_every_step(grid: Grid) -> None:
     gp = grid.model
-    report = gp.fit(grid.factors, grid.Y, estimator="exact", steps=5, samples=2)
+    report = plain_fit(gp, grid.factors, grid.Y, estimator="exact", steps=5, samples=2)
     for step in report.history:
         theta = {
             name: torch.tensor(numbers, dtype=torch.float64).view(gp.hyperparameters()[name].shape)
@@ -119,9 +120,9 @@ def test_the_pathwise_fit_is_near_the_exact_optimum(k: int) -> None:
     exact, pathwise = grid.model, grid.model
     for gp in (exact, pathwise):
         gp.constrain("lengthscale", bounds=(0.05, 5.0)).constrain("0.signal", bounds=(0.0, math.inf))
-    exact.fit(grid.factors, grid.Y, estimator="exact", optimiser="lbfgs", steps=50, min_gain=0.0, samples=1)
+    plain_fit(exact, grid.factors, grid.Y, estimator="exact", optimiser="lbfgs", steps=50, min_gain=0.0, samples=1)
     options = {"samples": 256, "solver": "cholesky", "tol": 1e-9, "min_gain": 0.0}
-    report = pathwise.fit(grid.factors, grid.Y, optimiser="lbfgs", steps=50, generator=seeded(1), **options)
+    report = plain_fit(pathwise, grid.factors, grid.Y, optimiser="lbfgs", steps=50, generator=seeded(1), **options)
     assert report.estimator == "pathwise, 256 probes, warm starts"
     best, start = (float(log_likelihood(grid, gp.hyperparameters())) for gp in (exact, grid.model))
     assert best > start + 1.0
@@ -132,7 +133,7 @@ def test_the_pathwise_fit_is_near_the_exact_optimum(k: int) -> None:
 def test_the_posterior_is_ready(solver: str, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = Grid(2)
     gp = grid.model
-    gp.fit(grid.factors, grid.Y, steps=5, samples=8, solver=solver, tol=1e-9, generator=seeded())
+    plain_fit(gp, grid.factors, grid.Y, steps=5, samples=8, solver=solver, tol=1e-9, generator=seeded())
     with monkeypatch.context() as patch:
         patch.setattr(Settings, "solve", None)
         found = gp.posterior.mean(*grid.mixed)
@@ -147,18 +148,18 @@ def test_a_checkpoint_is_continued_bit_for_bit(estimator: str, tmp_path: Path) -
     grid = Grid(2)
     options: dict[str, Any] = {"estimator": estimator, "samples": 4, "solver": "cg", "min_gain": 0.0}
     whole, parts = grid.model, grid.model
-    expected = whole.fit(grid.factors, grid.Y, steps=8, generator=seeded(3), **options)
+    expected = plain_fit(whole, grid.factors, grid.Y, steps=8, generator=seeded(3), **options)
     for steps in (5, 8):
         if steps == 8:
             parts = grid.model
         saved = {"checkpoint": tmp_path / "fit.pt", "generator": seeded(3)}
-        found = parts.fit(grid.factors, grid.Y, steps=steps, **saved, **options)
+        found = plain_fit(parts, grid.factors, grid.Y, steps=steps, **saved, **options)
     assert [step.values for step in found.history] == [step.values for step in expected.history]
     assert torch.equal(parts.posterior.sample(), whole.posterior.sample())
     assert torch.equal(parts.posterior.mean(*grid.mixed), whole.posterior.mean(*grid.mixed))
     other = torch.where(grid.Y.isnan(), 0.0, grid.Y)
     with pytest.raises(ValueError, match="belongs to another fit"):
-        grid.model.fit(grid.factors, other, steps=8, checkpoint=tmp_path / "fit.pt", **options)
+        plain_fit(grid.model, grid.factors, other, steps=8, checkpoint=tmp_path / "fit.pt", **options)
 
 
 def test_constraints_learned_means_and_several_starts() -> None:
@@ -166,13 +167,15 @@ def test_constraints_learned_means_and_several_starts() -> None:
     gp = LatentKroneckerGP(sides(2), NOISE, mean=pathgp.means.Constant())
     assert set(gp.hyperparameters()) == {"0.lengthscale", "0.signal", "1.lengthscale", "noise", "mean.value"}
     gp.constrain("0.signal", fixed=True).constrain("noise", bounds=(0.2, 0.4))
-    gp.fit(grid.factors, 50.0 + grid.Y, initialise="data", estimator="exact", steps=30, samples=1)
+    plain_fit(gp, grid.factors, 50.0 + grid.Y, initialise="data", estimator="exact", steps=30, samples=1)
     found = gp.hyperparameters()
     assert found["mean.value"].item() == pytest.approx(50.0, abs=2.0)
     assert found["0.signal"].item() == pytest.approx(1.2)
     assert 0.2 - 1e-12 <= found["noise"].item() <= 0.4 + 1e-12
     several = grid.model
-    report = several.fit(grid.factors, grid.Y, steps=5, starts=3, estimator="exact", samples=1, generator=seeded())
+    report = plain_fit(
+        several, grid.factors, grid.Y, steps=5, starts=3, estimator="exact", samples=1, generator=seeded()
+    )
     value = several.posterior.log_marginal_likelihood().value
     assert value == pytest.approx(float(log_likelihood(grid, several.hyperparameters())))
     assert f"of 3 kept, log likelihood {value:.1f}" in report.note
@@ -183,7 +186,7 @@ def test_initialise_from_data() -> None:
     grid = Grid(2)
     factors = [100.0 * grid.factors[0], 0.01 * grid.factors[1]]
     gp = grid.model
-    gp.fit(factors, 50.0 * grid.Y, steps=0, initialise="data", samples=1, generator=seeded())
+    plain_fit(gp, factors, 50.0 * grid.Y, steps=0, initialise="data", samples=1, generator=seeded())
     found, spread = gp.hyperparameters(), 50.0 * grid.observed()[1].std(correction=0).item()
     assert found["0.signal"].item() == pytest.approx(spread)
     assert found["noise"].item() == pytest.approx(0.1 * spread)
@@ -202,7 +205,7 @@ def test_a_task_factor_is_learned() -> None:
     Y = torch.sin(6.0 * X) * torch.tensor([1.0, 1.0, -1.0]) + 0.05 * torch.randn(30, 3, generator=seeded(1)).double()
     Y[torch.rand(30, 3, generator=seeded(2)) < 0.5] = torch.nan
     gp = LatentKroneckerGP([K.SquaredExponential(0.3), K.Task(3)], 0.1)
-    gp.fit([X, None], Y, estimator="exact", steps=80, samples=1, min_gain=0.0)
+    plain_fit(gp, [X, None], Y, estimator="exact", steps=80, samples=1, min_gain=0.0)
     between = gp.posterior.model.sides[1].covariance
     correlation = between / (between.diagonal().outer(between.diagonal())).sqrt()
     assert correlation[0, 1] > 0.8
@@ -219,20 +222,21 @@ def test_few_cells() -> None:
     row[4] = Grid(2, 0.0).Y[4]
     for Y in (one, row, torch.ones_like(one), torch.zeros_like(one)):
         gp = LatentKroneckerGP(sides(2), NOISE, standardise=True)
-        gp.fit(Grid(2).factors, Y, steps=4, samples=2, initialise="data", generator=seeded())
+        plain_fit(gp, Grid(2).factors, Y, steps=4, samples=2, initialise="data", generator=seeded())
         assert bool(torch.isfinite(gp.posterior.mean()).all())
 
 
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"step": 3}, TypeError, "fit has no option step$"),
+        ({"step": 3}, TypeError, "unexpected keyword argument 'step'"),
+        ({"dtype": torch.float64}, ValueError, "dtype= is for tables"),
         ({"compute": Compute("dense")}, ValueError, r"by one process: Compute\(backend=...\) is for tables"),
         ({"compute": Compute(precision="low")}, ValueError, r"Compute\(precision=...\) is for tables"),
         ({"compute": Compute(group=Devices(["cpu"]))}, ValueError, r"Compute\(group=...\) is for tables"),
-        ({"coarse": True}, ValueError, "a grid is learned from as a whole: coarse=True and .* are for tables"),
-        ({"initialise": "subsets"}, ValueError, "a grid is learned from as a whole"),
-        ({"initialise": "random"}, ValueError, "initialise must be None, 'data' or 'subsets'"),
+        ({"stages": "coarse"}, ValueError, "a grid is learned as a whole: stages='coarse' and .* are for tables"),
+        ({"initialise": "subsets"}, ValueError, "a grid is learned as a whole"),
+        ({"initialise": "random"}, ValueError, "initialise must be one of 'auto', 'model', 'data'"),
         ({"steps": -1}, ValueError, "steps must be at least 0"),
         ({"samples": 0}, ValueError, "samples must be at least 1"),
         (
@@ -249,6 +253,6 @@ def test_few_cells() -> None:
 def test_bad_arguments(options: dict[str, Any], error: type[Exception], match: str) -> None:
     gp = Grid(2).model
     with pytest.raises(error, match=match):
-        gp.fit(Grid(2).factors, Grid(2).Y, **options)
+        plain_fit(gp, Grid(2).factors, Grid(2).Y, **options)
     with pytest.raises(RuntimeError, match="there is no posterior yet"):
         _ = gp.posterior

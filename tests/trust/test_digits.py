@@ -20,6 +20,7 @@ from pathgp.cli import main
 from pathgp.data.snap import snap
 from pathgp.kernels import Matern
 from pathgp.means import Constant
+from plain_fits import plain_fit
 
 EPOCH = 1.7e9
 LEVEL = 2.4e8
@@ -52,7 +53,7 @@ def test_a_model_in_float32_of_numbers_with_offsets(epoch: float, level: float, 
     ts = t[:-1] + 30.0
     model, options = gp(), {"dtype": torch.float32, "tol": 1e-4, "samples": 4}
     if fitted:
-        model.constrain("noise", fixed=True).fit(t + epoch, y + level, steps=1, learning_rate=1e-6, **options)
+        plain_fit(model.constrain("noise", fixed=True), t + epoch, y + level, steps=1, learning_rate=1e-6, **options)
         post = model.posterior
     else:
         post = model.condition(t + epoch, y + level, **options)
@@ -94,7 +95,7 @@ def test_a_saved_posterior_keeps_the_digits(tmp_path: Path) -> None:
 def test_a_learned_mean_far_from_zero() -> None:
     t, y = series()
     model = gp(mean=Constant(0.0))
-    model.fit(t + EPOCH, y + LEVEL, dtype=torch.float32, steps=3, samples=4, initialise="data")
+    plain_fit(model, t + EPOCH, y + LEVEL, dtype=torch.float32, steps=3, samples=4, initialise="data")
     np.testing.assert_allclose(model.posterior.mean(t + EPOCH) - LEVEL, y, atol=0.1)
 
 
@@ -112,7 +113,7 @@ def test_what_float32_cannot_hold_is_refused() -> None:
         gp().condition(burst, np.sin(burst[:, 0]), dtype=torch.float32)
     with pytest.raises(ValueError, match="column 0 of X: use a mean function of shifted inputs"):
         gp(mean=lambda X: 1e-3 * (X[:, 0] - EPOCH)).condition(t + EPOCH, y, dtype=torch.float32)
-    with pytest.raises(ValueError, match=r"dtype must be torch\.float32, torch\.float64 or None"):
+    with pytest.raises(ValueError, match=r"dtype must be torch\.float32, torch\.float64, 'auto' or None"):
         plain.condition(t, y, dtype=torch.float16)
     for whole in (np.array([[2**62 + 1], [2**62 + 2]]), torch.tensor([[2**62 + 1], [2**62 + 2]])):
         with pytest.raises(ValueError, match=r"X has whole numbers beyond 2\^53"):
@@ -203,9 +204,7 @@ def test_the_command_line_keeps_the_digits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str | None
 ) -> None:
     """As many rows as are computed in float32 by default, were the limit not at 10,000."""
-    from pathgp.cli import fitting
-
-    monkeypatch.setattr(fitting, "_DOUBLE_ROWS", 100)
+    monkeypatch.setattr("pathgp.learning.policy.FLOAT64_ROWS", 100)
     t, y = series()
     table, model, out = (tmp_path / name for name in ("t.csv", "t.pgp", "out.csv"))
     start = dt.datetime.fromtimestamp(EPOCH, dt.UTC)

@@ -19,6 +19,7 @@ import pathgp
 from pathgp.compute import files
 from pathgp.kernels import Kernel, Linear, Matern, Periodic, Scale, SquaredExponential, Tanimoto, Task
 from pathgp.pathwise import PriorPaths
+from plain_fits import plain_fit
 from statistics_tools import assert_mean_and_covariance, assert_unbiased
 
 
@@ -59,7 +60,7 @@ def downhill(name: str) -> tuple[pathgp.GP, Tensor, Tensor, dict[str, Any]]:
 def test_periodic_fits_do_all_their_steps(name: str) -> None:
     """The series is outgrown, more than once, and at last given up for random features."""
     gp, X, y, options = downhill(name)
-    report = gp.fit(X, y, **options)
+    report = plain_fit(gp, X, y, **options)
     assert len(report.history) == 40
     smallest = min(min(values) for key, values in report.values.items() if key.endswith("lengthscale"))
     assert smallest < 0.05
@@ -79,12 +80,12 @@ def test_periodic_fits_resume_to_the_same_end(name: str, tmp_path: Path) -> None
             raise KeyboardInterrupt
 
     whole, X, y, options = downhill(name)
-    whole.fit(X, y, **options)
+    plain_fit(whole, X, y, **options)
     gp, X, y, options = downhill(name)
     with pytest.raises(KeyboardInterrupt):
-        gp.fit(X, y, checkpoint=checkpoint, callback=stop, **options)
+        plain_fit(gp, X, y, checkpoint=checkpoint, callback=stop, **options)
     again, X, y, options = downhill(name)
-    again.fit(X, y, checkpoint=checkpoint, **options)
+    plain_fit(again, X, y, checkpoint=checkpoint, **options)
     for key, value in whole.state_dict().items():
         assert torch.equal(value, again.state_dict()[key])
     assert torch.equal(whole.posterior.paths(X), again.posterior.paths(X))
@@ -253,16 +254,16 @@ def steeper(X: Tensor) -> Tensor:
 def test_a_checkpoint_of_another_mean_is_refused(first: Any, second: Any, tmp_path: Path) -> None:
     checkpoint, (X, y) = tmp_path / "fit.pt", data(2)
     settings: dict[str, Any] = {"steps": 2, "samples": 4, "checkpoint": checkpoint}
-    pathgp.GP(Matern(1.5), 0.5, mean=first).fit(X, y, **settings, generator=seeded())
+    plain_fit(pathgp.GP(Matern(1.5), 0.5, mean=first), X, y, **settings, generator=seeded())
     content = checkpoint.read_bytes()
     gp = pathgp.GP(Matern(1.5), 0.5, mean=second)
     before = gp.hyperparameters()
     with pytest.raises(ValueError, match=r"belongs to another fit: its m(ean function|odel).* remove the file"):
-        gp.fit(X, y, **settings, generator=seeded())
+        plain_fit(gp, X, y, **settings, generator=seeded())
     assert checkpoint.read_bytes() == content
     assert all(map(torch.equal, gp.hyperparameters().values(), before.values()))
     # The same one goes on.
-    report = pathgp.GP(Matern(1.5), 0.5, mean=first).fit(X, y, **settings | {"steps": 4}, generator=seeded())
+    report = plain_fit(pathgp.GP(Matern(1.5), 0.5, mean=first), X, y, **settings | {"steps": 4}, generator=seeded())
     assert len(report.history) == 4
 
 
@@ -271,10 +272,10 @@ def test_a_checkpoint_of_another_fixed_value_is_refused(tmp_path: Path) -> None:
     for noise in (0.5, 0.4):
         gp = pathgp.GP(Scale(Matern(1.5)), noise).constrain("noise", fixed=True)
         if noise == 0.5:
-            gp.fit(X, y, steps=2, samples=4, checkpoint=checkpoint)
+            plain_fit(gp, X, y, steps=2, samples=4, checkpoint=checkpoint)
             continue
         with pytest.raises(ValueError, match=r"its model is .*noise fixed at 0\.5.*here it is .*noise fixed at 0\.4"):
-            gp.fit(X, y, steps=2, samples=4, checkpoint=checkpoint)
+            plain_fit(gp, X, y, steps=2, samples=4, checkpoint=checkpoint)
 
 
 WRITER = """

@@ -117,7 +117,7 @@ def _fit(commands: Any) -> None:
     model.add_argument(
         "--noise", metavar="STD", type=_positive, help="fix the noise to this standard deviation, in the target's units"
     )
-    model.add_argument("--steps", metavar="N", type=_count, default=100, help="steps of the optimiser, at most (100)")
+    model.add_argument("--steps", metavar="N", type=_count, help="steps of the optimiser, at most (100)")
     model.add_argument(
         "--samples", metavar="N", type=_whole, default=64, help="posterior samples, and probes of the gradient (64)"
     )

@@ -30,13 +30,11 @@ from pathgp.cli.tables import (
     texts,
 )
 from pathgp.data.standardise import Standardisation, blurred_column
-from pathgp.data.tabular import EXACT_ROWS, MOST_CATEGORIES, Columns, distinct, kernel_of_columns, refuse_unclear_dates
+from pathgp.data.tabular import MOST_CATEGORIES, Columns, distinct, kernel_of_columns, refuse_unclear_dates
+from pathgp.learning.policy import choose_dtype
 from pathgp.learning.report import FitReport
 from pathgp.models import GP
 from pathgp.posterior.table import Posterior
-
-# Above this number of rows float32 is used, which halves time and memory.
-_DOUBLE_ROWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -236,14 +234,13 @@ def _example(options: argparse.Namespace) -> _Data:
 
 def _precision(asked: str | None, X: torch.Tensor, y: torch.Tensor, names: list[str]) -> tuple[torch.dtype, str]:
     """The precision of the work and the reason for it, where that is not the number of rows."""
-    if asked == "float64" or (asked is None and len(y) <= _DOUBLE_ROWS):
-        return torch.float64, "as asked" if asked else ""
-    blurred = blurred_column(Standardisation.of(X, y).inputs(X), torch.float32)
-    if blurred is None:
-        return torch.float32, "as asked" if asked else ""
-    if asked is not None:
+    scaled = Standardisation.of(X, y).inputs(X)
+    if asked is None:
+        dtype, blurred = choose_dtype(scaled)
+        return dtype, "" if blurred is None else f"float32 would blur {names[blurred]!r}"
+    if asked == "float32" and (blurred := blurred_column(scaled, torch.float32)) is not None:
         raise ValueError(f"--precision float32 would blur or merge distinct values of {names[blurred]!r}: use float64")
-    return torch.float64, f"float32 would blur {names[blurred]!r}"
+    return getattr(torch, asked), "as asked"
 
 
 def _model(options: argparse.Namespace, columns: int, spread: float) -> GP:
@@ -255,17 +252,12 @@ def _model(options: argparse.Namespace, columns: int, spread: float) -> GP:
 
 
 def _learned(gp: GP, X: torch.Tensor, y: torch.Tensor, dtype: torch.dtype, options: argparse.Namespace) -> FitReport:
-    """Exact gradients for few rows; beyond, estimated ones, most of them on a part of the rows."""
-    exact = len(y) <= EXACT_ROWS
+    """Learn with the automatic choices of `GP.fit`."""
     return gp.fit(
         X,
         y,
         steps=options.steps,
         samples=options.samples,
-        estimator="exact" if exact else "pathwise",
-        optimiser="lbfgs",
-        coarse=not exact,
-        initialise="data",
         progress=showing_progress(options.quiet),
         generator=torch.Generator().manual_seed(options.seed),
         dtype=dtype,

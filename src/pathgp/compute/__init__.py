@@ -1,1 +1,1 @@
-"""What has no Gaussian process in it: inputs, files, memory, random draws, Triton, warnings."""
+"""Settings, device groups, inputs, files, memory, random draws, Triton, warnings: no Gaussian process in here."""

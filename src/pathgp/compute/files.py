@@ -5,8 +5,8 @@
     the header, JSON in UTF-8: the tensors' dtypes and shapes, and the content with numbers in place of tensors
     the tensors, one after the other, as they lie in memory
 
-There is no code in such a file and no name of any: what reads it decides what the plain types mean. The digest tells
-damage, not malice, for whoever writes a file on purpose can compute it; such a file can hold wrong numbers, no more.
+Such a file holds no code: its reader decides what the plain types mean. The digest detects corruption, not tampering;
+a forged file can hold wrong numbers, but cannot run anything.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from torch import Tensor
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where unfinished files stay until somebody removes them
+except ImportError:  # not on Windows: unfinished files stay there until they are removed by hand
     fcntl = None  # type: ignore[assignment]
 
-# Raised whenever files of a new kind could be misread, or not be read, by versions that know the previous number.
+# Increase this number if earlier versions could not read, or would misread, new files.
 FORMAT = 1
 
 _MARK = b"\x89pathgp\n"  # the first byte is no text, the last is altered by a transfer as text
@@ -43,11 +43,11 @@ _UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of ``path`` when all is well: the old one or the new one, never a part.
+    """Open a file that replaces ``path`` on success: readers find the old file or the new one, never a part.
 
-    Written beside ``path`` under a name of its own, for processes on several machines may write at the same time;
-    flushed to the disk and renamed. Folders that are missing are made. What a killed process left half written is
-    removed by the next one that writes the same file.
+    Written beside ``path`` under a unique name, since processes on several machines may write concurrently, then
+    flushed to disk and renamed. Missing folders are created. A file left unfinished by a killed process is removed by
+    the next one that writes to ``path``.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,14 +69,14 @@ def _open_neighbour(path: Path) -> tuple[Path, BinaryIO]:
         neighbour = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
         file = neighbour.open("wb")
         _lock(file)
-        # Until it was locked, another process could take it for abandoned.
+        # Before it was locked, another process may have removed it as abandoned.
         if neighbour.exists():
             return neighbour, file
         file.close()
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove the unfinished files beside ``path`` that nobody is writing: the system drops the locks of the dead."""
+    """Remove unfinished files beside ``path`` that no process has locked: locks end with their process."""
     for neighbour in path.parent.iterdir():
         name = neighbour.name
         if not (name.startswith(f"{path.name}.") and _UNFINISHED.fullmatch(name[len(path.name) :])):
@@ -86,12 +86,12 @@ def _remove_abandoned(path: Path) -> None:
                 if _lock(file):
                     neighbour.unlink()
         except OSError:
-            # Gone meanwhile, or not ours to remove: nothing depends on it.
+            # Already removed, or not permitted: nothing depends on it.
             continue
 
 
 def _lock(file: BinaryIO) -> bool:
-    """Lock a file for this process until it is closed; False where another one has done so, or locks are unknown."""
+    """Lock a file for this process until it is closed; False if another process holds it or locks are unavailable."""
     if fcntl is None:
         return False
     try:
@@ -119,20 +119,20 @@ def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What `write` was given, tensors on the CPU with the same strides; ValueError for any other file.
+    """Read what `write` wrote, tensors on the CPU with the same strides; ValueError for any other file.
 
-    Reads the file twice, first for the digest: nothing in it is looked at before.
+    Reads the file twice: the digest is checked before anything else is parsed.
     """
     path = Path(path)
     with path.open("rb") as file:
         mark, number, expected = file.read(len(_MARK)), file.read(4), file.read(hashlib.sha256().digest_size)
         if mark != _MARK:
             raise ValueError(f"{path} is not a file that pathgp has saved, or its beginning is damaged")
-        if (found := int.from_bytes(number, "little")) > FORMAT:
-            told = f"{path} has file format {found}, this version of pathgp reads {FORMAT}"
-            raise ValueError(f"{told}: update pathgp, unless the file is damaged")
+        if (version := int.from_bytes(number, "little")) > FORMAT:
+            formats = f"{path} has file format {version}, this version of pathgp reads {FORMAT}"
+            raise ValueError(f"{formats}: update pathgp, unless the file is damaged")
         start = file.tell()
-        if found < FORMAT or hashlib.file_digest(file, "sha256").digest() != expected:
+        if version < FORMAT or hashlib.file_digest(file, "sha256").digest() != expected:
             raise ValueError(f"{path} is damaged: its content does not match its digest. Fetch or save it again")
         end = file.seek(0, os.SEEK_END)
         file.seek(start)
@@ -161,7 +161,7 @@ def _read(file: BinaryIO, end: int) -> dict[str, Any]:
         count = dtype.itemsize
         for size in shape:
             count *= size
-        # Before memory is taken for it, and minus one is no size.
+        # Checked before memory is allocated.
         if min(shape, default=0) < 0 or count > end - file.tell():
             raise ValueError(f"a tensor of shape {shape} is longer than the file")
         dense = torch.empty(shape, dtype=dtype)

@@ -1,8 +1,8 @@
-"""Who shares the work out: the processes that torchrun started, or several devices of one process.
+"""Groups that share work: the processes started by torchrun, or several devices of one process.
 
-Every process runs the same program on the same data. Vectors (n, s) exist everywhere, the kernel matrix nowhere as a
-whole: each member computes its part of a product, and the sum of the parts, the same to the last bit on every rank, is
-what all go on with. So all ranks take the same decisions without being told.
+Every process runs the same program on the same data. Each member holds all vectors (n, s), but only its part of the
+kernel matrix. It computes its part of a product; all members then continue with the sum of the parts, which is equal to
+the last bit on every rank. All ranks therefore take the same decisions without communication.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ T = TypeVar("T")
 
 
 class RankLost(RuntimeError):
-    """Another rank ended, or did not come to a meeting of all ranks within the time-out."""
+    """Another rank ended, or did not reach a collective operation within the time-out."""
 
 
 class Group(ABC):
     """Members, numbered from 0, that compute parts of a result.
 
-    size: how many there are.  leader: whether this process writes files and shows progress.
+    size: the number of members.  is_main_process: whether this process writes files and shows progress.
     """
 
     size: int
-    leader: bool = True
+    is_main_process: bool = True
 
     @abstractmethod
     def members(self, home: torch.device) -> dict[int, torch.device]:
@@ -43,7 +43,7 @@ class Group(ABC):
 
     @abstractmethod
     def each(self, compute: Callable[[int], T]) -> dict[int, T]:
-        """compute(member) for the members of this process, at the same time."""
+        """compute(member) for every member of this process, concurrently."""
 
     @abstractmethod
     def reduce(self, compute: Callable[[int], Tensor], home: torch.device) -> Tensor:
@@ -51,9 +51,9 @@ class Group(ABC):
 
     @abstractmethod
     def budget(self, memory: float | None, home: torch.device) -> int:
-        """The memory of one member in bytes: as given, or the least that any of them has, half of what is free.
+        """The memory of each member in bytes: ``memory``, or half of the free memory of the member with the least.
 
-        Members that share a device share what is free there.
+        Members on the same device divide its free memory.
         """
 
     def rows(self, function: Callable[[Tensor], Tensor], Xs: Tensor) -> Tensor:
@@ -61,25 +61,25 @@ class Group(ABC):
         return function(Xs)
 
     def check(self, values: Sequence[Tensor | str], message: str) -> None:  # noqa: B027
-        """ValueError with this message in every process unless all of them hold the same numbers and words."""
+        """ValueError with this message in every process unless all have the same values."""
 
     def require_equal(self, **arguments: object) -> None:  # noqa: B027
-        """ValueError in every process that names what they were given different values of."""
+        """ValueError in every process that names an argument with different values."""
 
     def sync_generator(self, generator: torch.Generator) -> torch.Generator:
         """The generator, in the state that it has on the first rank."""
         return generator
 
     def on_main_process(self, compute: Callable[[], T]) -> T:
-        """What the first rank finds, given to all; its exceptions as well."""
+        """compute() on the first rank; all ranks return its result or raise its exception."""
         return compute()
 
 
 class Devices(Group):
     """Several devices in one process: ``Devices(["cuda:0", "cuda:1"])``.
 
-    Every device works in a thread of its own. Vectors live where X lives; the devices get copies of X once and of the
-    vectors with every product. Products and gradients are shared out, prediction happens where X lives.
+    Every device has its own thread. Vectors stay on the device of X; the devices get a copy of X once and of the
+    vectors with every product. Products and gradients are divided among the devices, predictions run on that of X.
     """
 
     def __init__(self, devices: Sequence[str | torch.device]) -> None:
@@ -123,8 +123,8 @@ class Devices(Group):
 class Ranks(Group):
     """All processes of ``torch.distributed``, one member each: ``Ranks()`` after ``init_process_group``.
 
-    Every rank must make the same calls in the same order, prediction included. A rank that is lost, or stays away, ends
-    the others with `RankLost` within the time-out given to ``init_process_group``.
+    Every rank must make the same calls in the same order, predictions included. If a rank is lost or late, the others
+    raise `RankLost` within the time-out of ``init_process_group``.
     """
 
     def __init__(self) -> None:
@@ -134,10 +134,10 @@ class Ranks(Group):
                 "torch.distributed.init_process_group() in it before Ranks()"
             )
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.leader = self.rank == 0
-        # Kinds of devices whose tensors can meet: NCCL knows GPUs alone, gloo both.
+        self.is_main_process = self.rank == 0
+        # Device types of the collectives: NCCL supports GPUs only, gloo both.
         self._kinds = [pair.split(":")[0] for pair in dist.get_backend_config().split(",")]
-        # Sums over rows depend on the number of threads in their last bits, and so would decisions.
+        # The last bits of sums over rows depend on the number of threads, and decisions on these bits.
         threads = torch.tensor([torch.get_num_threads()])
         self.check([threads], "the ranks have different numbers of threads: set OMP_NUM_THREADS to the same everywhere")
 
@@ -154,14 +154,14 @@ class Ranks(Group):
 
     def reduce(self, compute: Callable[[int], Tensor], home: torch.device) -> Tensor:
         part = compute(self.rank).contiguous()
-        self._meet("a sum over all ranks", lambda: dist.all_reduce(part))
+        self._communicate("a sum over all ranks", lambda: dist.all_reduce(part))
         return part
 
     def budget(self, memory: float | None, home: torch.device) -> int:
         self.require_equal(memory=memory)
         if memory is not None:
             return memory_budget(memory, home)
-        found = self._gathered((socket.gethostname(), str(home), memory_budget(None, home)))
+        found = self._gather((socket.gethostname(), str(home), memory_budget(None, home)))
         places = [place for *place, _ in found]
         return min(free // places.count(place) for *place, free in found)
 
@@ -175,47 +175,46 @@ class Ranks(Group):
 
     def check(self, values: Sequence[Tensor | str], message: str) -> None:
         parts = [v if isinstance(v, str) else (tuple(v.shape), v.dtype, _digest(v)) for v in values]
-        described = repr(parts).encode()
-        digest = int.from_bytes(hashlib.blake2b(described, digest_size=7).digest())
+        digest = int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=7).digest())
         own = torch.tensor([digest], device="cpu" if "cpu" in self._kinds else self._kinds[0])
         found = [torch.empty_like(own) for _ in range(self.size)]
-        self._meet("a comparison of all ranks", lambda: dist.all_gather(found, own))
+        self._communicate("a comparison of all ranks", lambda: dist.all_gather(found, own))
         different = [rank for rank, other in enumerate(found) if int(other) != int(found[0])]
         if different:
             raise ValueError(f"{message} (rank {different[0]} differs from rank 0)")
 
     def require_equal(self, **arguments: object) -> None:
-        first, *others = self._gathered({name: words(value) for name, value in arguments.items()})
+        first, *others = self._gather({name: words(value) for name, value in arguments.items()})
         for rank, other in enumerate(others, 1):
             for name, value in first.items():
                 if other[name] != value:
-                    found = f"{value} on rank 0 and {other[name]} on rank {rank}"
-                    raise ValueError(f"{name} is {found}: give every rank the same arguments")
+                    values = f"{value} on rank 0 and {other[name]} on rank {rank}"
+                    raise ValueError(f"{name} is {values}: give every rank the same arguments")
 
     def sync_generator(self, generator: torch.Generator) -> torch.Generator:
         generator.set_state(self.on_main_process(generator.get_state))
         return generator
 
     def on_main_process(self, compute: Callable[[], T]) -> T:
-        found: list[Any] = [None, None]
-        if self.leader:
+        outcome: list[Any] = [None, None]
+        if self.is_main_process:
             try:
-                found[0] = compute()
+                outcome[0] = compute()
             except Exception as error:
-                found[1] = error
-        self._meet("word from the first rank", lambda: dist.broadcast_object_list(found, 0))
-        if found[1] is not None:
-            raise found[1]
-        value: T = found[0]
+                outcome[1] = error
+        self._communicate("a broadcast from the first rank", lambda: dist.broadcast_object_list(outcome, 0))
+        if outcome[1] is not None:
+            raise outcome[1]
+        value: T = outcome[0]
         return value
 
-    def _gathered(self, own: T) -> list[T]:
-        """What every rank has, in their order."""
+    def _gather(self, own: T) -> list[T]:
+        """The values of all ranks, in their order."""
         found = [own] * self.size
-        self._meet("a comparison of all ranks", lambda: dist.all_gather_object(found, own))
+        self._communicate("a comparison of all ranks", lambda: dist.all_gather_object(found, own))
         return found
 
-    def _meet(self, what: str, collective: Callable[[], Any]) -> None:
+    def _communicate(self, operation: str, collective: Callable[[], Any]) -> None:
         try:
             collective()
         except RuntimeError as error:
@@ -225,9 +224,9 @@ class Ranks(Group):
                     "Ranks(), and start no more ranks than there are GPUs"
                 ) from error
             raise RankLost(
-                f"rank {self.rank} of {self.size}: {what} failed, because another rank has ended or did not make the "
-                "same call within the time-out. Start again: fit(checkpoint=...) goes on from its file, on any number "
-                f"of ranks. The cause: {error}"
+                f"rank {self.rank} of {self.size}: {operation} failed, because another rank has ended or did not make "
+                "the same call within the time-out. Start again: fit(checkpoint=...) continues from its file, on any "
+                f"number of ranks. The cause: {error}"
             ) from error
 
     def __repr__(self) -> str:
@@ -235,7 +234,7 @@ class Ranks(Group):
 
 
 class _SharedRows(torch.autograd.Function):
-    """function(Xs) of which every rank computes its rows, forwards and backwards."""
+    """function(Xs), whose rows are divided among the ranks, forwards and backwards."""
 
     @staticmethod
     def forward(ctx: Any, group: Ranks, function: Callable[[Tensor], Tensor], Xs: Tensor) -> Tensor:
@@ -263,17 +262,17 @@ class _SharedRows(torch.autograd.Function):
 
 
 def share(n: int, member: int, size: int) -> slice:
-    """The rows of range(n) that belong to a member: consecutive, as many as every other's or one less."""
+    """The rows of range(n) that belong to a member: consecutive, in parts whose sizes differ by one at most."""
     return slice(member * n // size, (member + 1) * n // size)
 
 
 def words(value: object) -> str:
-    """A value in words that are the same in every process: without addresses."""
+    """The repr of a value without memory addresses: the same in every process."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _digest(tensor: Tensor) -> tuple[int, int]:
-    """Two numbers that change with the bits of a matrix and with the order of its rows and columns."""
+    """Two checksums of a matrix that depend on its bits and on the order of its rows and columns."""
     matrix = tensor.detach().reshape(tensor.shape[0] if tensor.ndim else 1, tensor.shape[1:].numel()).contiguous()
     bits = matrix.view(torch.int32 if matrix.element_size() == 4 else torch.int64)
     sums = [bits.sum(dim, dtype=torch.int64) for dim in (0, 1)]

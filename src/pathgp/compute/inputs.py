@@ -72,7 +72,7 @@ def read_vector(y: Array, n: int, name: str, like: Tensor) -> Tensor:
 
 
 def result_dtype(X: Tensor, y: Tensor) -> torch.dtype:
-    """The dtype of predictions for targets y (n,), float64: that of X, or float64 where that lacks the digits.
+    """The dtype of predictions for targets y (n,), float64: that of X, or float64 if that lacks the digits.
 
     float32 has no room for targets such as 2.4e8 + sin(x), and none for their predictions.
     """
@@ -171,7 +171,7 @@ def _tensor(value: Array, name: str) -> tuple[Tensor, bool]:
 
 
 def _array(value: Any, name: str) -> np.ndarray[Any, Any]:
-    """What NumPy makes of a foreign object, if these are numbers and all of them are there."""
+    """A foreign object as a NumPy array; errors for anything but numbers, and for masked values."""
     if np.ma.is_masked(value):
         raise ValueError(f"{name} has masked values: remove or fill them, the mask would be lost")
     if hasattr(value, "toarray"):
@@ -221,5 +221,5 @@ def _require_finite(tensor: Tensor, name: str) -> None:
     value = float(tensor.detach()[tuple(first)])
     raise ValueError(
         f"{name} contains {value} at {place} ({int(bad.sum())} such values in all): remove or fill them, "
-        "a Gaussian process on rows has no place for missing values"
+        "a Gaussian process of rows does not accept missing values"
     )

@@ -1,4 +1,4 @@
-"""The memory promise: budgets, tile sizes, and what to do when an allocation fails all the same."""
+"""Memory budgets, tile sizes, and recovery from failed allocations."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def given_bytes(memory: float | None) -> int | None:
-    """What a user gave as a budget."""
+    """Check a memory budget."""
     if memory is None:
         return None
     number = real_number(memory, "memory")
@@ -53,11 +53,9 @@ def given_bytes(memory: float | None) -> int | None:
 
 
 def memory_budget(memory: float | None, device: torch.device) -> int:
-    """The budget in bytes: as given, or a share of what is free on the device."""
+    """The budget in bytes: ``memory``, or a share of the free memory of the device."""
     if memory is None:
         return int(free_memory(device) * _SHARE_OF_FREE)
-    if memory <= 0:
-        raise ValueError(f"memory is a budget in bytes and must be positive, got {memory}")
     return int(memory)
 
 

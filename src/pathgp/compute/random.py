@@ -30,7 +30,7 @@ def repeating_seed(generator: torch.Generator) -> int | None:
 
 
 def spawn_generator(generator: torch.Generator, device: torch.device | None = None) -> torch.Generator:
-    """A generator whose numbers have nothing to do with those that others drew from the same seed."""
+    """A generator whose draws are independent of those of ``generator``, seeded by it."""
     seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
     return torch.Generator(device or generator.device).manual_seed(seed)
 
@@ -38,7 +38,7 @@ def spawn_generator(generator: torch.Generator, device: torch.device | None = No
 def normal(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Standard normal draws on ``device``, made where the generator lives (a CPU generator serves all).
 
-    So many that a CPU would take seconds over them are made on the device, from a seed that the generator gives.
+    Large numbers of draws, which would take a CPU seconds, are made on the device from a seed of the generator.
     """
     if math.prod(shape) > _MANY and device.type != generator.device.type:
         generator = spawn_generator(generator, device)

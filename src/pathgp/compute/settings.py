@@ -78,7 +78,7 @@ class Compute:
     @property
     def is_main_process(self) -> bool:
         """Whether this process writes files and shows progress."""
-        return self.group is None or self.group.leader
+        return self.group is None or self.group.is_main_process
 
     def on_main_process(self, function: Callable[[], T]) -> T:
         """The result of function() on the first rank, sent to all."""

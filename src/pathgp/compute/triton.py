@@ -8,7 +8,7 @@ import torch
 
 
 def missing(device: torch.device) -> str:
-    """Why kernels written in Triton cannot run on a device; empty where they can."""
+    """Why kernels written in Triton cannot run on a device; empty if they can."""
     if importlib.util.find_spec("triton") is None:
         return "fused products need Triton: pip install 'pathgp[triton]'"
     if device.type != "cuda" and not interpreting():

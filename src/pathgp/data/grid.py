@@ -40,7 +40,7 @@ class GridObservations:
     factors: the inputs of every side (p_i, d_i), standardised, in the dtype of the computations.  originals: the same
     in the caller's units, with all their digits.
     observed: (p_1, ..., p_k), boolean.  y: (n,) the observed values row by row, float64, in the caller's units.
-    known: known standard deviations of the noise (n,) in the model's units, or None.
+    noise_std: known standard deviations of the noise (n,) in the model's units, or None.
     scalings: one per side; the first also holds that of the targets.  is_numpy: whether the caller works in NumPy.
     """
 
@@ -48,7 +48,7 @@ class GridObservations:
     originals: list[Tensor]
     observed: Tensor
     y: Tensor
-    known: Tensor | None
+    noise_std: Tensor | None
     scalings: list[Standardisation]
     is_numpy: bool
 
@@ -79,7 +79,7 @@ class GridObservations:
         return self.observed.flatten().nonzero().flatten()
 
     @property
-    def given(self) -> Tensor:
+    def X_raw(self) -> Tensor:
         """The inputs of the observed cells (n, d_1 + ... + d_k) in the caller's units, for mean functions."""
         return self._at_cells([F.to(self.dtype) for F in self.originals], self.cells)
 
@@ -110,7 +110,7 @@ class GridObservations:
 
     def fingerprint(self) -> str:
         """A digest of the numbers."""
-        return fingerprint(*self.factors, self.observed, self.y, self.known)
+        return fingerprint(*self.factors, self.observed, self.y, self.noise_std)
 
 
 @dataclass(frozen=True)

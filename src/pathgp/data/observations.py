@@ -16,26 +16,26 @@ from pathgp.data.standardise import Standardisation
 class Observations:
     """n rows of data.
 
-    given: the inputs (n, d) as the caller gave them, which mean functions see.  y: (n,) float64, in the caller's units.
-    X: (n, d) standardised, in the dtype of the computations.  known: known standard deviations of the noise (n,) in the
-    model's units, or None.
+    X_raw: the inputs (n, d) in the caller's units, which mean functions use.  y: (n,) float64, in the caller's units.
+    X: (n, d) standardised, in the dtype of the computations.  noise_std: known standard deviations of the noise (n,) in
+    the model's units, or None.
     """
 
-    given: Tensor
+    X_raw: Tensor
     y: Tensor
     X: Tensor
-    known: Tensor | None
+    noise_std: Tensor | None
     scaling: Standardisation
 
     @classmethod
     def of(
-        cls, given: Tensor, y: Tensor, noise: Array | None, scaling: Standardisation, dtype: torch.dtype
+        cls, X_raw: Tensor, y: Tensor, noise: Array | None, scaling: Standardisation, dtype: torch.dtype
     ) -> Observations:
         """Standardise checked inputs and targets; X is copied, since the caller may write to it later."""
-        known = read_noise(noise, given)
-        X = scaling.inputs(given, dtype).detach().clone()
-        known = None if known is None else known / scaling.target_scale
-        return cls(given.detach(), y, X, known, scaling)
+        noise_std = read_noise(noise, X_raw)
+        X = scaling.inputs(X_raw, dtype).detach().clone()
+        noise_std = None if noise_std is None else noise_std / scaling.target_scale
+        return cls(X_raw.detach(), y, X, noise_std, scaling)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -55,16 +55,16 @@ class Observations:
 
     def to(self, dtype: torch.dtype) -> Observations:
         """The same data in another dtype of the computations; that of results stays."""
-        return replace(self, X=self.scaling.inputs(self.given, dtype))
+        return replace(self, X=self.scaling.inputs(self.X_raw, dtype))
 
     def subset(self, rows: Tensor) -> Observations:
         """Some of the rows, under the same standardisation."""
-        known = None if self.known is None else self.known[rows]
-        return Observations(self.given[rows], self.y[rows], self.X[rows], known, self.scaling)
+        noise_std = None if self.noise_std is None else self.noise_std[rows]
+        return Observations(self.X_raw[rows], self.y[rows], self.X[rows], noise_std, self.scaling)
 
     def fingerprint(self) -> str:
         """A digest of the numbers."""
-        return fingerprint(self.X, self.y, self.known)
+        return fingerprint(self.X, self.y, self.noise_std)
 
 
 def fingerprint(*tensors: Tensor | None) -> str:

@@ -26,8 +26,6 @@ KERNELS: dict[str, Callable[[torch.Tensor], kernels.Kernel]] = {
     "matern-5/2": lambda lengthscale: kernels.Matern(2.5, lengthscale),
     "rational-quadratic": lambda lengthscale: kernels.RationalQuadratic(1.0, lengthscale),
 }
-# Up to this number of rows the exact gradient and exact variances are the cheapest ones, and nothing is random.
-EXACT_ROWS = 1000
 # A text column with more categories than this is assumed to hold names of rows.
 MOST_CATEGORIES = 100
 

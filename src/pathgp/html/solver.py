@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 import torch
@@ -92,7 +93,7 @@ def _curve(report: ConditionReport) -> Html | None:
     return figure("Residuals of the solve", "Of the mean, and the worst of all systems.", chart.svg())
 
 
-def _hyperparameters(model: Model) -> Html:
+def _hyperparameters(model: Model[Any]) -> Html:
     units = "In units of standard deviations" if model.standardise else "In the units of the data"
     values = [
         (name, ", ".join(number(float(v), 4) for v in value.flatten()))

@@ -187,7 +187,10 @@ def _restore(content: dict[str, Any], device: torch.device) -> Posterior | GridP
         # The requested backend may not exist here.
         settings = settings.with_backend("auto")
     if isinstance(model, LatentKroneckerGP):
-        data = decode(content["data"], device)
+        saved = content["data"]
+        # The field had another name in earlier versions.
+        renamed = {"noise_std" if name == "known" else name: value for name, value in saved.items()}
+        data = decode(renamed, device)
         _check_kinds([(data, GridObservations)])
         return GridPosterior(model, data.scaling, system, prior, weights, settings, report, data)
     scaling = decode(content["scaling"], device)

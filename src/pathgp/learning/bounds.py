@@ -1,4 +1,4 @@
-"""Where hyperparameters are learned unless the user sets bounds: no further than the data can tell.
+"""Default bounds of hyperparameters: no further than the data can tell.
 
 Beyond these limits the likelihood hardly changes, while K comes so close to a constant or to the identity that rounding
 decides where a fit goes.
@@ -22,7 +22,7 @@ from pathgp.learning.model import Data, Learnable
 SHORTEST, LONGEST, SMALLEST_GAPS = 0.1, 1e4, 0.05
 # The largest signal, in standard deviations of y.
 LARGEST_SIGNAL = 100.0
-# Rows whose gaps are looked at.
+# Values of a column whose gaps are used.
 _ROWS = 10_000
 
 

@@ -1,7 +1,8 @@
-"""The file an interrupted fit goes on from; its format is that of `pathgp.compute.files`."""
+"""The state of a fit between two steps, and the file that an interrupted fit continues from (see `compute.files`)."""
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import signal
@@ -18,9 +19,12 @@ import torch
 from torch import Tensor
 
 from pathgp.compute import files
+from pathgp.learning.estimators import State
+from pathgp.learning.model import Data, Learnable
+from pathgp.learning.report import Step
 
-# Raised whenever a file of the previous number could not be continued bit for bit.
-FORMAT = 3
+# Increase this number if earlier files cannot be continued bit for bit.
+FORMAT = 4
 
 _ADVICE = "remove the file to start anew, or use another path"
 
@@ -30,7 +34,7 @@ class Checkpoint:
     """Where and how often a fit saves itself.
 
     Args:
-        path: the file. A fit that finds it goes on from there; it must belong to the same data and settings.
+        path: the file. A fit that finds it continues from there; it must belong to the same data and settings.
         steps: write after this number of steps ...
         seconds: ... or after this number of seconds, whichever comes first.
     """
@@ -47,14 +51,14 @@ class Checkpoint:
 
     def write(self, content: dict[str, Any], step: int) -> None:
         """Replace the file: it is the old one or the new one, whatever happens."""
-        files.write(self.path, {"pathgp checkpoint": FORMAT, **content})
+        files.write(self.path, {"pathgp checkpoint": FORMAT, "step": step, **content})
         self._last_step, self._last_time = step, time.monotonic()
 
     def read(self, expected: dict[str, str], mean: Tensor) -> dict[str, Any] | None:
-        """The content, or None where there is no file yet; an error where it belongs to something else.
+        """The content, or None if there is no file yet; ValueError if it belongs to another fit.
 
-        ``expected``: facts of the fit that the file must agree with, in words by name.  ``mean``: values of the mean
-        function at the data, with which those in the file must agree up to rounding.
+        ``expected``: facts of the fit by name, which those in the file must equal.  ``mean``: values of the mean
+        function at the data, which those in the file must equal up to rounding.
         """
         path = Path(self.path)
         self._last_step, self._last_time = 0, time.monotonic()
@@ -88,20 +92,55 @@ def _compare_means(path: Path, saved: Tensor, mean: Tensor) -> None:
         )
 
 
-def leave(number: int, frame: object) -> None:
-    """A signal as an exception, so that there is time to save; another one would end that."""
+def pack(snapshot: dict[str, Any]) -> dict[str, Any]:
+    """A snapshot of a fit in tensors and plain types, without its data."""
+    state, history = snapshot["state"], snapshot["history"]
+    kept = {"draws": state.draws, "rows": state.rows, "solutions": state.solutions}
+    kept["prior"] = None if state.prior is None else state.prior.state()
+    is_double = snapshot["data"].dtype == torch.float64
+    return snapshot | {"state": kept, "data": is_double, "history": [vars(step) for step in history]}
+
+
+def unpack(content: dict[str, Any], model: Learnable, data: Data) -> dict[str, Any]:
+    """The snapshot that `pack` packed, for a model and data that agree with it."""
+    saved = content["state"] | {"order": content["order"]}
+    prior = saved.pop("prior")
+    prior = None if prior is None else model.restore_prior(prior)
+    tensors = {name: None if tensor is None else tensor.to(data.device) for name, tensor in saved.items()}
+    return content | {
+        "order": tensors.pop("order"),
+        "state": State(prior, **tensors),
+        "data": data.to(torch.float64) if content["data"] else data,
+        "history": [Step(**step) for step in content["history"]],
+    }
+
+
+def mean_values(model: Learnable, data: Data) -> Tensor:
+    """The mean function at the data, on the CPU, with its learned parameters set to 0.1 up to 1."""
+    mean = copy.deepcopy(model.mean)
+    with torch.no_grad():
+        if isinstance(mean, torch.nn.Module):
+            for p in mean.parameters():
+                if p.requires_grad:
+                    p.copy_(torch.linspace(0.1, 1.0, p.numel(), dtype=p.dtype).view_as(p))
+        values = mean(data.X_raw) if callable(mean) else torch.tensor([mean], dtype=torch.float64)
+    return values.detach().cpu()
+
+
+def exit_on_signal(number: int, frame: object) -> None:
+    """Turn a signal into SystemExit, so that there is time to save, and ignore further ones."""
     signal.signal(number, signal.SIG_IGN)
     sys.exit(128 + number)
 
 
 @contextmanager
 def at_sigterm(handler: Callable[[int, Any], object] | signal.Handlers) -> Iterator[None]:
-    """SIGTERM handled so, unless the program has a handler of its own or this is not its main thread.
+    """Handle SIGTERM this way, unless the program has its own handler or this is not its main thread.
 
-    Batch systems end programs by it, and torchrun all ranks once one has ended, often before the others have noticed.
+    Batch systems end programs by SIGTERM, and torchrun all ranks once one has ended, often before the others notice.
     """
     before = signal.getsignal(signal.SIGTERM)
-    ours = before in (signal.SIG_DFL, leave) and threading.current_thread() is threading.main_thread()
+    ours = before in (signal.SIG_DFL, exit_on_signal) and threading.current_thread() is threading.main_thread()
     if ours:
         signal.signal(signal.SIGTERM, handler)
     try:
@@ -112,7 +151,7 @@ def at_sigterm(handler: Callable[[int, Any], object] | signal.Handlers) -> Itera
 
 
 def as_checkpoint(checkpoint: str | os.PathLike[str] | Checkpoint | None) -> Checkpoint | None:
-    """What a user may give: a path, or a `Checkpoint` with its own intervals."""
+    """A checkpoint from a path, or with its own intervals."""
     if checkpoint is None or isinstance(checkpoint, Checkpoint):
         return checkpoint
     return Checkpoint(os.fspath(checkpoint))

@@ -41,9 +41,9 @@ class State:
     prior: frozen draws of prior functions, which follow the hyperparameters (pathwise); more are drawn where a periodic
         kernel needs more harmonics.
     draws: (n, s) standard normal: the paths' noise (pathwise), or the probes (standard).
-    rows: which rows of the data the current stage looks at; None for all n.
+    rows: the rows of the data that the current stage uses; None for all n.
     solutions: (len(rows), 1 + s), of the previous step.
-    operator: H of the previous step, in whose place the next one comes.
+    operator: H of the previous step, whose memory the next one reuses.
     """
 
     prior: Any = None
@@ -53,7 +53,7 @@ class State:
     operator: Operator | None = None
 
     def restrict_rows(self, rows: Tensor | None, n: int) -> None:
-        """Go on with other rows: weights of rows seen before are kept, new ones begin at zero."""
+        """Continue with other rows: weights of rows used before are kept, new ones start at zero."""
         if self.solutions is not None:
             everywhere = self.solutions.new_zeros(n, self.solutions.shape[1])
             everywhere[slice(None) if self.rows is None else self.rows] = self.solutions
@@ -61,22 +61,22 @@ class State:
         self.rows, self.operator = rows, None
 
     def promote(self) -> None:
-        """Go on in float64."""
+        """Continue in float64."""
         self.draws = None if self.draws is None else self.draws.to(torch.float64)
         self.solutions = None if self.solutions is None else self.solutions.to(torch.float64)
         self.operator = None
 
-    def seen(self, data: Data) -> Any:
-        """The rows of the data that count now."""
+    def select(self, data: Data) -> Any:
+        """The rows of the data that the current stage uses."""
         return data if self.rows is None else data.subset(self.rows)
 
 
 @dataclass(frozen=True)
-class Estimate:
+class GradientEstimate:
     """One evaluation.
 
     objective: a scalar whose gradient is the estimate; its value has no meaning.
-    value: the log marginal likelihood itself, where it is known.
+    value: the log marginal likelihood itself, if known.
     solution: what the solver did, without the weights.
     solver_seconds: time in the solver.
     """
@@ -96,8 +96,8 @@ class Exact:
 
     def evaluate(
         self, model: Learnable, data: Data, state: State, settings: Settings, generator: torch.Generator
-    ) -> Estimate:
-        data = state.seen(data)
+    ) -> GradientEstimate:
+        data = state.select(data)
         n = len(data.y)
         H = state.operator = model.operator(data, settings, state.operator)
         if 24 * n**2 > H.memory:
@@ -106,7 +106,7 @@ class Exact:
                 "use estimator='pathwise', or raise memory="
             )
         began = time.perf_counter()
-        mean = model.mean_at(data.given, exact=True)
+        mean = model.mean_at(data.X_raw, exact=True)
         with torch.no_grad():
             y = data.targets(mean).to(torch.float64)
             factor, _ = factorise(H.block(torch.arange(n, device=H.device)).to(torch.float64))
@@ -117,7 +117,7 @@ class Exact:
         seconds = time.perf_counter() - began
         identity = torch.eye(n, dtype=H.dtype, device=H.device)
         forms = 0.5 * H.bilinear(torch.cat([v, -inverse], 1), torch.cat([v, identity], 1), symmetric=True)
-        return Estimate(forms + mean_term(v[:, 0], mean, data), value, None, seconds)
+        return GradientEstimate(forms + mean_term(v[:, 0], mean, data), value, None, seconds)
 
 
 @dataclass(frozen=True)
@@ -142,11 +142,11 @@ class Iterative:
 
     def evaluate(
         self, model: Learnable, data: Data, state: State, settings: Settings, generator: torch.Generator
-    ) -> Estimate:
+    ) -> GradientEstimate:
         if not self.warm_start:
             self.draw(model, data, state, generator)
         system = self.system(model, data, state)
-        data = state.seen(data)
+        data = state.select(data)
         H = state.operator = model.operator(data, settings, state.operator)
         began = time.perf_counter()
         # A residual r shifts the gradient by up to 2 |r| / noise, relative to its size: small beside the noise will do.
@@ -159,13 +159,13 @@ class Iterative:
         right = Z if self.pathwise else system.targets[:, 1:]
         L, R = torch.cat([v, -Z / self.samples], 1), torch.cat([v, right], 1)
         forms = 0.5 * H.bilinear(L, R, symmetric=self.pathwise)
-        mean = model.mean_at(data.given, exact=True)
-        return Estimate(forms + mean_term(v[:, 0], mean, data), None, solution, seconds)
+        mean = model.mean_at(data.X_raw, exact=True)
+        return GradientEstimate(forms + mean_term(v[:, 0], mean, data), None, solution, seconds)
 
     def system(self, model: Learnable, data: Data, state: State) -> System:
         """The right-hand sides at the current hyperparameters."""
         assert state.draws is not None
-        data, draws = state.seen(data), state.draws if state.rows is None else state.draws[state.rows]
+        data, draws = state.select(data), state.draws if state.rows is None else state.draws[state.rows]
         if self.pathwise:
             return model.system(data, state.prior, draws)
         alone = model.system(data, None, draws[:, :0])

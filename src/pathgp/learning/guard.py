@@ -18,10 +18,9 @@ from torch import Tensor
 from pathgp.compute.random import permutation
 from pathgp.learning.hyperparameters import log_prior
 from pathgp.learning.model import Data, Learnable
+from pathgp.learning.policy import GUARD_ROWS
 from pathgp.solvers.base import NumericalFailure
 
-# Rows whose likelihood is computed.
-ROWS = 1000
 # Tolerated fall below the best value, in nats a row: SLACK + MORE_ROWS * log(n / size of the subset). The optimum of
 # all rows differs from that of the subset, the more so for larger n: on houseelectric, at the optimum of 5,000 rows,
 # the subset loses 0.29. Bad steps lose several.
@@ -42,7 +41,7 @@ class Guard:
     def draw(cls, data: Data) -> Guard:
         """Draw a random subset with a fixed seed; it affects only which steps are refused."""
         n = len(data.y)
-        return cls(permutation(n, torch.Generator().manual_seed(0), data.device)[:ROWS].sort().values, n)
+        return cls(permutation(n, torch.Generator().manual_seed(0), data.device)[:GUARD_ROWS].sort().values, n)
 
     def value(self, model: Learnable, data: Data) -> float:
         """Log marginal likelihood of the subset plus log prior, in nats a row; -inf for an indefinite H."""
@@ -65,7 +64,7 @@ class Guard:
         factor, info = torch.linalg.cholesky_ex(H)
         if int(info) or not bool(torch.isfinite(factor).all()):
             return H.new_tensor(-math.inf)
-        y = data.targets(model.mean_at(data.given, exact=True))[self.rows].to(torch.float64)
+        y = data.targets(model.mean_at(data.X_raw, exact=True))[self.rows].to(torch.float64)
         white = torch.linalg.solve_triangular(factor, y.unsqueeze(1), upper=False)
         total = -0.5 * white.square().sum() - factor.diagonal().log().sum()
         return total / len(y) - 0.5 * math.log(2 * math.pi) + log_prior(model).to(total.device) / len(data.y)
@@ -73,6 +72,12 @@ class Guard:
     def accepts(self, value: float) -> bool:
         """Whether hyperparameters with this value are as good as any before, or nearly so."""
         return value >= self.best - SLACK - self.allowance
+
+    def require_likely(self, value: float) -> None:
+        """NumericalFailure for hyperparameters at which the rows are far less likely than before."""
+        if not self.accepts(value):
+            fall = self.best - value
+            raise NumericalFailure(f"the log likelihood of {len(self.rows)} rows fell by {fall:.2g} a row")
 
     def ends_well(self, value: float) -> bool:
         """Whether this value is one to end with: accepted, and not below the first."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from pathgp.kernels.parameters import LogNormal, Positive
+from pathgp.kernels.parameters import Positive
 
 
 def hyperparameters(model: nn.Module) -> dict[str, Positive | nn.Parameter]:
@@ -49,32 +49,8 @@ def matching(model: nn.Module, name: str) -> dict[str, Positive | nn.Parameter]:
     return found
 
 
-def constrain(
-    model: nn.Module,
-    name: str,
-    fixed: bool | None = None,
-    bounds: tuple[float, float] | None = None,
-    prior: LogNormal | None = None,
-) -> None:
-    """Set what learning may do with the hyperparameters called ``name``; what is None stays as it is."""
-    for full, parameter in matching(model, name).items():
-        if fixed is not None:
-            (parameter.raw if isinstance(parameter, Positive) else parameter).requires_grad_(not fixed)
-        if bounds is None and prior is None:
-            continue
-        if not isinstance(parameter, Positive):
-            raise ValueError(f"{full} may have any sign: bounds and log-normal priors are for positive parameters")
-        if bounds is not None:
-            parameter.bounds = _checked_bounds(bounds, full)
-            parameter.project()
-        if prior is not None:
-            if not isinstance(prior, LogNormal):
-                raise TypeError(f"the prior of {full} must be a LogNormal(median, spread), got {type(prior).__name__}")
-            parameter.prior = prior
-
-
 def log_prior(model: nn.Module) -> Tensor:
-    """The log density of the priors of all learned hyperparameters: zero where there are none."""
+    """The log density of the priors of all learned hyperparameters: zero without priors."""
     total = torch.zeros((), dtype=torch.float64)
     for parameter in positives(model):
         if parameter.prior is not None and parameter.raw.requires_grad:
@@ -143,7 +119,8 @@ def _grad(p: Tensor) -> Tensor:
     return torch.zeros_like(p) if p.grad is None else p.grad.detach()
 
 
-def _checked_bounds(bounds: tuple[float, float], name: str) -> tuple[float, float]:
+def read_bounds(bounds: tuple[float, float], name: str) -> tuple[float, float]:
+    """Check the bounds of a hyperparameter."""
     try:
         low, high = (float(b) for b in bounds)
     except (TypeError, ValueError):

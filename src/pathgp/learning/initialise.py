@@ -1,4 +1,4 @@
-"""Where a fit starts: values from the data, or from fits of small subsets.
+"""Initial values of a fit: from the data, or from fits of small subsets.
 
 The values are set in the model's units, which are those of standardised data where the model standardises.
 """
@@ -6,9 +6,13 @@ The values are set in the model's units, which are those of standardised data wh
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+from torch import Tensor, nn
 
 from pathgp.compute.random import permutation
 from pathgp.data.observations import Observations
@@ -16,49 +20,64 @@ from pathgp.kernels.algebra import Scale
 from pathgp.kernels.expression import leaves
 from pathgp.kernels.parameters import Positive, positive
 from pathgp.kernels.stationary import Stationary
-from pathgp.learning.estimators import Exact
 from pathgp.learning.hyperparameters import hyperparameters, value_of
-from pathgp.learning.loop import Fit, Plan, Stage
+from pathgp.learning.loop import Fit
 from pathgp.learning.model import Data, Learnable
+from pathgp.learning.policy import FitOptions
 from pathgp.means import Constant
 from pathgp.posterior.conditioning import Settings
 
-# Rows that stand for all in the medians; subsets and their size in the procedure of the thesis (section 3.3.1).
+# Rows used for the medians; subsets and their size in the procedure of the thesis (section 3.3.1).
 _ROWS = 1000
-# Up to here all pairs are looked at: the sides of a grid may be short.
+# Up to this number of rows all pairs are used: the sides of a grid may be short.
 _FEW = 50
 SUBSETS = 10
 SUBSET_ROWS_GPU, SUBSET_ROWS_CPU = 10_000, 1_000
 
 
-def from_data(model: Learnable, data: Data, generator: torch.Generator) -> None:
-    """Length scales from median distances, the signal from the spread of y, the noise a tenth of it, a learned
-    constant mean from the average of y.
+def initialise(how: str, model: Learnable, data: Data, settings: Settings, generator: torch.Generator) -> None:
+    """Set the learned hyperparameters of a model: "model" keeps its values, see `GP.fit` for the other ways."""
+    if how == "neighbours":
+        _set_values(model, data, lambda X: X, _lengthscale_of_side)
+    elif how != "model":
+        _set_values(model, data, lambda X: X[permutation(len(X), generator, X.device)[:_ROWS]], _lengthscale)
+    if how == "subsets":
+        assert isinstance(data, Observations)
+        from_subsets(model, data, settings, generator)
 
-    Length scales of a radial kernel are proportional to the median distance of two rows in each column. Their size is
-    the geometric mean of the typical distance and the nearest-neighbour distance. From longer initial values a fit may
-    explain fast variation as noise, from shorter ones it may explain everything as noise.
+
+def _set_values(
+    model: Learnable,
+    data: Data,
+    select_rows: Callable[[Tensor], Tensor],
+    lengthscale: Callable[[Tensor, bool], Tensor],
+) -> None:
+    """Length scales from the inputs, the signal from the spread of y, the noise a tenth of it, a constant mean from
+    the average of y.
     """
     with torch.no_grad():
-        spread = data.targets(model.mean_at(data.given, exact=True)).to(torch.float64).std(correction=0)
-    spread = spread if bool(spread > 0) else torch.ones_like(spread)
-    scales = [module for module in model.modules() if isinstance(module, Scale)]
+        spread = data.targets(model.mean_at(data.X_raw, exact=True)).to(torch.float64).std(correction=0)
+    deviation = float(spread) or 1.0
     for whole, inputs in model.kernels_and_inputs(data):
-        X = inputs[permutation(len(inputs), generator, data.device)[:_ROWS]].to(torch.float64)
+        X = select_rows(inputs).to(torch.float64)
         for kernel, columns in leaves(whole, range(X.shape[1])):
             if isinstance(kernel, Stationary) and _learned(positive(kernel, "lengthscale")):
-                kernel.lengthscale = _lengthscale(X[:, list(columns)], kernel.lengthscale.ndim == 1).cpu()
-                positive(kernel, "lengthscale").project()
+                _set(kernel, "lengthscale", lengthscale(X[:, list(columns)], kernel.lengthscale.ndim == 1).cpu())
+    scales = [module for module in model.modules() if isinstance(module, Scale)]
     for module in scales:
-        if _learned(positive(module, "signal")):
-            module.signal = float(spread) / len(scales) ** 0.5
-            positive(module, "signal").project()
+        _set(module, "signal", deviation / len(scales) ** 0.5)
     if isinstance(model.mean, Constant) and model.mean.value.requires_grad:
         with torch.no_grad():
             model.mean.value.fill_(float(data.y.mean()))
-    if _learned(positive(model, "noise")):
-        model.noise = 0.1 * float(spread)
-        positive(model, "noise").project()
+    _set(model, "noise", 0.1 * deviation)
+
+
+def _set(module: nn.Module, name: str, value: float | Tensor) -> None:
+    """Assign a hyperparameter within its bounds, unless it is fixed."""
+    parameter = positive(module, name)
+    if _learned(parameter):
+        parameter.assign(value)
+        parameter.project()
 
 
 def from_subsets(model: Learnable, data: Observations, settings: Settings, generator: torch.Generator) -> None:
@@ -68,11 +87,11 @@ def from_subsets(model: Learnable, data: Observations, settings: Settings, gener
     """
     n = len(data.y)
     size = min(n, SUBSET_ROWS_CPU if data.X.device.type == "cpu" else SUBSET_ROWS_GPU)
-    plan = Plan((Stage(size, 50),), 0.1, "lbfgs", 1e-4, Exact(), settings)
+    options = FitOptions(settings, steps=50, estimator="exact", initialise="model", min_gain=1e-4).resolve(size, False)
     found: dict[str, list[Tensor]] = {}
     for centre in permutation(n, generator, data.X.device)[:SUBSETS]:
         nearest = (data.X - data.X[centre]).square().sum(1).topk(size, largest=False).indices.sort().values
-        fit = Fit(copy.deepcopy(model), data.subset(nearest), plan, generator)
+        fit = Fit(copy.deepcopy(model), data.subset(nearest), options, generator)
         fit.run()
         for name, parameter in hyperparameters(fit.model).items():
             found.setdefault(name, []).append(value_of(parameter))
@@ -94,8 +113,34 @@ def perturb(model: Learnable, generator: torch.Generator) -> None:
             parameter.project()
 
 
+def neighbour_lengthscale(X: NDArray[np.floating]) -> float:
+    """Three times the median distance between neighbours, for inputs X (p, d) of a side of a grid; 1 for one point.
+
+    From there a fit finds longer length scales. From long ones it may not find the short ones of a season, which then
+    look like noise. Time O(p log p) in few dimensions.
+    """
+    points = np.unique(X, axis=0)
+    if len(points) < 2:
+        return 1.0
+    return 3.0 * float(np.median(cKDTree(points).query(points, k=2)[0][:, 1]))
+
+
+def _lengthscale_of_side(X: Tensor, per_column: bool) -> Tensor:
+    """Length scale for the inputs X (p, d) of a side of a grid; those of several columns as for tables."""
+    if per_column and X.shape[1] > 1:
+        return _lengthscale(X[:: -(-len(X) // _ROWS)], per_column)
+    return torch.tensor(neighbour_lengthscale(X.cpu().numpy()), dtype=torch.float64).expand(
+        X.shape[1] if per_column else ()
+    )
+
+
 def _lengthscale(X: Tensor, per_column: bool) -> Tensor:
-    """Initial length scale for rows X (n, d): a scalar, or one per column (d,); 1 if all rows coincide."""
+    """Length scale for rows X (n, d): a scalar, or one per column (d,); 1 if all rows coincide.
+
+    Proportional to the median distance of two rows, in each column or in all. Its size is the geometric mean of the
+    typical distance and the nearest-neighbour distance. From longer initial values a fit may explain fast variation as
+    noise, from shorter ones it may explain everything as noise.
+    """
     n, half = len(X), len(X) // 2
     if half == 0:
         return torch.ones(X.shape[1] if per_column else (), dtype=torch.float64)

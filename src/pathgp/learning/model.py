@@ -1,15 +1,16 @@
-"""The interfaces of models and data that `learning` relies on."""
+"""The interface of models that `learning` relies on."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from pathgp.data.standardise import Standardisation
+from pathgp.data.grid import GridObservations
+from pathgp.data.observations import Observations
 from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import Positive, PositiveValue
 from pathgp.operators import Operator
@@ -17,47 +18,7 @@ from pathgp.posterior.conditioning import Settings, SolveRequest
 from pathgp.posterior.system import System
 
 Mean = float | Callable[[Tensor], Tensor]
-
-
-class Data(Protocol):
-    """n observations in the units of a model: `Observations`, `GridObservations`."""
-
-    @property
-    def y(self) -> Tensor:
-        """(n,) float64, in the caller's units."""
-
-    @property
-    def known(self) -> Tensor | None:
-        """Known standard deviations of the noise (n,) in the model's units."""
-
-    @property
-    def given(self) -> Tensor:
-        """The inputs (n, d) as the caller gave them, which mean functions see."""
-
-    @property
-    def scaling(self) -> Standardisation: ...
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Floating-point type of the computations."""
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def columns(self) -> int: ...
-
-    def targets(self, mean: Tensor) -> Tensor:
-        """(y - mean) in the model's units (n,), in the dtype of the computations."""
-
-    def to(self, dtype: torch.dtype) -> Self:
-        """The same data in another dtype of the computations."""
-
-    def subset(self, rows: Tensor) -> Self:
-        """Some of the observations, in the same units."""
-
-    def fingerprint(self) -> str:
-        """A digest of the numbers."""
+Data = Observations | GridObservations
 
 
 class Learnable(nn.Module):
@@ -66,6 +27,10 @@ class Learnable(nn.Module):
     noise = PositiveValue("Standard deviation of the noise: a scalar, float64.")
     _noise: Positive
     mean: Mean
+    is_grid = False
+
+    def require_supported(self, data: Any, settings: Settings, has_draws: bool) -> None:
+        """ValueError for settings that this model cannot use, or a memory budget that prior draws exceed."""
 
     @abstractmethod
     def operator(self, data: Any, settings: Settings, reuse: Operator | None = None) -> Operator:
@@ -108,7 +73,7 @@ class Learnable(nn.Module):
         """Total standard deviation of the noise in the model's units: a scalar, or one per row, with gradients."""
 
     @abstractmethod
-    def solved(self, data: Any, prior: Any, draws: Tensor, request: SolveRequest) -> Any:
+    def make_posterior(self, data: Any, prior: Any, draws: Tensor, request: SolveRequest) -> Any:
         """Solve for the posterior. It keeps references to the model and the draws, so pass copies."""
 
     @abstractmethod

@@ -1,13 +1,13 @@
-"""Outer-loop optimisers: each asks for one gradient per step.
+"""Outer-loop optimisers: each takes one gradient of the loss per step, from the parameters' ``grad``.
 
 `Adam` is the optimiser of the thesis. `LBFGS` is for gradients that are a deterministic function of the hyperparameters
 (exact, or with frozen draws). It never asks for the value of the objective, which is unknown for the iterative
-estimators: its line search looks at directional derivatives alone.
+estimators: its line search uses directional derivatives only.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,19 +16,6 @@ from pathgp.learning.hyperparameters import Coordinates
 
 # Steps that L-BFGS leaves to Adam.
 OPENING = 20
-
-
-class Optimiser(Protocol):
-    """What the loop asks of an optimiser; gradients of the loss lie in the parameters' ``grad``."""
-
-    def step(self) -> Any: ...
-
-    def retreat(self) -> None:
-        """The last step was refused and shortened to a quarter: be more careful from here on."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Adam:
@@ -53,24 +40,29 @@ class Adam:
         self.steps += 1
         self.pace = min(1.0, 1.1 * self.pace)
         first, second = 1.0 - 0.9**self.steps, 1.0 - 0.999**self.steps
+        # New tensors: a snapshot of the fit refers to the earlier moments.
+        before, self.moments = self.moments, []
         with torch.no_grad():
-            for (p, rate), (m, v) in zip(self.parameters, self.moments, strict=True):
+            for (p, rate), (m, v) in zip(self.parameters, before, strict=True):
                 g = torch.zeros_like(p) if p.grad is None else p.grad
-                m.mul_(0.9).add_(g, alpha=0.1)
-                v.mul_(0.999).addcmul_(g, g, value=0.001)
+                m = m.mul(0.9).add_(g, alpha=0.1)
+                v = v.mul(0.999).addcmul_(g, g, value=0.001)
                 p.addcdiv_(m / first, (v / second).sqrt().add_(1e-8), value=-self.pace * rate)
+                self.moments.append((m, v))
 
     def retreat(self) -> None:
+        """The last step was refused and shortened to a quarter: take smaller steps from here on."""
         self.pace *= 0.5
+
+    def restart(self) -> None:
+        """Moments of similar objectives are averaged."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"steps": self.steps, "moments": self.moments, "pace": self.pace}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps, self.pace = state["steps"], state["pace"]
-        for mine, saved in zip(self.moments, state["moments"], strict=True):
-            for moment, value in zip(mine, saved, strict=True):
-                moment.copy_(value)
+        self.moments = [(m.to(p), v.to(p)) for (p, _), (m, v) in zip(self.parameters, state["moments"], strict=True)]
 
 
 class LBFGS:
@@ -82,7 +74,7 @@ class LBFGS:
     are accepted and shrinks when one was not. Nocedal (1980).
 
     The first twenty steps are left to Adam, which moves all hyperparameters at the same speed. With short length scales
-    in many dimensions K is almost diagonal, and signal and noise can stand for each other: steps that follow the
+    in many dimensions K is almost diagonal, and signal and noise are interchangeable: steps that follow the
     steepest slope send the noise to zero before the length scales have grown, and it does not come back (elevators from
     1.0: a log likelihood of -0.77 a row instead of -0.54). On rough data ten are too few: it ends where noise explains
     what short length scales would (-0.18 a row instead of 0.03).
@@ -137,7 +129,7 @@ class LBFGS:
             self.direction = 0.25 * self.direction
 
     def restart(self) -> None:
-        """The objective is another one from here on: no comparison with the step before; the curvature is kept."""
+        """Forget the last position and direction; the curvature is kept."""
         self.origin = self.direction = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -165,12 +157,8 @@ class LBFGS:
         return -q
 
 
-def make(name: str, coordinates: Coordinates, learning_rate: float) -> Optimiser:
+def make(name: str, coordinates: Coordinates, learning_rate: float) -> Adam | LBFGS:
     """The optimiser called ``name``; Adam moves the unconstrained parameters behind the softplus, as in the thesis."""
     rates = [(p.raw, learning_rate) for p in coordinates.positive]
     adam = Adam([*rates, *((p, learning_rate * unit) for p, unit in coordinates.free)])
-    if name == "adam":
-        return adam
-    if name == "lbfgs":
-        return LBFGS(coordinates, adam, reach=5.0 * learning_rate)
-    raise ValueError(f"optimiser must be 'adam' or 'lbfgs', got {name!r}")
+    return adam if name == "adam" else LBFGS(coordinates, adam, reach=5.0 * learning_rate)

@@ -1,4 +1,4 @@
-"""What a fit tells about itself: every step, why it ended, and the posterior it left."""
+"""The report of a fit: every step, why it ended, and the posterior."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pathgp.posterior.report import ConditionReport
+from pathgp.solvers import Solution
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the outer loop: where it stood, what the solve cost and how good it was.
+    """One step of the outer loop: hyperparameters, cost and accuracy of its solve.
 
-    rows: how many rows of the data it looked at.
+    rows: number of rows of the data that it used.
     gain: log marginal likelihood (plus log prior) in nats above that of the first step. Known for the exact estimator;
         otherwise the gradient estimates integrated along the way, by the trapezoidal rule.
-    log_likelihood: the value itself, where it is known.
+    log_likelihood: the value itself, if known.
     values: every hyperparameter, flattened, by name.
     residual, probe_residual: relative residual of the mean system, and the average over the others.
     seconds: of the whole step; solver_seconds of the solve alone.
@@ -37,6 +38,21 @@ class Step:
     solver_seconds: float
     seconds: float
     products: str = ""
+
+    @classmethod
+    def of(cls, solution: Solution | None, **facts: Any) -> Step:
+        """A step with the facts of its solve; None for a step without one."""
+        if solution is None:
+            return cls(**facts, residual=math.nan, probe_residual=math.nan, epochs=0.0, solver="", status="")
+        return cls(
+            **facts,
+            residual=float(solution.residual[0]),
+            probe_residual=float(solution.residual[1:].mean()),
+            epochs=solution.epochs,
+            solver=solution.solver,
+            status=solution.status.name,
+            products=solution.products,
+        )
 
 
 @dataclass(frozen=True)
@@ -135,6 +151,3 @@ def _numbers(numbers: list[float]) -> str:
     if len(shown) > 8:
         shown = [*shown[:6], "...", shown[-1]]
     return ", ".join(shown)
-
-
-NO_SOLVE = {"residual": math.nan, "probe_residual": math.nan, "epochs": 0.0, "solver": "", "status": ""}

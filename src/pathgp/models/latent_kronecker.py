@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -12,29 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pathgp.compute.inputs import Array, read_factors, read_grid, read_side, whole_number
-from pathgp.compute.random import as_generator, normal, repeating_seed
-from pathgp.compute.settings import Compute
+from pathgp.compute.inputs import Array, read_factors, read_grid, read_side
 from pathgp.data.grid import GridObservations, GridPrior, cells, prior_variance, require_roots
 from pathgp.data.standardise import Standardisation, blurred_column, task_columns
 from pathgp.kernels import Kernel, Product, Sum
 from pathgp.kernels.parameters import short
-from pathgp.learning.fitting import fit
 from pathgp.learning.model import Mean
-from pathgp.learning.report import FitReport
 from pathgp.models.base import Model
-from pathgp.models.gp import FIT_OPTIONS
 from pathgp.operators import LatentKroneckerOperator, Operator
 from pathgp.operators.kronecker import require_memory_only
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior.conditioning import Settings, SolveRequest
 from pathgp.posterior.grid import GridPosterior
 from pathgp.posterior.system import System
-from pathgp.solvers import Solver
-from pathgp.solvers.base import Callback
 
 
-class LatentKroneckerGP(Model):
+class LatentKroneckerGP(Model[GridPosterior]):
     """y = f(x_1, ..., x_k) + eps on a grid, f ~ GP(mean, k_1 k_2 ... k_k), any cells of which may be missing.
 
     The covariance of the observed cells is a part of a Kronecker product of k small matrices, and products with it
@@ -49,6 +41,9 @@ class LatentKroneckerGP(Model):
         standardise: shift and scale the inputs of every side and the observed values to mean zero and standard
             deviation one inside the model; task numbers stay as they are.
     """
+
+    is_grid = True
+    least_samples = 1
 
     def __init__(
         self, kernels: Sequence[Kernel], noise: float = 0.1, mean: Mean = 0.0, standardise: bool = False
@@ -72,7 +67,7 @@ class LatentKroneckerGP(Model):
         """``samples`` functions from the prior: call the result with one set of inputs per side to get values
         (samples, g_1, ..., g_k). See `GP.prior`.
         """
-        draw, model = self.drawing(samples, features, generator), self.frozen(torch.device("cpu"))
+        draw, model = self.prior_sampler(samples, features, generator), self.frozen(torch.device("cpu"))
 
         @cache
         def paths(widths: tuple[int, ...]) -> PriorPaths:
@@ -89,120 +84,67 @@ class LatentKroneckerGP(Model):
 
         return evaluate
 
-    def condition(
+    def prepare_data(
         self,
-        factors: Sequence[Array | None],
-        Y: Array,
+        X: Sequence[Array | None],
+        y: Array,
         noise: Array | None = None,
-        solver: str | Solver = "auto",
-        samples: int = 64,
-        features: int = 512,
-        tol: float = 1e-2,
-        max_epochs: float | None = None,
-        generator: torch.Generator | None = None,
-        callback: Callback | None = None,
-        compute: Compute | None = None,
-    ) -> GridPosterior:
-        """The posterior given a grid of observations, hyperparameters fixed.
+        dtype: torch.dtype | str | None = None,
+    ) -> GridObservations:
+        """Check a grid of data and bring it into the model's units.
 
-        Args:
-            factors: the inputs of every side, (p_i, d_i) or (p_i,); None stands for 0, 1, ..., p_i - 1.
-            Y: observations (p_1, ..., p_k), NaN where there is none. Computations and results have its dtype; where
-                float32 would spoil a side's inputs, computations are in float64.
-            noise: known standard deviations: (p_1, ..., p_k) or anything that broadcasts to it, or (p_i,) for the side
-                of this length; the total variance of a cell is gp.noise^2 + noise^2.
-            solver: as in `GP.condition`.
-            samples: number of posterior samples.
-            features: random features of each path, see `GridPosterior.paths`.
-            tol: relative residual to reach in every system.
-            max_epochs: budget in products with the covariance.
-            generator: source of all draws; None draws a fresh seed, which the report records.
-            callback: called with a `Record` whenever residuals are known.
-            compute: memory budget, see `Compute`; a grid has no use for its other options.
+        Computations and results have the dtype of Y; computations use float64 if float32 would spoil a side's inputs.
         """
-        began = time.perf_counter()
-        samples, features = whole_number(samples, "samples", 1), whole_number(features, "features", 1)
-        settings = Settings.read(solver, tol, max_epochs, require_memory_only(compute))
-        generator = as_generator(generator)
-        seed = repeating_seed(generator)
-        data = self.prepare_data(factors, Y, noise)
-        require_roots(data, settings.compute.budget(data.device))
-        model = self.frozen(data.device)
-        prior = model.draw_prior(data, samples, features, generator)
-        draws = normal((len(data.y), samples), generator, torch.float64, data.device).to(data.dtype)
-        request = SolveRequest(settings, generator, seed, callback=callback, began=began)
-        return model.solved(data, prior, draws, request)
-
-    def fit(self, factors: Sequence[Array | None], Y: Array, noise: Array | None = None, **options: Any) -> FitReport:
-        """Learn the hyperparameters; ``factors``, ``Y`` and ``noise`` as in `condition`, the options those of `GP.fit`.
-
-        The same loop as for tables: pathwise gradients, warm starts, budgets, checkpoints. ``gp.posterior`` is ready
-        afterwards. ``coarse``, ``initialise="subsets"`` are for tables.
-        """
-        unknown = set(options) - set(FIT_OPTIONS)
-        if unknown:
-            raise TypeError(f"fit has no option {', '.join(sorted(unknown))}")
-        chosen = {**FIT_OPTIONS, **options}
-        if chosen["coarse"] or chosen["initialise"] == "subsets":
-            raise ValueError("a grid is learned from as a whole: coarse=True and initialise='subsets' are for tables")
-        chosen["compute"] = require_memory_only(chosen["compute"])
-        names = ("solver", "tol", "max_epochs", "compute")
-        settings = Settings.read(*(chosen.pop(name) for name in names))
-        data = self.prepare_data(factors, Y, noise)
-        if chosen["estimator"] == "pathwise":
-            require_roots(data, settings.compute.budget(data.device))
-        return fit(self, data, settings=settings, **chosen)
-
-    def prepare_data(self, factors: Sequence[Array | None], Y: Array, noise: Array | None = None) -> GridObservations:
-        """Check a grid of data and bring it into the model's units."""
-        grid = read_grid(Y)
-        found = read_factors(factors, tuple(grid.shape), len(self.kernels), grid)
-        originals = [F.detach().clone() for F in found]
+        if dtype is not None:
+            raise ValueError("dtype= is for tables: a grid is computed in the dtype of its observations")
+        grid = read_grid(y, "Y")
+        factors = read_factors(X, tuple(grid.shape), len(self.kernels), grid)
+        originals = [F.detach().clone() for F in factors]
         observed = ~torch.isnan(grid)
         if not bool(observed.any()):
             raise ValueError("every value of Y is missing: at least one observation is needed")
-        y = grid[observed].to(torch.float64)
-        known = None
+        targets = grid[observed].to(torch.float64)
+        noise_std = None
         if noise is not None:
-            known = _spread(read_grid(noise, "noise").to(grid.device), grid)[observed].to(torch.float64)
-            if not bool((known >= 0).all()):
+            noise_std = _spread(read_grid(noise, "noise").to(grid.device), grid)[observed].to(torch.float64)
+            if not bool((noise_std >= 0).all()):
                 raise ValueError("noise must hold standard deviations, not negative and not missing, in observed cells")
-        results, is_numpy = grid.dtype, not isinstance(Y, Tensor)
+        results, is_numpy = grid.dtype, not isinstance(y, Tensor)
         scalings = [Standardisation.identity(F, results) for F in originals]
-        # A mean function sees the inputs as they are, a kernel with standardise=True only shifted and scaled.
+        # A mean function uses the inputs as they are, a kernel with standardise=True only shifted and scaled.
         unscaled = self.mean_sees_inputs or not self.standardise
-        dtype = self._dtype(originals, scalings, results) if unscaled else results
-        rounded = [F.to(dtype) for F in originals]
-        data = GridObservations(rounded, originals, observed, y, known, scalings, is_numpy)
+        wanted = self._dtype(originals, scalings, results) if unscaled else results
+        rounded = [F.to(wanted) for F in originals]
+        data = GridObservations(rounded, originals, observed, targets, noise_std, scalings, is_numpy)
         if not self.standardise:
             return data
-        # As in `GP.prepare_data`: a learned mean stands for the level of y, any other is taken off first.
+        # As in `GP.prepare_data`: a learned mean models the level of y, any other is subtracted first.
         learned = isinstance(self.mean, nn.Module)
-        centred = y if learned else y - self.mean_at(data.given, exact=True)
+        centred = targets if learned else targets - self.mean_at(data.X_raw, exact=True)
         kept = [task_columns(k, F) for k, F in zip(self.sides, originals, strict=True)]
         scalings = [Standardisation.of(F, centred, names, results) for F, names in zip(originals, kept, strict=True)]
         if learned:
-            scalings[0] = replace(scalings[0], target_shift=y.new_zeros(()))
-        dtype = self._dtype(originals, scalings, dtype)
-        inputs = [scaling.inputs(F, dtype) for scaling, F in zip(scalings, originals, strict=True)]
-        known = None if known is None else known / scalings[0].target_scale
-        return replace(data, factors=inputs, known=known, scalings=scalings)
+            scalings[0] = replace(scalings[0], target_shift=targets.new_zeros(()))
+        wanted = self._dtype(originals, scalings, wanted)
+        inputs = [scaling.inputs(F, wanted) for scaling, F in zip(scalings, originals, strict=True)]
+        noise_std = None if noise_std is None else noise_std / scalings[0].target_scale
+        return replace(data, factors=inputs, noise_std=noise_std, scalings=scalings)
 
     @staticmethod
     def _dtype(sides: Sequence[Tensor], scalings: Sequence[Standardisation], wanted: torch.dtype) -> torch.dtype:
-        """The dtype of the computations: the wanted one, or float64 where that would spoil the inputs of a side."""
+        """The dtype of the computations: ``wanted``, or float64 if that would spoil the inputs of a side."""
         scaled = [scaling.inputs(F) for scaling, F in zip(scalings, sides, strict=True)]
         return torch.float64 if any(blurred_column(F, wanted) is not None for F in scaled) else wanted
 
     def operator(self, data: GridObservations, settings: Settings, reuse: Operator | None = None) -> Operator:
-        """Through the factors, or dense where so much is missing that a dense product takes fewer operations."""
+        """Products through the factors, or dense if a dense product of the observed cells takes fewer operations."""
         shape = data.observed.shape
         if len(data.y) ** 2 < shape.numel() * sum(shape):
             return settings.operator(self.product(data.widths), data.inputs, self.deviation(data), reuse)
         return LatentKroneckerOperator(self.sides, data.factors, data.observed, self.deviation(data), settings.compute)
 
     def product(self, widths: Sequence[int]) -> Kernel:
-        """k_1 k_2 ... k_k as one kernel on the columns of all sides, so many each; it shares their parameters."""
+        """k_1 k_2 ... k_k as one kernel on the columns of all sides, ``widths`` each; it shares their parameters."""
         parts, start = [], 0
         for kernel, width in zip(self.sides, widths, strict=True):
             parts.append(Sum(kernel, active_dims=range(start, start + width)))
@@ -211,7 +153,7 @@ class LatentKroneckerGP(Model):
 
     def system(self, data: GridObservations, prior: GridPrior | None, draws: Tensor) -> System:
         with torch.no_grad():
-            targets = data.targets(self.mean_at(data.given, exact=True)).unsqueeze(1)
+            targets = data.targets(self.mean_at(data.X_raw, exact=True)).unsqueeze(1)
             if prior is not None:
                 grid = prior.on_grid(self.sides, data.factors)
                 targets = torch.cat([targets, grid.reshape(-1, grid.shape[-1])[data.cells]], 1)
@@ -232,6 +174,11 @@ class LatentKroneckerGP(Model):
     def kernels_and_inputs(self, data: GridObservations) -> list[tuple[Kernel, Tensor]]:
         return list(zip(self.sides, data.factors, strict=True))
 
+    def require_supported(self, data: GridObservations, settings: Settings, has_draws: bool) -> None:
+        require_memory_only(settings.compute)
+        if has_draws:
+            require_roots(data, settings.compute.budget(data.device))
+
     def solve(
         self, data: GridObservations, prior: GridPrior | None, draws: Tensor, request: SolveRequest
     ) -> GridPosterior:
@@ -240,7 +187,7 @@ class LatentKroneckerGP(Model):
 
     def __repr__(self) -> str:
         kernels = ", ".join(repr(kernel) for kernel in self.sides)
-        return f"LatentKroneckerGP([{kernels}], noise={short(self.noise)}, {self._described()})"
+        return f"LatentKroneckerGP([{kernels}], noise={short(self.noise)}, {self._repr_details()})"
 
 
 def _spread(noise: Tensor, grid: Tensor) -> Tensor:

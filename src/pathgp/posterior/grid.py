@@ -179,7 +179,7 @@ class GridPosterior(BasePosterior):
         hyperparameters and settings stay. ``noise``: known standard deviations of all cells, as in
         `LatentKroneckerGP.condition`.
         """
-        if noise is None and self.data.known is not None:
+        if noise is None and self.data.noise_std is not None:
             raise ValueError("the noise was known so far: give that of all cells to update(Y, noise=...)")
         began = time.perf_counter()
         system = self.system.require_targets("update")
@@ -188,8 +188,10 @@ class GridPosterior(BasePosterior):
         data, old = self.model.prepare_data(self.data.originals, Y, noise), self.data
         if data.observed.shape != old.observed.shape:
             raise ValueError(f"Y has shape {tuple(data.observed.shape)}, the grid has {tuple(old.observed.shape)}")
-        known = None if data.known is None else data.known * data.scaling.target_scale / old.scaling.target_scale
-        data = replace(data, factors=old.factors, originals=old.originals, known=known, scalings=old.scalings)
+        noise_std = data.noise_std
+        if noise_std is not None:
+            noise_std = noise_std * data.scaling.target_scale / old.scaling.target_scale
+        data = replace(data, factors=old.factors, originals=old.originals, noise_std=noise_std, scalings=old.scalings)
         source = spawn_generator(generator)
         draws = normal((len(data.y), self.num_samples), source, torch.float64, data.device).to(data.dtype)
         everywhere = self._scatter(system.noise_draws).reshape(-1, self.num_samples)
@@ -281,7 +283,7 @@ class GridPosterior(BasePosterior):
         return 0 if self.report.seed is None else self.report.seed % 2**62
 
     def _prior_mean(self) -> Tensor:
-        mean: Tensor = self.model.mean_at(self.data.given, exact=True)
+        mean: Tensor = self.model.mean_at(self.data.X_raw, exact=True)
         return mean
 
     def _operator(self, dtype: torch.dtype | None = None, backend: str | None = None) -> Operator:

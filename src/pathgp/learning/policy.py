@@ -1,0 +1,127 @@
+"""Every automatic choice of a fit, in one place: steps, gradient estimator, optimiser, stages, start, dtype.
+
+The functions are pure: the same arguments give the same choice, whichever door they came through.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathgp.compute.inputs import real_number, whole_number
+from pathgp.data.standardise import blurred_column
+from pathgp.posterior.conditioning import Settings
+
+# Up to this number of rows exact gradients and variances cost less than estimates, and nothing is random.
+EXACT_ROWS = 1000
+# Above this number of rows float32 is used, which halves time and memory.
+FLOAT64_ROWS = 10_000
+TABLE_STEPS, GRID_STEPS = 100, 50
+LEARNING_RATE = 0.1
+# Rows of the subset that guards the steps, and that L-BFGS takes its first steps on. One Cholesky factorisation of
+# 1,000 rows takes milliseconds.
+GUARD_ROWS = 1000
+# The fewest rows of a stage that uses a subset of the data.
+LEAST_ROWS = 2000
+
+ESTIMATORS = ("auto", "pathwise", "standard", "exact")
+OPTIMISERS = ("auto", "adam", "lbfgs")
+STAGES = ("auto", "full", "coarse")
+INITIAL_VALUES = ("auto", "model", "data", "neighbours", "subsets")
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """The options of `GP.fit`, which documents them; None and "auto" are replaced by `resolve`."""
+
+    settings: Settings
+    steps: int | None = None
+    optimiser: str = "auto"
+    estimator: str = "auto"
+    stages: str = "auto"
+    initialise: str = "auto"
+    learning_rate: float | None = None
+    warm_start: bool = True
+    samples: int = 64
+    features: int = 512
+    starts: int = 1
+    min_gain: float = 5e-4
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 0), ("samples", 1), ("features", 1), ("starts", 1)):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, whole_number(getattr(self, name), name, least))
+        if self.learning_rate is not None and real_number(self.learning_rate, "learning_rate") <= 0:
+            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
+        real_number(self.min_gain, "min_gain")
+        names = ("estimator", "optimiser", "stages", "initialise")
+        for name, known in zip(names, (ESTIMATORS, OPTIMISERS, STAGES, INITIAL_VALUES), strict=True):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {getattr(self, name)!r}")
+
+    def resolve(self, n: int, is_grid: bool) -> FitOptions:
+        """The same options with every automatic choice made, for n observations of a table or a grid."""
+        if is_grid and (self.stages == "coarse" or self.initialise == "subsets"):
+            raise ValueError("a grid is learned as a whole: stages='coarse' and initialise='subsets' are for tables")
+        # Products with grids are cheap at any size.
+        estimator = "exact" if n <= EXACT_ROWS and not is_grid else "pathwise"
+        estimator = estimator if self.estimator == "auto" else self.estimator
+        is_deterministic = estimator == "exact" or bool(self.warm_start)
+        if self.optimiser == "lbfgs" and not is_deterministic:
+            raise ValueError("lbfgs needs gradients that are a function of the hyperparameters: use warm_start=True")
+        automatic: dict[str, Any] = {
+            "steps": GRID_STEPS if is_grid else TABLE_STEPS,
+            "learning_rate": LEARNING_RATE,
+            # L-BFGS needs fewer steps, but relies on differences between gradients.
+            "optimiser": "lbfgs" if is_deterministic else "adam",
+            # A subset of a grid is no grid, and exact gradients are for few rows.
+            "stages": "full" if is_grid or estimator == "exact" else "coarse",
+            # From long length scales a fit of a grid may not find the short ones of a season: start near neighbours.
+            "initialise": "neighbours" if is_grid else "data",
+        }
+        chosen = {name: value for name, value in automatic.items() if getattr(self, name) in (None, "auto")}
+        return replace(self, estimator=estimator, **chosen)
+
+
+def choose_dtype(X: Tensor) -> tuple[torch.dtype, int | None]:
+    """The dtype of the computations for inputs X (n, d) in the model's units.
+
+    float64 up to 10,000 rows; above, float32 unless it would blur a column. The number of that column comes second.
+    """
+    if len(X) <= FLOAT64_ROWS:
+        return torch.float64, None
+    column = blurred_column(X, torch.float32)
+    return (torch.float32 if column is None else torch.float64), column
+
+
+@dataclass(frozen=True)
+class Stage:
+    """At most ``steps`` steps on ``rows`` rows of the data; ``exact``: by exact gradients on the rows of the guard."""
+
+    rows: int
+    steps: int
+    exact: bool = False
+
+
+def make_stages(n: int, options: FitOptions) -> tuple[Stage, ...]:
+    """The stages of a fit with resolved options.
+
+    L-BFGS with estimated gradients starts with exact ones on the rows of the guard, for half of the steps or fewer. The
+    coarse-to-fine schedule then takes half of the steps on an eighth of the rows, at a sixty-fourth of the cost of a
+    full step, a quarter on a third of them, and the rest on all rows. Subsets have 2,000 rows or more.
+    """
+    assert options.steps is not None
+    steps, stages = options.steps, []
+    if options.optimiser == "lbfgs" and options.estimator != "exact" and n > GUARD_ROWS and steps > 1:
+        stages.append(Stage(GUARD_ROWS, steps // 2, exact=True))
+        steps -= steps // 2
+    left = steps
+    for rows, share in ((n // 8, steps // 2), (n // 3, steps // 4)):
+        rows = max(LEAST_ROWS, rows)
+        if options.stages == "coarse" and 2 * rows <= n and share:
+            stages.append(Stage(rows, share))
+            left -= share
+    return (*stages, Stage(n, left))

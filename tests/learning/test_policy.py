@@ -1,0 +1,153 @@
+"""Every automatic choice of a fit at its thresholds, and that each door leaves the choice to the policy."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pathgp
+from fit_cases import X, Y, model, seeded
+from pathgp.kernels import Kernel
+from pathgp.learning import fitting
+from pathgp.learning.initialise import neighbour_lengthscale
+from pathgp.learning.policy import FitOptions, Stage, choose_dtype, make_stages
+from pathgp.posterior.conditioning import Settings
+from plain_fits import plain_fit
+
+SETTINGS = Settings.read("auto", 1e-2, None)
+AUTOMATIC = {"optimiser": "auto", "estimator": "auto", "stages": "auto", "initialise": "auto", "steps": None}
+
+
+def resolve(n: int, is_grid: bool = False, **options: Any) -> FitOptions:
+    return FitOptions(SETTINGS, **options).resolve(n, is_grid)
+
+
+@pytest.mark.parametrize(
+    ("n", "is_grid", "expected"),
+    [
+        (1000, False, ("exact", "lbfgs", "full", "data", 100, 0.1)),
+        (1001, False, ("pathwise", "lbfgs", "coarse", "data", 100, 0.1)),
+        (10, True, ("pathwise", "lbfgs", "full", "neighbours", 50, 0.1)),
+        (10**6, True, ("pathwise", "lbfgs", "full", "neighbours", 50, 0.1)),
+    ],
+)
+def test_tables_and_grids(n: int, is_grid: bool, expected: tuple[Any, ...]) -> None:
+    chosen = resolve(n, is_grid)
+    names = ("estimator", "optimiser", "stages", "initialise", "steps", "learning_rate")
+    assert tuple(getattr(chosen, name) for name in names) == expected
+
+
+def test_adam_for_gradients_that_change_from_call_to_call() -> None:
+    assert resolve(2000, warm_start=False).optimiser == "adam"
+    assert resolve(1000, warm_start=False).optimiser == "lbfgs"  # exact
+    with pytest.raises(ValueError, match="lbfgs needs"):
+        resolve(2000, warm_start=False, optimiser="lbfgs")
+
+
+def test_what_is_given_stays() -> None:
+    given = {"estimator": "standard", "optimiser": "adam", "stages": "full", "initialise": "model"}
+    given |= {"steps": 7, "learning_rate": 0.3}
+    for n in (10, 10**5):
+        assert vars(resolve(n, **given)).items() >= given.items()
+    assert resolve(500, stages="coarse").stages == "coarse"
+
+
+def test_stages() -> None:
+    """Coarse to fine from 4,000 rows; L-BFGS with estimated gradients begins on the rows of the guard."""
+    adam = {"optimiser": "adam", "steps": 100}
+    assert make_stages(3999, resolve(3999, **adam)) == (Stage(3999, 100),)
+    assert make_stages(4000, resolve(4000, **adam)) == (Stage(2000, 50), Stage(2000, 25), Stage(4000, 25))
+    assert make_stages(24_000, resolve(24_000, **adam)) == (Stage(3000, 50), Stage(8000, 25), Stage(24_000, 25))
+    assert make_stages(24_000, resolve(24_000, **adam, stages="full")) == (Stage(24_000, 100),)
+    assert make_stages(1001, resolve(1001)) == (Stage(1000, 50, exact=True), Stage(1001, 50))
+    assert make_stages(1000, resolve(1000, estimator="pathwise")) == (Stage(1000, 100),)
+    assert make_stages(5000, resolve(5000, estimator="exact")) == (Stage(5000, 100),)
+
+
+def test_dtype() -> None:
+    """float64 up to 10,000 rows; above float32, unless it merges values of a column."""
+    few, many = torch.rand(10_000, 2, dtype=torch.float64), torch.rand(10_001, 2, dtype=torch.float64)
+    assert choose_dtype(few) == (torch.float64, None)
+    assert choose_dtype(many) == (torch.float32, None)
+    many[:, 1] = 1.0 + 1e-9 * torch.arange(10_001, dtype=torch.float64)
+    assert choose_dtype(many) == (torch.float64, 1)
+    for n, dtype in ((10_000, torch.float64), (10_001, torch.float32)):
+        data = model().prepare_data(torch.rand(n, 2, dtype=torch.float64), torch.randn(n), dtype="auto")
+        assert data.dtype == dtype
+    with pytest.raises(ValueError, match="'auto' or None, got"):
+        model().condition(X, Y, dtype=torch.float16)
+
+
+def test_length_scales_of_neighbours() -> None:
+    """Three times the distance of neighbours on every side of a grid; per column as for tables."""
+    assert neighbour_lengthscale(np.array([[0.0], [0.5], [1.0], [1.0], [1.5]])) == pytest.approx(1.5)
+    assert neighbour_lengthscale(np.zeros((4, 1))) == 1.0
+    sides: list[Kernel] = [pathgp.kernels.Matern(1.5), pathgp.kernels.Scale(pathgp.kernels.Matern(1.5), 1.0)]
+    gp = pathgp.LatentKroneckerGP(sides, noise=0.5)
+    values = torch.randn(6, 5, generator=seeded(), dtype=torch.float64)
+    gp.fit([2.0 * torch.arange(6), None], values, steps=0, samples=1, generator=seeded())
+    found = gp.hyperparameters()
+    assert (found["0.lengthscale"].item(), found["1.lengthscale"].item()) == pytest.approx((6.0, 3.0))
+    assert found["noise"].item() == pytest.approx(0.1 * float(values.std(correction=0)))
+
+
+def test_no_copies_of_model_or_optimiser_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More steps make no more deep copies, but for the snapshots of kernels that operators hold."""
+    deepcopy, copied = copy.deepcopy, []
+
+    def record(value: Any, *memo: Any) -> Any:
+        copied.append(value)
+        return deepcopy(value, *memo)
+
+    monkeypatch.setattr(copy, "deepcopy", record)
+    counts = []
+    for steps in (2, 9):
+        plain_fit(model(), X, Y, steps=steps, samples=2, features=16, min_gain=0.0, generator=seeded())
+        counts.append(sum(not isinstance(value, Kernel) for value in copied))
+        copied.clear()
+    assert counts[0] == counts[1]
+
+
+@pytest.fixture
+def passed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The options that reach the policy."""
+    found: list[dict[str, Any]] = []
+    resolve = FitOptions.resolve
+
+    def record(self: FitOptions, n: int, is_grid: bool) -> FitOptions:
+        found.append(vars(self))
+        return resolve(self, n, is_grid)
+
+    monkeypatch.setattr(fitting.FitOptions, "resolve", record)
+    return found
+
+
+def test_the_doors_leave_the_choice_to_the_policy(passed: list[dict[str, Any]], tmp_path: Path) -> None:
+    sklearn = pytest.importorskip("pathgp.sklearn")
+    xarray = pytest.importorskip("pathgp.xarray")
+    from pathgp.cli import main
+
+    rows, values = X[:40].numpy(), Y[:40].numpy()
+    sklearn.GPRegressor(samples=2).fit(rows, values)
+    sklearn.GPRegressor(samples=2, outputs="related").fit(rows[:8], np.stack([values[:8], -values[:8]], 1))
+    field = np.outer(np.sin(np.arange(7.0)), np.arange(6.0))
+    xarray.fill(xarray.xr.DataArray(field), samples=2)
+    table = tmp_path / "table.csv"
+    np.savetxt(table, np.column_stack([rows, values]), delimiter=",", header="a,b,y", comments="")
+    assert main(["fit", str(table), "--target", "y", "--quiet", "--samples", "2"]) == 0
+    assert len(passed) == 4
+    for options in passed:
+        assert options.items() >= AUTOMATIC.items()
+
+
+def test_given_kernels_and_noise_of_a_field_are_where_learning_starts(passed: list[dict[str, Any]]) -> None:
+    xarray = pytest.importorskip("pathgp.xarray")
+    field = xarray.xr.DataArray(np.outer(np.sin(np.arange(7.0)), np.arange(6.0)), dims=("a", "b"))
+    xarray.fill(field, {"a": pathgp.kernels.Matern(1.5, 2.0)}, samples=2, steps=1)
+    xarray.fill(field, noise=0.3, samples=2, steps=1)
+    assert [options["initialise"] for options in passed] == ["model", "model"]
