@@ -41,7 +41,7 @@ from pathgp.compute.random import normal
 from pathgp.metrics import nll, rmse
 from pathgp.operators import Operator
 from pathgp.pathwise import PriorPaths
-from pathgp.posterior.conditioning import Settings, Solve
+from pathgp.posterior.conditioning import Settings, SolveRequest
 from pathgp.posterior.table import Posterior
 
 PROBLEMS = ("known-1000000", "known-1844352", "etopo5", "flights3m")
@@ -177,10 +177,10 @@ def climb(problem: Problem, name: str, limit: float, backend: str, precision: st
             break
         budget = max(3.0, (limit - took) / pace) if math.isfinite(limit) else None
         told = 0.0
-        how = Solve(replace(settings, tol=tol, max_epochs=budget), generator, x0=weights, callback=tell)
+        request = SolveRequest(replace(settings, tol=tol, max_epochs=budget), generator, x0=weights, callback=tell)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pathgp.ConvergenceWarning)
-            posterior = Posterior.solved(model, data.scaling, system, prior, how)
+            posterior = Posterior.solve(model, data.scaling, system, prior, request)
         _wait(device)
         weights, solution = posterior.weights, posterior.report.solution
         took, epochs = took + posterior.report.seconds, epochs + solution.epochs
