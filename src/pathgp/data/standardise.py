@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pathgp.compute.inputs import rounding_error
 from pathgp.kernels import Kernel, Task
-from pathgp.kernels.algebra import leaves
+from pathgp.kernels.expression import leaves
 
 Number = TypeVar("Number", float, Tensor)
 

@@ -12,13 +12,14 @@ Duvenaud (2014), section 2.4.5; thesis, section 2.1.2 for the paths.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from pathgp.compute.inputs import Array
-from pathgp.features.expansion import expand
 from pathgp.kernels import Kernel, Matern, Product, Scale, Sum
+from pathgp.kernels.expression import Columns, expand, fold
 from pathgp.kernels.parameters import positive
 from pathgp.pathwise import UpdatePaths
 from pathgp.posterior.table import Posterior, _in_parts
@@ -100,12 +101,16 @@ def summands(kernel: Kernel) -> list[Kernel]:
     A product that contains a sum stays one summand. The summands share the parameters of the kernel, and their
     terms (`expand`), one summand after the other, are those of the kernel in the same order.
     """
-    if isinstance(kernel, Sum):
-        parts = [summand for part in kernel.parts for summand in summands(part)]
-        return parts if kernel.active_dims is None else [Sum(part, active_dims=kernel.active_dims) for part in parts]
-    if isinstance(kernel, Scale) and len(parts := summands(kernel.kernel)) > 1:
-        return [_scaled(part, kernel) for part in parts]
-    return [kernel]
+
+    def visit(node: Kernel, columns: Columns, parts: Iterator[list[Kernel]]) -> list[Kernel]:
+        if isinstance(node, Sum):
+            found = [summand for part in parts for summand in part]
+            return found if node.active_dims is None else [Sum(part, active_dims=node.active_dims) for part in found]
+        if isinstance(node, Scale) and len(found := next(parts)) > 1:
+            return [_scaled(part, node) for part in found]
+        return [node]
+
+    return fold(kernel, visit)
 
 
 def _scaled(part: Kernel, scale: Scale) -> Scale:
@@ -117,27 +122,22 @@ def _scaled(part: Kernel, scale: Scale) -> Scale:
 
 def _names(kernels: list[Kernel]) -> list[str]:
     """A name for each kernel; equal names are numbered."""
-    names = [_name(kernel) for kernel in kernels]
+    names = [fold(kernel, _describe)[0] for kernel in kernels]
     numbers = [names[: i + 1].count(name) for i, name in enumerate(names)]
     return [f"{name} {i}" if names.count(name) > 1 else name for name, i in zip(names, numbers, strict=True)]
 
 
-def _name(kernel: Kernel) -> str:
-    """A description of the kernel without its hyperparameters, which change when they are learned."""
+def _describe(kernel: Kernel, columns: Columns, parts: Iterator[tuple[str, bool]]) -> tuple[str, bool]:
+    """The kernel without its hyperparameters, which change when they are learned; whether it is a sum."""
+    is_sum = isinstance(kernel, Sum) and len(kernel.parts) > 1
     if isinstance(kernel, Scale):
-        text = _name(kernel.kernel)
+        text, is_sum = next(parts)
     elif isinstance(kernel, Product):
-        text = " * ".join(f"({_name(part)})" if _is_sum(part) else _name(part) for part in kernel.parts)
+        text = " * ".join(f"({part})" if part_is_sum else part for part, part_is_sum in parts)
     elif isinstance(kernel, Sum):
-        text = " + ".join(_name(part) for part in kernel.parts)
+        text = " + ".join(part for part, _ in parts)
     else:
         text = f"Matern(nu={kernel.nu:g})" if isinstance(kernel, Matern) else type(kernel).__name__
-    if kernel.active_dims is None:
-        return text
-    return f"({text}){list(kernel.active_dims)}" if " " in text else f"{text}{list(kernel.active_dims)}"
-
-
-def _is_sum(kernel: Kernel) -> bool:
-    if isinstance(kernel, Scale):
-        return _is_sum(kernel.kernel)
-    return isinstance(kernel, Sum) and len(kernel.parts) > 1
+    if kernel.active_dims is not None:
+        text = f"({text}){list(kernel.active_dims)}" if " " in text else f"{text}{list(kernel.active_dims)}"
+    return text, is_sum
