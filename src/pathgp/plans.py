@@ -14,22 +14,20 @@ from typing import NamedTuple, cast
 
 import torch
 
+from pathgp.compute.hardware import H200, Rates, rates
 from pathgp.compute.inputs import whole_number
 from pathgp.compute.memory import given_bytes, memory_budget
 from pathgp.kernels import Matern
 from pathgp.operators import Operator
 from pathgp.operators.kernel import SMALL
-from pathgp.solvers.auto import (
+from pathgp.solvers.predict import (
     EPOCHS_AP,
     EPOCHS_CG,
     EPOCHS_LEAST,
-    H200,
-    Rates,
     predict_ap,
     predict_cg,
     predict_cholesky,
-    product,
-    rates,
+    predict_product,
 )
 
 # Epochs of SDD to a residual of 0.01, as measured on regression data with learned hyperparameters: 100 to 300.
@@ -112,7 +110,7 @@ class _Imagined:
     backend: str
     memory: float
     entries: int
-    members: int
+    world_size: int
 
     def cost(self, rows: int | None = None) -> float:
         return 1.0 if rows is None else rows / self.shape[0]
@@ -172,7 +170,7 @@ def plan(
             entries * (3 * d + _OPERATIONS) + 2 * single * s,
             moved[name],
             kept if name == "dense" else 0.0,
-            product(imagined(name), s, r),
+            predict_product(imagined(name), s, r),
             name != "dense" or kept <= budget,
         )
         for name, entries in evaluated.items()

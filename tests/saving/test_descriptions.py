@@ -18,7 +18,8 @@ from pathgp import GP, solvers
 from pathgp import kernels as K
 from pathgp.compute import files
 from pathgp.io import saving
-from pathgp.solvers.base import Run, Solution
+from pathgp.solvers.run import Run
+from pathgp.solvers.solution import Solution
 from saving_cases import BUDGET, again, grid_posterior, small, uniform
 
 SCALES = st.floats(1e-3, 1e3)

@@ -18,7 +18,7 @@ from torch import Tensor
 from pathgp.compute.random import permutation
 from pathgp.learning.hyperparameters import log_prior
 from pathgp.learning.model import Data, Learnable
-from pathgp.solvers.base import NumericalFailure
+from pathgp.solvers.solution import NumericalFailure
 
 # Rows whose likelihood is computed.
 ROWS = 1000

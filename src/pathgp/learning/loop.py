@@ -36,7 +36,7 @@ from pathgp.learning.optimisers import LBFGS, Optimiser, make
 from pathgp.learning.report import NO_SOLVE, Step
 from pathgp.posterior.conditioning import Settings
 from pathgp.solvers import Status
-from pathgp.solvers.base import NumericalFailure
+from pathgp.solvers.solution import NumericalFailure
 
 # The fewest rows of a stage that does not look at all of them.
 LEAST_ROWS = 2000
@@ -341,7 +341,10 @@ class Fit:
                 "epochs": solution.epochs,
                 "solver": solution.solver,
                 "status": solution.status.name,
-                "products": solution.products,
+                "method": solution.method,
+                "precision": solution.precision,
+                "product_error": solution.product_error,
+                "precision_note": solution.precision_note,
             }
         return Step(
             step=len(self.history),

@@ -30,7 +30,7 @@ from pathgp.pathwise import PriorPaths
 from pathgp.posterior.conditioning import Settings, SolveRequest, System, extend_prior
 from pathgp.posterior.table import Posterior
 from pathgp.solvers import Solver
-from pathgp.solvers.base import Callback
+from pathgp.solvers.solution import Callback
 
 
 class GP(Model):

@@ -28,7 +28,7 @@ from pathgp.pathwise import PriorPaths
 from pathgp.posterior.conditioning import Settings, SolveRequest, System
 from pathgp.posterior.grid import GridPosterior
 from pathgp.solvers import Solver
-from pathgp.solvers.base import Callback
+from pathgp.solvers.solution import Callback
 
 
 class LatentKroneckerGP(Model):

@@ -52,10 +52,10 @@ class KernelOperator(Operator):
         noise: standard deviation of the noise, a number or one per row.
         backend: one of the above.
         memory: budget in bytes for K or its tiles; by default half of what is free.
-        precision: of the fused products that solvers make between their checks, those of ``inner``. "high" is that of
-            float32, a relative error about 1e-6; "medium" rounds K and V to 11 bits, some 3e-4; "low" the scaled inputs
-            as well where that keeps to 4e-3. Everything else is always "high", and other backends know nothing else:
-            their ``precision`` is "high" whatever is asked for.
+        precision: of the fused products of ``low_precision``, which solvers use between their checks. "high" is that of
+            float32, with a relative error about 1e-6; "medium" rounds K and V to 11 bits, about 3e-4; "low" also rounds
+            the scaled inputs if the error stays below 4e-3. Everything else is always "high", and other backends have
+            ``precision`` "high" only.
         instead: an operator of the same size that is not used any more. Its budget is taken over, and so is the memory
             of its K: pages fresh from the system can cost more time than the numbers in them.
     """
@@ -104,12 +104,12 @@ class KernelOperator(Operator):
         return self._tiles.K if isinstance(self._tiles, Dense) else None
 
     @cached_property
-    def inner(self) -> KernelOperator:
+    def low_precision(self) -> KernelOperator:
         if self.precision == "high":
             return self
         twin = copy.copy(self)
         twin._tiles = Fused(self._snapshot, self.X, self.memory, self.precision)
-        twin.inner = twin
+        twin.low_precision = twin
         return twin
 
     @cached_property

@@ -54,9 +54,9 @@ class ShardedOperator(Operator):
     ) -> None:
         if not isinstance(group, Group):
             raise TypeError(f"group must be Ranks() or Devices([...]), got {type(group).__name__}")
-        self.group, self.members = group, group.size
+        self.group, self.world_size = group, group.size
         self.memory = group.budget(memory, X.device)
-        choice = Choice.of(backend, kernel, X, self.memory, self.members)
+        choice = Choice.of(backend, kernel, X, self.memory, self.world_size)
         self._whole = KernelOperator(kernel, X, noise, choice.tiles.name, self.memory, precision)
         self.fallback_reason = choice.fallback_reason
         self.kernel, self.X = kernel, self._whole.X
@@ -71,12 +71,12 @@ class ShardedOperator(Operator):
         self._parts = self._share(_Rows if choice.kept else _Tiles, choice.tiles)
 
     @functools.cached_property
-    def inner(self) -> ShardedOperator:
+    def low_precision(self) -> ShardedOperator:
         if self.precision == "high":
             return self
         twin = copy.copy(self)
         twin._parts = self._share(_Tiles, functools.partial(Fused, precision=self.precision))
-        twin.inner = twin
+        twin.low_precision = twin
         return twin
 
     def __matmul__(self, V: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ class ShardedOperator(Operator):
         self, parts: Sequence[Tensor], invert: Callable[[Tensor], Callable[[Tensor], Tensor]]
     ) -> Iterator[Callable[[Tensor], Tensor]]:
         """Each member evaluates and inverts one block of as many as there are members; its answers go to all."""
-        for together in spans(len(parts), self.members):
+        for together in spans(len(parts), self.world_size):
             blocks = parts[together]
             ready = self.group.each(functools.partial(self._inverted, blocks, invert))
             yield from (functools.partial(self._answered, ready, owner) for owner in range(len(blocks)))
@@ -171,9 +171,9 @@ class _Part(ABC):
     """What one member does: parts of products with K, without the noise, that add up over the members."""
 
     def __init__(self, H: ShardedOperator, tiles: Callable[..., Streamed], member: int, device: torch.device) -> None:
-        self.member, self.size, self.device = member, H.members, device
+        self.member, self.size, self.device = member, H.world_size, device
         self.kernel = copy.deepcopy(H._whole._snapshot).to(device)
-        self.tiles = tiles(self.kernel, H.X.to(device), H.memory, member=(member, H.members))
+        self.tiles = tiles(self.kernel, H.X.to(device), H.memory, member=(member, H.world_size))
         self.noise = H.noise.to(device)
 
     @abstractmethod

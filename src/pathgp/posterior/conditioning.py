@@ -18,6 +18,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from pathgp.compute.hardware import full_rate_float64
 from pathgp.compute.inputs import real_number
 from pathgp.compute.memory import given_bytes, memory_budget, spans
 from pathgp.compute.random import as_generator
@@ -27,8 +28,8 @@ from pathgp.operators import Group, KernelOperator, Operator, ShardedOperator
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior.report import ConditionReport, ConvergenceWarning
 from pathgp.solvers import Solution, Solver, as_solver
-from pathgp.solvers.base import AllowedResidual, Callback, NumericalFailure, column_norms
-from pathgp.solvers.cg import full_rate_float64
+from pathgp.solvers.run import column_norms
+from pathgp.solvers.solution import AllowedResidual, Callback, NumericalFailure
 
 T = TypeVar("T")
 
@@ -229,8 +230,8 @@ class Settings:
             raise NumericalFailure("the solve left the range of numbers: rescale X and y, or check the kernel")
         if H.precision == self.precision:
             return solution
-        excuse = f"{self.precision} was asked for, which only fused products have"
-        return replace(solution, products=f"{solution.products}: {excuse}")
+        reason = f"{self.precision} was asked for, which only fused products have"
+        return replace(solution, precision_note="; ".join(filter(None, [solution.precision_note, reason])))
 
 
 @dataclass(frozen=True)
@@ -312,7 +313,7 @@ def harmonic_mean(values: Tensor) -> float:
 
 def _described(H: Operator) -> str:
     """The backend, by how many it is shared, and why nothing faster was taken."""
-    shared = f", shared out among {H.members}" if H.members > 1 else ""
+    shared = f", shared out among {H.world_size}" if H.world_size > 1 else ""
     return f"{H.backend}{shared}" + (f": {H.fallback_reason}" if H.fallback_reason else "")
 
 

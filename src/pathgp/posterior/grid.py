@@ -23,14 +23,14 @@ from pathgp.compute.inputs import Array, read_matrix, read_side, whole_number
 from pathgp.compute.memory import memory_budget, spans
 from pathgp.compute.random import as_generator, normal, repeating_seed, spawn_generator
 from pathgp.data.grid import GridObservations, GridPrior, cells, extended_root, prior_variance
-from pathgp.operators.kronecker import along_sides, scattered
+from pathgp.operators.grid import multiply_sides, scatter
 from pathgp.pathwise import PriorPaths, variance_from_moments
 from pathgp.posterior.base import BasePosterior, GridModel
 from pathgp.posterior.conditioning import Settings, SolveRequest, System, solve_system, warn_unless_converged
 from pathgp.posterior.evidence import Evidence, log_density
 from pathgp.posterior.exact_covariance import ExactCovariance
 from pathgp.posterior.report import ConditionReport
-from pathgp.solvers.base import Callback
+from pathgp.solvers.solution import Callback
 
 
 @dataclass(frozen=True)
@@ -253,12 +253,12 @@ class GridPosterior(BasePosterior):
         return [F if G is None else G for G, F in zip(sides, self.data.factors, strict=True)]
 
     def _scattered(self, V: Tensor) -> Tensor:
-        return scattered(V, self.data.cells, self.data.observed.shape)
+        return scatter(V, self.data.cells, self.data.observed.shape)
 
     def _explained(self, sides: Sequence[Tensor | None], W: Tensor) -> Tensor:
         """(K(G_1, F_1) x ...) P^T W: (g_1, ..., g_k, columns)."""
         pairs = zip(self.model.sides, self._used(sides), self.data.factors, strict=True)
-        return along_sides([k(G, F) for k, G, F in pairs], self._scattered(W))
+        return multiply_sides([k(G, F) for k, G, F in pairs], self._scattered(W))
 
     def _draws(
         self, sides: Sequence[Tensor | None], num: int, generator: torch.Generator
@@ -271,7 +271,7 @@ class GridPosterior(BasePosterior):
         size = max(W.shape[:-1].numel(), math.prod(len(root) for root in S))
         step = max(1, memory_budget(self.settings.memory, W.device) // (8 * W.element_size() * size))
         for part in spans(num, step):
-            yield along_sides(S, W[..., part]), self._explained(sides, self.weights[:, 1:][:, part])
+            yield multiply_sides(S, W[..., part]), self._explained(sides, self.weights[:, 1:][:, part])
 
     def _extended(self, roots: Sequence[tuple[Tensor, int]], generator: torch.Generator) -> Tensor:
         if self.prior is None:

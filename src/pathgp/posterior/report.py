@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from pathgp.solvers import Solution, Status
+from pathgp.solvers.solution import describe_products
 
 # A standard deviation is off by less than a tenth of itself where it is this many times the error of the paths.
 UNRESOLVED = 3.0
@@ -88,8 +89,9 @@ class ConditionReport:
 
     @property
     def products(self) -> str:
-        """The precision of the products that the solver iterated with; of rough ones also the error, as measured."""
-        return self.solution.products or "not recorded"
+        """The precision of the products of the solver's iterations, and the measured error of inaccurate ones."""
+        solution = self.solution
+        return describe_products(solution.precision, solution.product_error, solution.precision_note)
 
     @property
     def mean_residual(self) -> float:

@@ -25,7 +25,7 @@ from pathgp.posterior.evidence import Evidence, log_marginal_likelihood
 from pathgp.posterior.exact_covariance import ExactCovariance
 from pathgp.posterior.leave_one_out import LeaveOneOut, leave_one_out
 from pathgp.posterior.path_variance import NEIGHBOURS, SampledVariance
-from pathgp.solvers.base import Callback
+from pathgp.solvers.solution import Callback
 
 if TYPE_CHECKING:
     from pathgp.data.standardise import Standardisation
