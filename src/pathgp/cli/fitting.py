@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pathgp import datasets, metrics
+from pathgp import metrics
+from pathgp.cli.example import example_table
 from pathgp.cli.output import Refused, check_place, counted, finite, print_json, say, showing_progress
 from pathgp.cli.progress import reading
 from pathgp.cli.summary import described, printed
@@ -227,7 +228,7 @@ def _example(options: argparse.Namespace) -> _Data:
     given = [name for name in ("target", "inputs", "ignore", "categorical") if getattr(options, name)]
     if given:
         raise Refused(f"--{given[0]} needs a file: pathgp fit FILE --target COL")
-    table = datasets.example_table()
+    table = example_table()
     *names, target = table
     columns = Columns(names, {"soil": distinct(table["soil"].tolist())})
     return _Data("the example", columns, target, columns.matrix(table.__getitem__), table[target], 0)

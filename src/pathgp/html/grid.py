@@ -52,7 +52,7 @@ def write(
     lead = f"A grid of {shape} cells, computed in {post.report.precision} on {post.report.device}."
     heading = str(title) if title is not None else f"A Gaussian process for {y}"
     page = document(heading, lead, [section for section in sections if section], f"Written by {versions()}")
-    if post.settings.is_main_process:
+    if post.settings.compute.is_main_process:
         Path(path).write_text(page, encoding="utf-8")
 
 

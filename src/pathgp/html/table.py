@@ -39,7 +39,7 @@ def write(
     require_report(fit)
     about = subject(post, names, target)
     page = _page(about, X_test, y_test, fit, title)
-    if post.settings.is_main_process:
+    if post.settings.compute.is_main_process:
         Path(path).write_text(page, encoding="utf-8")
 
 

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from pathgp.compute.hardware import full_rate_float64
-from pathgp.compute.memory import memory_budget, spans, tile_edge
+from pathgp.compute.memory import spans, tile_edge
 from pathgp.compute.random import neighbourhoods
+from pathgp.compute.settings import Compute
 from pathgp.kernels import Kernel
 from pathgp.operators import grid as arrays
 from pathgp.operators.base import Operator, Preconditioner
@@ -45,7 +46,7 @@ class LatentKroneckerOperator(Operator):
         factors: their inputs, (p_i, d_i) each, of one dtype on one device.
         observed: boolean grid (p_1, ..., p_k), True where there is an observation; cells are counted row by row.
         noise: standard deviation of the noise, a number or one per observed cell.
-        memory: budget in bytes for factors and grids; by default half of what is free.
+        compute: memory budget for factors and grids. A grid has no use for its other options.
     """
 
     backend = "kronecker"
@@ -56,8 +57,9 @@ class LatentKroneckerOperator(Operator):
         factors: Sequence[Tensor],
         observed: Tensor,
         noise: float | Tensor = 0.1,
-        memory: int | None = None,
+        compute: Compute | None = None,
     ) -> None:
+        compute = require_memory_only(compute)
         if not kernels or len(kernels) != len(factors):
             raise ValueError(f"{len(kernels)} kernels and {len(factors)} factors: one kernel per side of the grid")
         factors = [F if F.is_floating_point() else F.to(torch.float64) for F in factors]
@@ -67,7 +69,7 @@ class LatentKroneckerOperator(Operator):
         if tuple(observed.shape) != self.sizes or observed.dtype != torch.bool:
             raise ValueError(f"observed must be a boolean grid of shape {self.sizes}, got {tuple(observed.shape)}")
         self.device, self.dtype = factors[0].device, factors[0].dtype
-        self.memory = memory_budget(memory, self.device)
+        self.memory = compute.budget(self.device)
         self.cells = observed.to(self.device).flatten().nonzero().flatten()
         n = len(self.cells)
         if n == 0:
@@ -77,7 +79,7 @@ class LatentKroneckerOperator(Operator):
         self.noise = self._deviation.detach().square()
         share = self._share = self.memory // (2 * len(self.sizes))
         pairs = list(zip(kernels, factors, strict=True))
-        self.factors = [KernelOperator(k, F, 0.0, memory=share) for k, F in pairs]
+        self.factors = [KernelOperator(k, F, 0.0, Compute(memory=share)) for k, F in pairs]
         self.roots = [find_root(k, F.detach(), self._worthwhile_rank(i), share) for i, (k, F) in enumerate(pairs)]
         # Roots by side, the strongest reduction first, so that all later products are small; and the other factors.
         by_reduction = sorted(range(len(self.sizes)), key=lambda i: self.ranks[i] / self.sizes[i])
@@ -312,3 +314,12 @@ class LatentKroneckerOperator(Operator):
             shape[side] = self.ranks[side]
             total += 2 * math.prod(shape) * self.sizes[side]
         return total + math.prod(shape) * sum(self.sizes[side] for side in self._factors)
+
+
+def require_memory_only(compute: Compute | None) -> Compute:
+    """Compute options for a grid; ValueError for a backend, a group or a precision, which only tables use."""
+    compute = Compute.read(compute)
+    for name in ("backend", "group", "precision"):
+        if getattr(compute, name) != getattr(Compute, name):
+            raise ValueError(f"a grid is computed from its factors, by one process: Compute({name}=...) is for tables")
+    return compute

@@ -16,7 +16,7 @@ from pathgp.solvers.monitor import Monitor
 from pathgp.solvers.run import Run, column_norms
 from pathgp.solvers.solution import Solution, Status
 
-# One sweep in this number has random blocks. Measured by benchmarks/partitions.py.
+# One sweep in this number has random blocks. Measured by benchmarks/solvers/partitions.py.
 _CYCLE = 3
 # Sweeps without an improvement by a percent after which a run counts as stalled.
 _PATIENCE = 30
