@@ -75,7 +75,7 @@ def test_ranks_with_different_data_are_refused(tmp_path: Path) -> None:
         assert "give every rank the same y" in errors["y"]
         assert "kernel, backend or precision differ" in errors["kernel"]
         assert "predict at" in errors["Xs"]
-        assert "come apart" in errors["V"]
+        assert "vectors of the ranks differ" in errors["V"]
         assert "not a checkpoint" in errors["checkpoint"]
         assert "kernel, backend or precision differ" in errors["order"]
         assert "the same y, noise, mean" in errors["mean"]
