@@ -145,9 +145,9 @@ class PathwiseModel(Model):
         paths = torch.stack([posterior.paths(rows) for posterior in chosen], -1)
         values = paths.view(-1, *X.shape[:-1], len(chosen)).movedim(0, -3)
         if observation_noise:
-            deviations = [posterior.model.noise.detach() * _unit(posterior) for posterior in chosen]
+            deviations = torch.tensor([posterior.noise_std for posterior in chosen], dtype=torch.float64)
             noise = normal(tuple(values.shape), self.generator, values.dtype, values.device)
-            values = values + torch.stack(deviations).to(values) * noise
+            values = values + deviations.to(values) * noise
         found = PathPosterior(
             values,
             lambda: shaped([posterior.mean(rows) for posterior in chosen]),
@@ -167,11 +167,6 @@ class PathwiseModel(Model):
             raise ValueError(f"X must be (n, d) and Y (n, {self.num_outputs}), without batches; got {shapes}")
         pairs = zip(self.posteriors, Y.T, strict=True)
         return PathwiseModel([old.update(X, y, generator=self.generator) for old, y in pairs], self.generator)
-
-
-def _unit(posterior: Posterior) -> float:
-    """What one unit of the model is in the units of y."""
-    return float(posterior.scaling.target_scale)
 
 
 class _Functions(SamplePath):

@@ -1,7 +1,7 @@
-"""Columns of a table as inputs of a model: numbers as they are, dates as days since 1970, spans of time as days, every
-category of a text column as a column of 0 and 1.
+"""Columns of a table as inputs of a model: numbers as they are, dates as days since 1970, durations as days, every
+category of a text column as a column of 0 and 1; and kernels by name.
 
-Shared by the door to scikit-learn and by the command line, and so are the kernels that go by a name.
+Shared by the door to scikit-learn and by the command line.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ KERNELS: dict[str, Callable[[torch.Tensor], kernels.Kernel]] = {
 }
 # Up to this number of rows the exact gradient and exact variances are the cheapest ones, and nothing is random.
 EXACT_ROWS = 1000
-# More categories than this are rather names of rows than a property of them.
+# A text column with more categories than this is assumed to hold names of rows.
 MOST_CATEGORIES = 100
 
 _DAY = timedelta(days=1)
 _CLOCK = r"([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?( ?(Z|[+-]\d{2}(:?\d{2})?))?)?"
 _ISO = re.compile(r"\d{4}-\d{2}(-\d{2}" + _CLOCK + ")?")
-# Day and month in an order that nobody can tell, or not as ISO 8601 has it.
+# Dates with an ambiguous order of day and month, or not in the format of ISO 8601.
 _UNCLEAR = re.compile(r"(\d{1,2}[./-]\d{1,2}[./-]\d{4}|\d{4}[./]\d{1,2}[./]\d{1,2})([T ].*)?")
 
 
@@ -49,7 +49,7 @@ def row_number(row: int) -> str:
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a table are the inputs of a model, the categories of text, and which of them hold dates."""
+    """The columns of a table that are inputs of a model, the categories of text columns, and the columns with dates."""
 
     names: Sequence[Any]
     categories: dict[Any, list[Any]] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Columns:
 
     @property
     def inputs(self) -> list[str]:
-        """The names of the columns of `matrix`: the column's own, with the unit of dates, or column=category."""
+        """The names of the columns of `matrix`: the column's own, for dates with their unit, or column=category."""
         titles: list[str] = []
         for name in self.names:
             if name in self.categories:
@@ -69,7 +69,7 @@ class Columns:
     def matrix(
         self, values: Callable[[Any], NDArray[Any]], place: Callable[[int], str] = row_number
     ) -> NDArray[np.float64]:
-        """The inputs (n, d) of a table with the columns values(name), dates in days; ``place`` tells where a row is."""
+        """The inputs (n, d) of a table with the columns values(name), dates in days; ``place(row)``: for messages."""
         parts: list[NDArray[np.float64]] = []
         for name in self.names:
             column = values(name)
@@ -86,17 +86,16 @@ def distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def are_dates(values: Iterable[Any]) -> bool:
-    """Whether there are values and all of them are dates: objects, or texts in the order of ISO 8601 (2024-03-31)."""
-    found = False
-    for value in values:
-        found = isinstance(value, date | np.datetime64) or (isinstance(value, str) and bool(_ISO.fullmatch(value)))
-        if not found:
-            return False
-    return found
+    """Whether there are values and all of them are dates: objects, or strings as in ISO 8601 (2024-03-31)."""
+    values = list(values)
+    return bool(values) and all(
+        isinstance(value, date | np.datetime64) or (isinstance(value, str) and bool(_ISO.fullmatch(value)))
+        for value in values
+    )
 
 
 def refuse_unclear_dates(name: Any, values: Iterable[Any], advice: str) -> None:
-    """ValueError where all texts of a column look like dates, but not like those of ISO 8601."""
+    """Raise ValueError if all strings of a column look like dates, but not in the format of ISO 8601."""
     texts = [value for value in values if isinstance(value, str)]
     if texts and all(map(_UNCLEAR.fullmatch, texts)):
         raise ValueError(
@@ -105,9 +104,9 @@ def refuse_unclear_dates(name: Any, values: Iterable[Any], advice: str) -> None:
 
 
 def days(name: Any, column: NDArray[Any], place: Callable[[int], str] = row_number) -> NDArray[np.float64]:
-    """Dates as days since 1970, spans of time as days, whatever their unit or form; NaN where there is none.
+    """Dates as days since 1970, durations as days; NaN for missing ones.
 
-    Times with a zone are converted to UTC; a column cannot have both kinds.
+    Times with a zone are converted to UTC; a column must not mix times with and without a zone.
     """
     if column.dtype.kind == "M":
         column = column - np.datetime64(0, "s")
@@ -115,7 +114,7 @@ def days(name: Any, column: NDArray[Any], place: Callable[[int], str] = row_numb
         return np.asarray(column / np.timedelta64(1, "D"), dtype=np.float64)
     if column.dtype.kind not in "OUT":
         raise ValueError(f"column {name!r} held dates at the fit and holds numbers now: their unit is not known")
-    found = np.full(len(column), np.nan)
+    result = np.full(len(column), np.nan)
     zones = set()
     for row, value in enumerate(column):
         if value is None or value != value:
@@ -128,8 +127,8 @@ def days(name: Any, column: NDArray[Any], place: Callable[[int], str] = row_numb
         if len(zones) > 1:
             raise ValueError(f"column {name!r} has times with and without a zone, as {value!r} in {place(row)}")
         epoch = datetime(1970, 1, 1, tzinfo=UTC if instant.tzinfo is not None else None)
-        found[row] = (instant - epoch) / _DAY
-    return found
+        result[row] = (instant - epoch) / _DAY
+    return result
 
 
 def _instant(value: Any) -> datetime:
@@ -141,7 +140,7 @@ def _instant(value: Any) -> datetime:
         return value
     if isinstance(value, date):
         return datetime.combine(value, time())
-    raise TypeError(f"{value!r} is no date")
+    raise TypeError(f"{value!r} is not a date")
 
 
 def _indicators(name: Any, column: NDArray[Any], known: list[Any], place: Callable[[int], str]) -> NDArray[np.float64]:

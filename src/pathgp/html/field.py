@@ -48,7 +48,7 @@ class Field:
             seen[observed] = data.y.cpu().numpy()
         with torch.no_grad():
             mean = array(post.mean())
-            if post.has_paths:
+            if post.num_samples:
                 std = np.sqrt(array(post.variance()))
                 samples = array(post.sample(num=min(_SAMPLES, post.num_samples)))
         return cls([array(F) for F in data.originals], observed, seen, mean, std, samples)

@@ -118,7 +118,7 @@ def _compared(post: GridPosterior, field: Field, X_test: Array | None, y_test: A
 
 
 def _variance_words(post: GridPosterior) -> str:
-    if not post.has_paths:
+    if not post.num_samples:
         return "There are no samples, and so no variances."
     error = f"{100 * post.report.std_error:.0f} %"
     return f"Variances come from {post.num_samples} samples: a standard deviation is known to {error} or better."

@@ -17,7 +17,7 @@ from pathgp.html.numbers import count, number, within
 from pathgp.html.subject import Subject
 from pathgp.html.words import listed
 from pathgp.kernels import Periodic
-from pathgp.kernels.algebra import leaves
+from pathgp.kernels.expression import leaves
 from pathgp.kernels.stationary import Stationary
 from pathgp.plots import relevance
 

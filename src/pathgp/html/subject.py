@@ -62,17 +62,16 @@ class Subject:
     @cached_property
     def X(self) -> NDArray[np.float64]:
         """Rows of the training inputs in the caller's units, all or a random part."""
-        scaling, rows = self.post.scaling, torch.from_numpy(self.chosen)
-        part = self.post.system.X[rows.to(self.post.system.X.device)].to(torch.float64)
-        return (part * scaling.scale + scaling.shift).cpu().numpy()
+        X = self.post.system.X
+        part = X[torch.from_numpy(self.chosen).to(X.device)].to(torch.float64)
+        return self.post.scaling.restore_inputs(part).cpu().numpy()
 
     def targets(self) -> NDArray[np.float64]:
         """All training targets in the caller's units."""
         system, scaling = self.post.system.require_targets("the page"), self.post.scaling
-        mean = self.post.model.mean_at(scaling.original_inputs(system.X), exact=True)
         with torch.no_grad():
-            y = system.targets[:, 0].to(torch.float64) * scaling.target_scale + scaling.target_shift + mean
-        return y.cpu().numpy()
+            mean = self.post.model.mean_at(self.post.X, exact=True)
+            return scaling.restore(system.targets[:, 0], mean, torch.float64).cpu().numpy()
 
     @cached_property
     def medians(self) -> NDArray[np.float64]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
@@ -20,6 +20,7 @@ from pathgp.kernels import (
     Tanimoto,
     Task,
 )
+from pathgp.kernels.expression import Columns, fold
 from pathgp.kernels.stationary import Stationary
 
 _MOST_NAMES = 6
@@ -45,14 +46,16 @@ def listed(words: Sequence[str], most: int = _MOST_NAMES) -> str:
 
 def kernel_in_words(kernel: Kernel, names: Sequence[str]) -> str:
     """What the prior says about the function; ``names`` of the columns that the kernel sees."""
-    seen = names if kernel.active_dims is None else [names[i] for i in kernel.active_dims]
-    if isinstance(kernel, Scale):
-        return f"{kernel_in_words(kernel.kernel, seen)}, standard deviation {number(float(kernel.signal.detach()))}"
-    if isinstance(kernel, (Sum, Product)):
-        joint = "a sum of " if isinstance(kernel, Sum) else "a product of "
-        return joint + "; and ".join(kernel_in_words(part, seen) for part in kernel.parts)
-    where = "" if kernel.active_dims is None else f" of {listed(seen)}"
-    return f"{_leaf(kernel)}{where}{_scales(kernel)}"
+
+    def visit(node: Kernel, seen: Columns, parts: Iterator[str]) -> str:
+        if isinstance(node, Scale):
+            return f"{next(parts)}, standard deviation {number(float(node.signal.detach()))}"
+        if isinstance(node, (Sum, Product)):
+            return ("a sum of " if isinstance(node, Sum) else "a product of ") + "; and ".join(parts)
+        where = "" if node.active_dims is None else f" of {listed(seen or ())}"
+        return f"{_leaf(node)}{where}{_scales(node)}"
+
+    return fold(kernel, visit, names)
 
 
 def _leaf(kernel: Kernel) -> str:
