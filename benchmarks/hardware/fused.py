@@ -50,7 +50,7 @@ def matern(d: int) -> kernels.Kernel:
 
 
 def operator(n: int, d: int, precision: str = "high") -> KernelOperator:
-    return KernelOperator(matern(d), normal(n, d), 0.1, Compute(backend="fused", precision=precision)).inner
+    return KernelOperator(matern(d), normal(n, d), 0.1, Compute(backend="fused", precision=precision)).low_precision
 
 
 def fingerprints(n: int, largest: int) -> Tensor:

@@ -135,7 +135,7 @@ def cases() -> Iterator[tuple[str, kernels.Kernel, Tensor, str, int]]:
 
 def errors(kernel: kernels.Kernel, X: Tensor, precision: str, s: int) -> dict[str, Any]:
     n = len(X)
-    H = KernelOperator(kernel, X, 0.1, Compute(backend="fused", precision=precision)).inner
+    H = KernelOperator(kernel, X, 0.1, Compute(backend="fused", precision=precision)).low_precision
     V, L, D = normal(n, s, 1), normal(n, s, 2), normal(300, s, 3)
     index = torch.randint(n, (len(D),), generator=torch.Generator(fused.DEVICE).manual_seed(4), device=fused.DEVICE)
     exact = kernel(X.double())

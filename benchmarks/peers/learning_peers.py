@@ -148,7 +148,7 @@ def ours(data: Regression, way: str, steps: int, generators: int) -> tuple[dict[
         "scores": scores,
         "steps_taken": fmean(len(report.history) for report in reports),
         "epochs": fmean(report.epochs for report in reports),
-        "solvers": sorted({step.solver.split("(")[0] for report in reports for step in report.history}),
+        "solvers": sorted({step.method for report in reports for step in report.history}),
         "above_tol": sum(step.status != "CONVERGED" for report in reports for step in report.history),
     }
     return row, reports[0]

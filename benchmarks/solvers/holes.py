@@ -24,9 +24,9 @@ from benchmarks.common.recording import device_name, read, seconds, table, write
 from benchmarks.thesis import climate, lcbench_curves
 from pathgp import kernels
 from pathgp.operators import LatentKroneckerOperator
+from pathgp.operators.grid_inverse import hole_variance
 from pathgp.solvers import CG, Auto, GridBlocks, GridInverse, RandomlyPivotedCholesky, Solver
 from pathgp.solvers.cg import choose_preconditioner
-from pathgp.solvers.grid_inverse import hole_variance
 
 TOL = 0.01
 WAYS: dict[str, Solver] = {

@@ -45,7 +45,7 @@ def measure(name: str, device: str, rows: int | None, cut: int) -> dict[str, Any
         finally:
             conditioning.ACCURACY = before
         row |= {
-            f"solver, {label}": report.solution.solver.split("(")[0],
+            f"solver, {label}": report.solution.method,
             f"epochs, {label}": report.epochs,
             f"seconds, {label}": report.seconds,
             f"error, {label}": report.relative_resolution,

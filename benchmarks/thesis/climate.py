@@ -53,7 +53,7 @@ from benchmarks.thesis.lcbench import PRECONDITIONERS, RATE, SAMPLES, TOL, score
 from benchmarks.thesis.lcbench_curves import DEFAULT
 from pathgp import kernels
 from pathgp.data.grid import root
-from pathgp.operators.kronecker import along_sides
+from pathgp.operators.grid import multiply_sides
 
 NOISE = 0.1
 
@@ -92,7 +92,7 @@ def generated(sizes: tuple[int, int], seed: int = 0) -> Field:
     w = torch.randn(*sizes, 1, generator=source)
     roots = [root(kernel, F).to(w) for kernel, F in zip(truth, (space, days), strict=True)]
     noise = NOISE * torch.randn(*sizes, generator=source)
-    return Field("generated", [_standardised(space), days], along_sides(roots, w)[..., 0] + noise, ("se", "season"))
+    return Field("generated", [_standardised(space), days], multiply_sides(roots, w)[..., 0] + noise, ("se", "season"))
 
 
 def measured(name: str, period: float, held_out: float | None = None) -> Field:

@@ -142,7 +142,7 @@ def measure(number: int, rows_max: int) -> dict[str, Any]:
         "verdict": verdict,
         "failures": failures,
         "status": posterior.report.status.name,
-        "used": posterior.report.solution.solver.split("(")[0],
+        "used": posterior.report.solution.method,
         "residual": posterior.report.worst_residual,
         **vars(errors),
         "said": _short(said[0]) if said else None,

@@ -14,23 +14,21 @@ from typing import cast
 
 import torch
 
+from pathgp.compute.hardware import H200, Rates, rates
 from pathgp.compute.inputs import whole_number
 from pathgp.compute.memory import given_bytes, memory_budget
 from pathgp.data.grid import break_even
 from pathgp.kernels import Matern
 from pathgp.operators import Operator
 from pathgp.operators.kernel import SMALL
-from pathgp.solvers.auto import (
+from pathgp.solvers.predict import (
     EPOCHS_AP,
     EPOCHS_CG,
     EPOCHS_LEAST,
-    H200,
-    Rates,
     predict_ap,
     predict_cg,
     predict_cholesky,
-    product,
-    rates,
+    predict_product,
 )
 
 # Epochs of SDD to a residual of 0.01, as measured on regression data with learned hyperparameters: 100 to 300.
@@ -113,7 +111,7 @@ class _ImaginedOperator:
     backend: str
     memory: float
     entries: int
-    members: int
+    world_size: int
 
     def cost(self, rows: int | None = None) -> float:
         return 1.0 if rows is None else rows / self.shape[0]
@@ -165,8 +163,8 @@ def plan(
 
 def _product_costs(H: _ImaginedOperator, d: int, s: int, r: Rates) -> dict[str, Cost]:
     """The cost of K V, with s columns, by backend; the last is the default if K does not fit into memory."""
-    n, size, single = H.shape[0], H.dtype.itemsize, H.entries / H.members
-    kept = {"dense": float(size * n * -(-n // H.members))}
+    n, size, single = H.shape[0], H.dtype.itemsize, H.entries / H.world_size
+    kept = {"dense": float(size * n * -(-n // H.world_size))}
     entries = {"dense": 0.0, "streamed": single / 2}
     moved = {"dense": size * single, "streamed": size * n * (d + 2.0 * s)}
     if r.fused and H.dtype == torch.float32:
@@ -177,7 +175,7 @@ def _product_costs(H: _ImaginedOperator, d: int, s: int, r: Rates) -> dict[str, 
     costs = {}
     for name, evaluated in entries.items():
         flops, stored = evaluated * (3 * d + _OPERATIONS) + 2 * single * s, kept.get(name, 0.0)
-        seconds = product(cast(Operator, replace(H, backend=name)), s, r)
+        seconds = predict_product(cast(Operator, replace(H, backend=name)), s, r)
         costs[name] = Cost(evaluated, flops, moved[name], stored, seconds, stored <= H.memory)
     return costs
 
@@ -186,7 +184,7 @@ def _solver_costs(imagined: _ImaginedOperator, s: int, r: Rates, seconds: float)
     """Epochs and seconds by solver, for s right-hand sides; ``seconds``: of one product."""
     n, H = imagined.shape[0], cast(Operator, imagined)
     epochs_ap, epochs_cg = EPOCHS_LEAST + EPOCHS_AP, EPOCHS_LEAST + EPOCHS_CG
-    epoch_sdd = seconds + (n**2 / 2 / H.members / r.evaluate if H.backend == "streamed" else 0.0)
+    epoch_sdd = seconds + (n**2 / 2 / H.world_size / r.evaluate if H.backend == "streamed" else 0.0)
     if H.device.type == "cuda":
         epoch_sdd += max(1.0, n / _BATCH) * (_STEP + _PASSES * H.dtype.itemsize * n * s / r.read)
     costs = {

@@ -33,7 +33,7 @@ def error(found: Tensor, expected: Tensor) -> float:
 
 
 def check_products(kernel: kernels.Kernel, X: Tensor, s: int, bound: float = 2e-6, precision: str = "high") -> None:
-    H = KernelOperator(kernel, X, 0.3, Compute(backend="fused", precision=precision)).inner
+    H = KernelOperator(kernel, X, 0.3, Compute(backend="fused", precision=precision)).low_precision
     with torch.no_grad():
         dense = kernel(X.double())
         dense.diagonal().add_(0.09)

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from pathgp import solvers
-from pathgp.solvers import Status, base
+from pathgp.solvers import Status
+from pathgp.solvers import run as run_module
 
 TOL = 1e-2
 Solved = tuple[solvers.Solution, list[solvers.Record]]
@@ -107,7 +108,7 @@ def test_some_rows_tell_where_a_start_stands(
     case: Any, problem: Any, budget: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it is with many rows: the promises are the same."""
-    monkeypatch.setattr(base, "_FEW", problem.H.shape[0] // 8)
+    monkeypatch.setattr(run_module, "_MIN_SAMPLE", problem.H.shape[0] // 8)
     start = 0.9 * problem.truth().to(problem.B.dtype)
     solution = _solve(case, problem, x0=start, max_epochs=budget or case.max_epochs)
     dear = problem.H.cost(problem.H.shape[0] // 8) > problem.H.cost() / 8

@@ -18,7 +18,8 @@ from pathgp import GP, solvers
 from pathgp import kernels as K
 from pathgp.compute import files
 from pathgp.io import saving
-from pathgp.solvers.base import Run, Solution
+from pathgp.solvers.run import Run
+from pathgp.solvers.solution import Solution
 from saving_cases import BUDGET, again, grid_posterior, small, uniform
 
 SCALES = st.floats(1e-3, 1e3)
@@ -130,9 +131,9 @@ def test_what_is_not_of_pathgp_is_named(tmp_path: Path) -> None:
     X = uniform(10)
     same_name = type("Matern", (K.Matern,), {})
     cases: list[tuple[GP, str | solvers.Solver, str]] = [
-        (GP(Own() + K.Linear()), "auto", "an object of Own .*own kernels and models"),
-        (GP(same_name()), "auto", "an object of Matern .*own kernels and models"),
-        (OwnGP(K.Matern()), "auto", "an object of OwnGP .*own kernels and models"),
+        (GP(Own() + K.Linear()), "auto", "an object of Own .*your own kernels and models"),
+        (GP(same_name()), "auto", "an object of Matern .*your own kernels and models"),
+        (OwnGP(K.Matern()), "auto", "an object of OwnGP .*your own kernels and models"),
         (GP(K.Matern()), OwnSolver(), "an object of OwnSolver .*one of pathgp's solvers"),
         (GP(K.Matern(), mean=lambda X: X[:, 0]), "auto", "the function .*lambda.*means.Constant"),
         (GP(K.Matern(), mean=Slope()), "auto", "an object of Slope .*means.Constant"),
@@ -142,3 +143,36 @@ def test_what_is_not_of_pathgp_is_named(tmp_path: Path) -> None:
         with pytest.raises(TypeError, match=words):
             gp.condition(X, X[:, 0], solver=solver, **BUDGET).save(tmp_path / "post")
     assert (tmp_path / "post").read_text() == "what was there before"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "fields"),
+    [
+        ("", ("", None, "")),
+        ("high precision", ("high", None, "")),
+        (
+            "high precision: low would be off by 3 times the noise",
+            ("high", None, "low would be off by 3 times the noise"),
+        ),
+        ("low precision, off by 1.2e-03", ("low", 1.2e-3, "")),
+        (
+            "low precision, off by 1.2e-03, then high: the rounds did not contract",
+            ("low", 1.2e-3, "then high: the rounds did not contract"),
+        ),
+    ],
+)
+def test_solutions_of_earlier_files(sentence: str, fields: tuple[str, float | None, str]) -> None:
+    """They describe the precision of products by one sentence, and do not name the method."""
+    tree = saving.encode(small().report.solution)
+    for name in ("method", "precision", "product_error", "precision_note"):
+        del tree[name]
+    tree |= {"products": sentence, "solver": "CG(preconditioner='auto')"}
+    found = saving.decode(tree, torch.device("cpu"))
+    assert (found.precision, found.product_error, found.precision_note) == fields
+    assert found.method == "CG"
+
+
+def test_grid_inverses_of_earlier_files() -> None:
+    """They had a rank without a meaning."""
+    tree = {"$class": "CG", "preconditioner": {"$class": "GridInverse", "rank": None}}
+    assert saving.decode(tree, torch.device("cpu")) == solvers.CG(solvers.GridInverse())

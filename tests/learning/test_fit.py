@@ -16,7 +16,7 @@ from fit_cases import TRUTH, XS, X, Y, close, drawn, likelihood, model, optimum,
 from learning_cases import CASES, SCALED_MATERN, Case, Values
 from pathgp.kernels import Linear, Scale
 from pathgp.learning.estimators import GradientEstimate, Iterative
-from pathgp.solvers.base import NumericalFailure
+from pathgp.solvers.solution import NumericalFailure
 from plain_fits import plain_fit
 
 # The optimum

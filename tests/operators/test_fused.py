@@ -27,7 +27,7 @@ def test_entries(nu: float, d: int, precision: str) -> None:
     kernel, X = kernels.Scale(kernels.Matern(nu, 0.3 * d**0.5), 1.3), normal(N, d, 0)
     index = torch.tensor([3, 1, 149, 3, 70], device=DEVICE)
     expected = kernel(X.double()).detach()
-    H = KernelOperator(kernel, X, 0.3, Compute(backend="fused", precision=precision)).inner
+    H = KernelOperator(kernel, X, 0.3, Compute(backend="fused", precision=precision)).low_precision
     block = H.block(index)
     torch.testing.assert_close(block, (expected[index][:, index] + 0.09 * torch.eye(5, device=DEVICE)).float())
     assert block[0, 3] == H.diagonal()[3] - 0.09

@@ -12,7 +12,7 @@ from torch import Tensor
 from pathgp import Compute, kernels
 from pathgp.kernels import Kernel, Matern, Scale
 from pathgp.operators import LatentKroneckerOperator
-from pathgp.operators.kronecker import along_sides
+from pathgp.operators.grid import multiply_sides
 
 S = 3
 SIZES = {1: (20,), 2: (9, 7), 3: (5, 4, 3)}
@@ -96,7 +96,7 @@ def test_scatter_gather_and_the_whole_grid() -> None:
         factors = [kernel(F) for kernel, F in zip(sides(3), inputs(3), strict=True)]
     torch.testing.assert_close(H.multiply(grid), torch.einsum("ai,bj,ck,ijks->abcs", *factors, grid))
     tall = torch.ones(2, SIZES[3][1], dtype=torch.float64)
-    torch.testing.assert_close(along_sides([None, tall, None], grid), torch.einsum("bj,ijks->ibks", tall, grid))
+    torch.testing.assert_close(multiply_sides([None, tall, None], grid), torch.einsum("bj,ijks->ibks", tall, grid))
 
 
 @pytest.mark.parametrize("k", SIZES)

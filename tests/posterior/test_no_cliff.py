@@ -43,7 +43,7 @@ def conditioned(n: int, extra: bool = False, kind: torch.dtype = torch.float32, 
 
 
 def solver_of(post: Posterior) -> str:
-    return post.report.solution.solver.split("(")[0]
+    return post.report.solution.method
 
 
 def changes(what: Callable[[int], str], places: list[int]) -> list[int]:

@@ -53,7 +53,7 @@ def test_fields() -> None:
     assert report.epochs == report.solution.epochs > 0
     assert report.std_error == pytest.approx(0.125)
     assert report.seconds > 0
-    earlier = replace(report, solution=replace(report.solution, products=""))  # as in older files
+    earlier = replace(report, solution=replace(report.solution, precision=""))  # as in older files
     assert (report.products, earlier.products) == ("high precision", "not recorded")
     assert len(report.solution.x) == 0  # the weights are not held twice
     assert pathgp.GP(Matern(), NOISE).condition(X, y, samples=0).report.std_error == math.inf

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pathgp import Compute, kernels, solvers
+from pathgp.compute.hardware import rates
 from pathgp.operators import KernelOperator, LatentKroneckerOperator
 from pathgp.solvers import (
     AP,
@@ -22,8 +23,8 @@ from pathgp.solvers import (
     as_solver,
     auto,
 )
-from pathgp.solvers.auto import predict_ap, predict_cg, predict_cholesky, rates
-from pathgp.solvers.base import Run
+from pathgp.solvers.predict import predict_ap, predict_cg, predict_cholesky
+from pathgp.solvers.run import Run
 
 Make = Callable[..., tuple[KernelOperator, Tensor]]
 
@@ -166,16 +167,16 @@ def test_holes_are_tried_on_one_column_first(wide: bool, monkeypatch: pytest.Mon
     H = LatentKroneckerOperator([kernels.Matern(1.5, 0.3), kernels.Matern(1.5, 0.3)], [places, times], observed, 0.02)
     B = torch.randn(H.shape[0], 20, generator=generator, dtype=torch.float64)
     tried: list[Solver] = []
-    of_one = auto._of_one_column
+    solve_last_column = auto.solve_last_column
 
-    def of_one_column(run: Run, solver: Solver, most: float) -> tuple[float, bool]:
+    def spy(run: Run, solver: Solver, max_epochs: float) -> tuple[float, bool]:
         tried.append(solver)
-        return of_one(run, solver, most)
+        return solve_last_column(run, solver, max_epochs)
 
-    monkeypatch.setattr(auto, "_of_one_column", of_one_column)
+    monkeypatch.setattr(auto, "solve_last_column", spy)
     assert Auto().solve(H, B, generator=generator).converged
     assert not tried, "too little is at stake"
-    monkeypatch.setattr(auto, "_LONG", 0.0)
+    monkeypatch.setattr(auto, "_TRIAL_SECONDS", 0.0)
     assert Auto().solve(H, B[:, :15], generator=generator).converged
     assert not tried, "too few columns"
     found = Auto().solve(H, B, generator=generator)
@@ -200,17 +201,17 @@ def test_what_one_column_takes() -> None:
     for solver in (CG(GridInverse()), CG(None)):
         run = Run(H, B, None, None, 0.01, None, None, None, "every")
         run.begin()
-        epochs, suffice = auto._of_one_column(run, solver, math.inf)
+        epochs, suffice = auto.solve_last_column(run, solver, math.inf)
         assert suffice
         assert 0.5 * solver.solve(H, B).epochs < epochs < 1.5 * solver.solve(H, B).epochs
         assert run.epochs == pytest.approx(epochs / 20)
-        assert not auto._of_one_column(run, solver, 0.5 * epochs)[1]
+        assert not auto.solve_last_column(run, solver, 0.5 * epochs)[1]
 
 
 @pytest.mark.parametrize("case", ["complete", "zero", "no tolerance", "small budget", "out of reach"])
 def test_nothing_is_learned_from_one_column(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing is missing, where it is zero, or where no number of epochs is enough."""
-    monkeypatch.setattr(auto, "_LONG", 0.0)
+    monkeypatch.setattr(auto, "_TRIAL_SECONDS", 0.0)
     monkeypatch.setattr(auto, "predict_ap", lambda *_: math.inf)
     monkeypatch.setattr(auto, "predict_cholesky", lambda *_: math.inf)
     H, B = holey(0.0 if case == "complete" else 0.3)

@@ -8,9 +8,10 @@ import torch
 
 from pathgp import Compute
 from pathgp.operators import KernelOperator
+from pathgp.operators.low_rank import automatic_rank
 from pathgp.solvers import CG, PivotedCholesky, RandomlyPivotedCholesky, Status
-from pathgp.solvers.base import Run
-from pathgp.solvers.preconditioners import LowRankInverse, Preconditioner, automatic_rank
+from pathgp.solvers.preconditioners import LowRankInverse, PartialCholesky
+from pathgp.solvers.run import Run
 
 Make = Callable[..., tuple[KernelOperator, torch.Tensor]]
 PIVOTS = [PivotedCholesky, RandomlyPivotedCholesky]
@@ -25,7 +26,7 @@ def run_of(H: KernelOperator, B: torch.Tensor) -> Run:
 
 
 @pytest.mark.parametrize("pivots", PIVOTS)
-def test_a_preconditioner_saves_iterations(make: Make, pivots: type[Preconditioner]) -> None:
+def test_a_preconditioner_saves_iterations(make: Make, pivots: type[PartialCholesky]) -> None:
     H, B = make(n=300, noise=0.05)
     plain = CG(preconditioner=None).solve(H, B, tol=1e-4)
     helped = CG(pivots(60)).solve(H, B, tol=1e-4, generator=seeded())
@@ -52,7 +53,7 @@ def test_woodbury_is_the_inverse(noise: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("pivots", PIVOTS)
-def test_the_factor_never_exceeds_the_kernel_matrix(make: Make, pivots: type[Preconditioner]) -> None:
+def test_the_factor_never_exceeds_the_kernel_matrix(make: Make, pivots: type[PartialCholesky]) -> None:
     """K - F F^T is a Schur complement: positive semi-definite, its trace is what is said to be left."""
     H, B = make(n=120, noise=0.1)
     run = run_of(H, B)
@@ -67,7 +68,7 @@ def test_the_factor_never_exceeds_the_kernel_matrix(make: Make, pivots: type[Pre
 
 
 @pytest.mark.parametrize("pivots", PIVOTS)
-def test_a_full_rank_factor_is_the_matrix(make: Make, pivots: type[Preconditioner]) -> None:
+def test_a_full_rank_factor_is_the_matrix(make: Make, pivots: type[PartialCholesky]) -> None:
     H, B = make(n=60, noise=0.3)
     solution = CG(pivots(60)).solve(H, B, tol=1e-6, generator=seeded())
     assert solution.converged

@@ -9,7 +9,7 @@ import torch
 
 from pathgp import Compute, kernels, solvers
 from pathgp.operators import KernelOperator
-from pathgp.solvers.cuda_graph import Replay, replayed
+from pathgp.solvers.cuda_graph import CapturedStep, capture_step
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need an NVIDIA GPU")
 
@@ -31,7 +31,7 @@ def test_a_cpu_takes_the_steps_themselves() -> None:
 
     def step(index: torch.Tensor) -> None: ...
 
-    assert replayed(H, step) is step
+    assert capture_step(H, step) is step
 
 
 @on_gpu
@@ -40,7 +40,7 @@ def test_a_cpu_takes_the_steps_themselves() -> None:
 def test_playback_equals_launches(backend: str, tol: float) -> None:
     """Batches of two lengths; tol = 0 averages on the way."""
     H, b = system("cuda", backend)
-    with mock.patch.object(Replay, "_record", autospec=True, side_effect=Replay._record) as recorded:
+    with mock.patch.object(CapturedStep, "_capture", autospec=True, side_effect=CapturedStep._capture) as recorded:
         played = solved(H, b, tol)
     assert recorded.call_count == 2
     H.graph_capturable = False

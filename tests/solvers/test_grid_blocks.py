@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from pathgp import kernels
-from pathgp.operators import KernelOperator, LatentKroneckerOperator
-from pathgp.solvers import CG, Auto, GridBlocks, grid_blocks
-from pathgp.solvers.base import Run
+from pathgp.operators import KernelOperator, LatentKroneckerOperator, grid_blocks
+from pathgp.operators.grid_blocks import smooth_side
+from pathgp.solvers import CG, Auto, GridBlocks
 from pathgp.solvers.cg import choose_preconditioner
-from pathgp.solvers.grid_blocks import smooth_side
+from pathgp.solvers.run import Run
 
 SIZES = {"last": (40, 48), "first": (48, 40), "middle": (5, 48, 7)}
 
@@ -48,7 +48,7 @@ def test_the_inverse_where_the_rank_suffices(where: str, per_cell: bool) -> None
     """Of the matrix with the columns of B above the noise."""
     H, R = grid(where, per_cell=per_cell)
     side = SIZES[where].index(48)
-    B, (place, blocks), (variances, columns) = H.roots[side], H.unfolded(side), H.without(side)
+    B, (place, blocks), (variances, columns) = H.roots[side], H.cells_along(side), H.other_factors(side)
     assert B is not None
     B = B[:, B.square().sum(0) * variances.mean() > H.noise.mean()]
     K = columns(torch.arange(blocks))[place // 48][:, place // 48] * (B @ B.T)[place % 48][:, place % 48]
@@ -65,7 +65,7 @@ def test_the_blocks_are_those_of_the_matrix(where: str) -> None:
     torch.testing.assert_close(inverse, inverse.T, rtol=1e-7, atol=1e-7)
     P, exact = torch.linalg.inv(inverse), H.block(torch.arange(H.shape[0]))
     assert float(torch.linalg.eigvalsh(P).min()) > 0
-    place, blocks = H.unfolded(SIZES[where].index(48))
+    place, blocks = H.cells_along(SIZES[where].index(48))
     assert blocks == math.prod(SIZES[where]) // 48
     inside = (place // 48).unsqueeze(1) == place // 48
     # Up to what the noise hides.
@@ -99,7 +99,7 @@ def test_all_sides_smooth() -> None:
 def test_what_automatic_means() -> None:
     H, B = grid("last")
     assert smooth_side(H) == 1
-    assert choose_preconditioner(H) == GridBlocks()
+    assert choose_preconditioner(H, math.inf) == GridBlocks()
     assert "blocks along side 1" in CG().solve(H, B).note
     assert Auto().solve(H, B).converged
 
@@ -113,7 +113,7 @@ def test_refused_for_other_operators(make: Callable[..., tuple[KernelOperator, T
 @pytest.mark.parametrize("smooth", [True, False], ids=["smooth", "rough"])
 def test_a_larger_rank_where_it_leaves_less_than_the_noise(smooth: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only then does it make the iterations few; otherwise the rank is the usual one."""
-    monkeypatch.setattr(grid_blocks, "MAX_RANK", {"cpu": 320})
+    monkeypatch.setattr(grid_blocks, "max_rank", lambda device: 320)
     generator = torch.Generator().manual_seed(0)
     factors = [torch.rand(p, 1, generator=generator, dtype=torch.float64) for p in (300, 48)]
     across = kernels.SquaredExponential(0.01) if smooth else kernels.Matern(0.5, 0.02)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -10,10 +11,10 @@ from torch import Tensor
 
 from pathgp import kernels
 from pathgp.operators import KernelOperator, LatentKroneckerOperator
+from pathgp.operators.grid_inverse import hole_variance
 from pathgp.solvers import AP, CG, SGD, Auto, GridInverse, RandomlyPivotedCholesky
-from pathgp.solvers.base import Run
 from pathgp.solvers.cg import choose_preconditioner
-from pathgp.solvers.grid_inverse import hole_variance
+from pathgp.solvers.run import Run
 
 SIZES = {1: (60,), 2: (12, 9), 3: (6, 5, 4)}
 
@@ -95,7 +96,7 @@ def test_scattered_holes_take_few_iterations_however_ill_conditioned_the_matrix(
         H = LatentKroneckerOperator([kernels.SquaredExponential(0.3)] * 2, factors, observed, noise)
         B = torch.randn(H.shape[0], 3, generator=source, dtype=torch.float64)
         assert hole_variance(H) < 0.3
-        assert choose_preconditioner(H) == GridInverse()
+        assert choose_preconditioner(H, math.inf) == GridInverse()
         solution = CG().solve(H, B, tol=1e-2)
         assert solution.converged
         epochs.append(solution.epochs)
@@ -154,12 +155,12 @@ def test_a_small_budget_gets_somewhere() -> None:
 def test_what_automatic_means() -> None:
     """Complete or known: the inverse. Wide holes, few epochs, or noise of every cell: a factor."""
     n = grid(2)[0].shape[0]
-    assert choose_preconditioner(grid(2)[0]) == GridInverse()
-    assert choose_preconditioner(grid(2, missing=0.1)[0]) == GridInverse()
+    assert choose_preconditioner(grid(2)[0], math.inf) == GridInverse()
+    assert choose_preconditioner(grid(2, missing=0.1)[0], math.inf) == GridInverse()
     assert choose_preconditioner(grid(2, missing=0.1)[0], epochs=10.0) == RandomlyPivotedCholesky()
-    assert choose_preconditioner(grid(2, missing=0.8, noise=0.01)[0]) == RandomlyPivotedCholesky()
+    assert choose_preconditioner(grid(2, missing=0.8, noise=0.01)[0], math.inf) == RandomlyPivotedCholesky()
     per_cell = torch.linspace(0.1, 0.5, n, dtype=torch.float64)
-    assert choose_preconditioner(grid(2, noise=per_cell)[0]) == RandomlyPivotedCholesky()
+    assert choose_preconditioner(grid(2, noise=per_cell)[0], math.inf) == RandomlyPivotedCholesky()
 
 
 def test_a_side_too_long_for_its_eigenvectors() -> None:
@@ -170,7 +171,7 @@ def test_a_side_too_long_for_its_eigenvectors() -> None:
         factors = [torch.rand(size, 1, generator=source) for size in (p, 4)]
         observed = torch.rand(p, 4, generator=source) < 0.9
         H = LatentKroneckerOperator([kernels.Matern(0.5, 0.5)] * 2, factors, observed, 0.5)
-        choices.append(choose_preconditioner(H))
+        choices.append(choose_preconditioner(H, math.inf))
     assert choices == [GridInverse(), RandomlyPivotedCholesky()]
 
 

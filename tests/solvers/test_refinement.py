@@ -18,7 +18,7 @@ from pathgp.operators import KernelOperator
 from pathgp.operators.dense import Dense
 from pathgp.posterior import conditioning
 from pathgp.solvers import AP, CG, SDD, Auto, Cholesky, Solver, Status, refinement
-from pathgp.solvers.base import Run
+from pathgp.solvers.run import Run
 from plain_fits import plain_fit
 
 SOLVERS = [CG(), AP(block_size=64), SDD(batch_size=64), Cholesky(), Auto()]
@@ -35,7 +35,7 @@ class Rough(KernelOperator):
         self.precision = "low"
 
     @cached_property
-    def inner(self) -> KernelOperator:
+    def low_precision(self) -> KernelOperator:
         twin = Rough(self.kernel, self.X, self.noise.sqrt(), pathgp.Compute("dense"))
         noise = torch.randn(self.shape, generator=torch.Generator().manual_seed(3), dtype=self.dtype)
         tiles = twin._tiles
@@ -70,8 +70,9 @@ def test_the_solution_does_not_depend_on_the_products(solver: Solver, rule: str)
     assert solution.converged
     assert "refinement" in solution.note
     assert (solution.solver == repr(solver)) == (solver != Auto())
-    assert solution.products.startswith("low precision, off by ")
-    assert "high" not in solution.products
+    assert solution.precision == "low"
+    assert solution.product_error is not None
+    assert solution.precision_note == ""
     torch.testing.assert_close(solution.x, exact, rtol=0, atol=2e-5 * float(exact.abs().max()))
     residual = ((B - H @ solution.x).norm(dim=0) / B.norm(dim=0)).double()
     torch.testing.assert_close(solution.residual, residual, rtol=1e-6, atol=1e-12)
@@ -81,11 +82,10 @@ def test_the_error_of_the_products_is_measured() -> None:
     """The report's number for the first correction, which Cholesky finds exactly: (H + E)^-1 b."""
     for error in (1e-3, 1e-5):
         H, B, _ = system(error)
-        d = torch.linalg.solve(H.inner.block(torch.arange(300)), B[:, :1])
-        expected = float((H.inner @ d - H @ d).norm() / (H @ d).norm())
-        found = re.search(r"off by (\S+)$", Cholesky().solve(H, B, tol=1e-4, generator=seeded()).products)
-        assert found is not None
-        assert float(found[1]) == pytest.approx(expected, rel=0.05)
+        d = torch.linalg.solve(H.low_precision.block(torch.arange(300)), B[:, :1])
+        expected = float((H.low_precision @ d - H @ d).norm() / (H @ d).norm())
+        found = Cholesky().solve(H, B, tol=1e-4, generator=seeded()).product_error
+        assert found == pytest.approx(expected, rel=0.05)
 
 
 @pytest.mark.parametrize("noticed", ["at once", "after a round"])
@@ -93,15 +93,17 @@ def test_the_error_of_the_products_is_measured() -> None:
 def test_too_rough_products_are_given_up(solver: Solver, noticed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error above the noise: the rounds do not contract."""
     if noticed == "after a round":
-        monkeypatch.setattr(refinement, "_roughness", lambda run: 0.0)
+        monkeypatch.setattr(refinement, "_error_over_noise", lambda run: 0.0)
     H, B, exact = system(error=0.3, noise=0.03)
     solution = solver.solve(H, B, tol=1e-6, generator=seeded(), max_epochs=3000)
     assert solution.converged
+    assert solution.precision == ("high" if noticed == "at once" else "low")
+    assert (solution.product_error is None) == (noticed == "at once")
     said = {
-        "at once": r"high precision: low would be off by \S+ times the noise$",
-        "after a round": r"low precision, off by \S+, then high: the rounds did not contract$",
+        "at once": r"low would be off by \S+ times the noise$",
+        "after a round": r"continued in high precision, because the rounds did not contract$",
     }
-    assert re.match(said[noticed], solution.products)
+    assert re.match(said[noticed], solution.precision_note)
     assert ("rounds" in solution.note) == (noticed == "after a round")
     torch.testing.assert_close(solution.x, exact, rtol=0, atol=1e-3 * float(exact.abs().max()))
 
@@ -128,10 +130,10 @@ def test_the_roughness_is_the_error_beside_the_noise() -> None:
     """Entries of E have a size of a thousandth of K's: |E v| for a normal v, from a few rows."""
     H, B, _ = system(error=1e-3, noise=0.1, n=2000)
     everything = torch.arange(2000)
-    E = H.inner._tiles.K - H.block(everything) + 0.01 * torch.eye(2000, dtype=torch.float64)
+    E = H.low_precision._tiles.K - H.block(everything) + 0.01 * torch.eye(2000, dtype=torch.float64)
     expected = float(E.square().sum(1).mean().sqrt()) / 0.01
     run = Run(H, B, None, None, 1e-2, None, seeded(), None, "every")
-    assert refinement._roughness(run) == pytest.approx(expected, rel=0.15)
+    assert refinement._error_over_noise(run) == pytest.approx(expected, rel=0.15)
 
 
 def test_reports_name_the_products(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -148,12 +150,13 @@ def test_reports_name_the_products(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     post.save(tmp_path / "post")
     assert pathgp.load(tmp_path / "post").report.products == post.report.products
     fit = plain_fit(gp, X, y, steps=30, **options)
-    told = [*(step.products for step in fit.history), fit.condition.products]
-    low = [words for words in told if words.startswith("low precision, off by ")]
-    assert 0 < len(low) < len(told)
-    reasons = r"low would be off by \S+ times the noise|the start was good enough"
-    assert all(re.match(rf"low|high precision: ({reasons})$", words) for words in told)
-    assert f"products        {low[-1]} ({len(low)} of 31 solves); high precision" in repr(fit)
+    solves = [*fit.history, fit.condition.solution]
+    low = [solve for solve in solves if solve.precision == "low"]
+    assert 0 < len(low) < len(solves)
+    reasons = r"low would be off by \S+ times the noise$|the start was good enough$"
+    assert all(solve in low or re.match(reasons, solve.precision_note) for solve in solves)
+    error = low[-1].product_error
+    assert f"products        low precision, off by {error:.1e} ({len(low)} of 31 solves); high precision" in repr(fit)
 
 
 @pytest.mark.parametrize("backend", ["dense", "streamed"])
@@ -168,5 +171,5 @@ def test_a_precision_that_there_is_not(backend: str) -> None:
     assert KernelOperator(gp.kernel, X, 0.3, low).precision == "high"
     assert f"products       {words}\n" in repr(gp.condition(X, X[:, 0], compute=low, **options).report)
     fit = plain_fit(gp, X, X[:, 0], steps=2, compute=low, **options)
-    assert {step.products for step in fit.history} == {words}
+    assert {f"{step.precision} precision: {step.precision_note}" for step in fit.history} == {words}
     assert f"products        {words}\n" in repr(fit)

@@ -9,7 +9,7 @@ import torch
 
 from pathgp.operators import KernelOperator
 from pathgp.solvers import CG, SDD, Status
-from pathgp.solvers.base import Run
+from pathgp.solvers.run import Run
 from pathgp.solvers.sdd import automatic_batch, automatic_step
 
 Make = Callable[..., tuple[KernelOperator, torch.Tensor]]

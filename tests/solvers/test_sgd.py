@@ -10,7 +10,7 @@ from pathgp import kernels
 from pathgp.compute.random import permutation
 from pathgp.operators import KernelOperator
 from pathgp.solvers import SGD, Status
-from pathgp.solvers.base import Run
+from pathgp.solvers.run import Run
 from pathgp.solvers.sgd import gradient, row_weights
 from statistics_tools import assert_unbiased
 

@@ -136,7 +136,7 @@ def table(results: list[Result]) -> str:
     entries: list[tuple[str, list[str]]] = [("", [result.case.name for result in results])]
     reports = [result.post.report for result in results]
     entries += [
-        ("solver", [report.solution.solver.split("(")[0] for report in reports]),
+        ("solver", [report.solution.method for report in reports]),
         ("why", [report.solution.note for report in reports]),
         ("epochs", [f"{report.solution.epochs:.1f}" for report in reports]),
         ("worst residual", [f"{report.worst_residual:.1e}" for report in reports]),

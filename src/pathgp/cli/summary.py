@@ -72,6 +72,7 @@ def described(posterior: Posterior, about: dict[str, Any]) -> dict[str, Any]:
         "fit_epochs": about.get("fit_epochs"),
         "fit_seconds": about.get("fit_seconds"),
         "solver": solution.solver,
+        "method": solution.method,
         "status": report.status.name,
         "converged": report.status is Status.CONVERGED,
         "epochs": report.epochs,
@@ -141,7 +142,7 @@ def _pairs(result: dict[str, Any]) -> list[tuple[str, str]]:
         steps = "" if result["steps"] is None else f"{result['steps']} steps: "
         more = "; more --steps may find a better model" if result["stopped"] == "all steps done" else ""
         lines.append(("learning", f"{steps}{result['stopped']}{more}"))
-    solver = result["solver"].split("(")[0]
+    solver = result["method"]
     told = "" if result["converged"] else f", {result['status']}"
     lines.append(("solver", f"{solver}{told}; worst residual {result['residual']:.1e}, tol {result['tol']:.0e}"))
     more = (result["fit_epochs"] or 0.0) - result["epochs"]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pathgp.compute.groups import Group
+from pathgp.compute.hardware import full_rate_float64
 from pathgp.compute.inputs import real_number
 from pathgp.compute.memory import memory_budget
 from pathgp.compute.random import as_generator
@@ -87,10 +88,3 @@ class Compute:
     def map_rows(self, function: Callable[[Tensor], Tensor], Xs: Tensor) -> Tensor:
         """function(Xs) (count, m), one column per row of Xs (m, d), with the rows divided among the group."""
         return function(Xs) if self.group is None else self.group.rows(function, Xs)
-
-
-def full_rate_float64(device: torch.device) -> bool:
-    """Whether a device multiplies in float64 at half the rate of float32 or more: CPUs and data-centre GPUs."""
-    return device.type == "cpu" or (
-        device.type == "cuda" and torch.cuda.get_device_capability(device) in ((8, 0), (9, 0), (10, 0))
-    )

@@ -26,7 +26,7 @@ from pathgp.compute.random import normal, spawn_generator
 from pathgp.data.observations import fingerprint
 from pathgp.data.standardise import Standardisation
 from pathgp.kernels import Kernel
-from pathgp.operators.kronecker import along_sides, unravelled
+from pathgp.operators.grid import multiply_sides, unravel
 from pathgp.solvers.cholesky import factorise
 
 # Directions of S22 with less than this part of the variance at new inputs are rounding errors of repeated inputs.
@@ -93,7 +93,7 @@ class GridObservations:
         return self._at_cells(self.factors, self.cells[rows])
 
     def _at_cells(self, factors: list[Tensor], cells: Tensor) -> Tensor:
-        places = unravelled(cells, self.observed.shape)
+        places = unravel(cells, self.observed.shape)
         return torch.cat([F[place] for F, place in zip(factors, places, strict=True)], 1)
 
     def targets(self, mean: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ class GridPrior:
         Time O(sum_i p_i^3 + p s sum_i p_i) for p cells.
         """
         roots = [root(k, F).to(self.w) for k, F in zip(kernels, factors, strict=True)]
-        return along_sides(roots, self.w)
+        return multiply_sides(roots, self.w)
 
     def extend(
         self,
@@ -214,7 +214,7 @@ def require_roots(data: GridObservations, budget: int) -> None:
 def cells(sides: Sequence[Tensor]) -> Tensor:
     """The inputs of all cells of a grid, row by row: (g_1 ... g_k, d_1 + ... + d_k), float64 if any side is."""
     shape = torch.Size([len(G) for G in sides])
-    places = unravelled(torch.arange(shape.numel(), device=sides[0].device), shape)
+    places = unravel(torch.arange(shape.numel(), device=sides[0].device), shape)
     return torch.cat([G[place] for G, place in zip(sides, places, strict=True)], 1)
 
 

@@ -11,6 +11,7 @@ import inspect
 import json
 import math
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from numbers import Integral, Real
@@ -157,12 +158,26 @@ def decode(tree: Any, device: torch.device, seen: list[Any] | None = None) -> An
     if "$again" in tree:
         return seen[tree["$again"]]
     arguments = {name: decode(part, device, seen) for name, part in tree.items() if name != "$class"}
+    _update_fields(tree["$class"], arguments)
     kind = KNOWN[tree["$class"]]
     # Sum and Product take their kernels one by one.
     rest = [p.name for p in inspect.signature(kind).parameters.values() if p.kind is p.VAR_POSITIONAL]
     several = [part for name in rest for part in arguments.pop(name)]
     seen.append(kind(*several, **arguments))
     return seen[-1]
+
+
+def _update_fields(kind: str, arguments: dict[str, Any]) -> None:
+    """Translate fields of files from earlier versions."""
+    if kind == "GridInverse":
+        arguments.pop("rank", None)
+    elif kind == "Solution" and "method" not in arguments:
+        arguments["method"] = arguments["solver"].split("(")[0]
+        # A sentence such as "low precision, off by 1.2e-03, then high: the rounds did not contract", or nothing.
+        words = re.match(r"(\w+) precision(?:, off by ([^\s,:]+))?(?:[,:] (.*))?$", arguments.pop("products", ""))
+        if words:
+            arguments["precision"], error, note = words.groups(default="")
+            arguments["product_error"], arguments["precision_note"] = float(error) if error else None, note
 
 
 def _restore(content: dict[str, Any], device: torch.device) -> Posterior | GridPosterior:

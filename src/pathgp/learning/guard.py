@@ -19,7 +19,7 @@ from pathgp.compute.random import permutation
 from pathgp.learning.hyperparameters import log_prior
 from pathgp.learning.model import Data, Learnable
 from pathgp.learning.policy import GUARD_ROWS
-from pathgp.solvers.base import NumericalFailure
+from pathgp.solvers.solution import NumericalFailure
 
 # Tolerated fall below the best value, in nats a row: SLACK + MORE_ROWS * log(n / size of the subset). The optimum of
 # all rows differs from that of the subset, the more so for larger n: on houseelectric, at the optimum of 5,000 rows,

@@ -36,7 +36,7 @@ from pathgp.learning.optimisers import LBFGS, make
 from pathgp.learning.policy import FitOptions, make_stages
 from pathgp.learning.report import Step
 from pathgp.solvers import Status
-from pathgp.solvers.base import NumericalFailure
+from pathgp.solvers.solution import NumericalFailure
 
 # The least noise that is learned unless bounds say otherwise, as a share of the standard deviation of y. Held-out log
 # likelihoods of 20 sets do not tell 1e-5 to 1e-3 apart if there is noise; without any, 1e-4 costs 0.3 nats a row on

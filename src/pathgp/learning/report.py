@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pathgp.posterior.report import ConditionReport
-from pathgp.solvers import Solution
+from pathgp.solvers.solution import Solution, describe_products
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Step:
     values: every hyperparameter, flattened, by name.
     residual, probe_residual: relative residual of the mean system, and the average over the others.
     seconds: of the whole step; solver_seconds of the solve alone.
-    products: as in `Solution`.
+    method, precision, product_error, precision_note: as in `Solution`.
     """
 
     step: int
@@ -37,7 +37,10 @@ class Step:
     status: str
     solver_seconds: float
     seconds: float
-    products: str = ""
+    method: str = ""
+    precision: str = ""
+    product_error: float | None = None
+    precision_note: str = ""
 
     @classmethod
     def of(cls, solution: Solution | None, **facts: Any) -> Step:
@@ -51,7 +54,10 @@ class Step:
             epochs=solution.epochs,
             solver=solution.solver,
             status=solution.status.name,
-            products=solution.products,
+            method=solution.method,
+            precision=solution.precision,
+            product_error=solution.product_error,
+            precision_note=solution.precision_note,
         )
 
 
@@ -87,13 +93,14 @@ class FitReport:
 
     @property
     def products(self) -> str:
-        """The precision of the products in its solves, the last one included; of each the latest that was said."""
-        told = [*(step.products for step in self.history if step.products), self.condition.products]
-        latest = {products.split()[0]: products for products in told}
+        """The precision of the products in all solves, the last one included; the latest solve with each in words."""
+        solves: list[Step | Solution] = [step for step in self.history if step.precision]
+        solves.append(self.condition.solution)
+        latest = {s.precision: describe_products(s.precision, s.product_error, s.precision_note) for s in solves}
         if len(latest) == 1:
-            return told[-1]
-        counts = Counter(products.split()[0] for products in told)
-        return "; ".join(f"{latest[level]} ({count} of {len(told)} solves)" for level, count in counts.items())
+            return latest[solves[-1].precision]
+        counts = Counter(solve.precision for solve in solves)
+        return "; ".join(f"{latest[level]} ({count} of {len(solves)} solves)" for level, count in counts.items())
 
     def to_frame(self) -> Any:
         """A pandas data frame with a row per step and a column per number; length scales are numbered."""
@@ -104,7 +111,7 @@ class FitReport:
     def summary_items(self) -> list[tuple[str, str]]:
         """The report as (name, value) pairs, in the order in which it is printed."""
         steps = self.history
-        solvers = sorted({step.solver.split("(")[0] for step in steps if step.solver})
+        solvers = sorted({step.method for step in steps if step.method})
         short = sum(step.status not in ("CONVERGED", "") for step in steps)
         per_step = sum(step.epochs for step in steps) / max(1, sum(bool(step.solver) for step in steps))
         lines = [

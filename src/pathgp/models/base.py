@@ -29,7 +29,7 @@ from pathgp.pathwise import PriorPaths
 from pathgp.posterior.base import BasePosterior
 from pathgp.posterior.conditioning import Settings, SolveRequest
 from pathgp.solvers import Solver, Status
-from pathgp.solvers.base import Callback
+from pathgp.solvers.solution import Callback
 
 P = TypeVar("P", bound=BasePosterior)
 # Required ratio of the noise variance to the rounding error of products. The limit in float32 is optimistic: systems

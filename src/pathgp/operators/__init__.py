@@ -5,7 +5,10 @@ from pathgp.compute.groups import Group as Group
 from pathgp.compute.groups import RankLost as RankLost
 from pathgp.compute.groups import Ranks as Ranks
 from pathgp.operators.base import Operator as Operator
+from pathgp.operators.base import Preconditioner as Preconditioner
 from pathgp.operators.cross import cross_product as cross_product
+from pathgp.operators.grid_blocks import GridBlocks as GridBlocks
+from pathgp.operators.grid_inverse import GridInverse as GridInverse
 from pathgp.operators.kernel import KernelOperator as KernelOperator
 from pathgp.operators.kronecker import LatentKroneckerOperator as LatentKroneckerOperator
 from pathgp.operators.sharded import ShardedOperator as ShardedOperator

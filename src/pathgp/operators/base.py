@@ -1,24 +1,32 @@
-"""What a solver may ask of the system matrix H = K + Sigma."""
+"""What a solver may ask of the system matrix H = K + Sigma, and of a preconditioner for it."""
 
 from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
+from pathgp.compute.hardware import Rates
 from pathgp.compute.random import partition
+
+Solve = Callable[[Tensor], Tensor]
+"""R -> A^-1 R for a matrix A."""
+
+Invert = Callable[[Tensor], Solve]
+"""A block A (b, b) -> the function R -> A^-1 R."""
 
 
 class Operator(ABC):
-    """A symmetric positive-definite matrix H = K + Sigma of shape (n, n), known through its products.
+    """A symmetric positive-definite matrix H = K + Sigma of shape (n, n), defined by its products.
 
     ``noise`` is the diagonal of Sigma: a 0-d tensor, or one variance per row. ``memory`` is a budget in bytes
-    for whatever is derived from H. ``entries`` counts the multiplications of a product with one column. ``members``
-    is the number of processes or devices that share them out. ``fallback_reason`` says why a slower backend was chosen.
-    ``precision`` is that of the products with ``inner``: "high", "medium" or "low".
+    for everything derived from H. ``entries`` counts the multiplications of a product with one column. ``world_size``
+    is the number of processes or devices that share the work. ``fallback_reason`` says why a slower backend was chosen.
+    ``precision`` is that of the products with ``low_precision``: "high", "medium" or "low".
     ``graph_capturable``: whether a product is safe to capture in a CUDA graph.
     Costs are counted in epochs: one epoch is the cost of one full product.
     """
@@ -30,7 +38,7 @@ class Operator(ABC):
     noise: Tensor
     memory: int
     entries: int
-    members: int = 1
+    world_size: int = 1
     fallback_reason: str = ""
     precision: str = "high"
     graph_capturable: bool = False
@@ -59,14 +67,14 @@ class Operator(ABC):
     def bilinear(self, L: Tensor, R: Tensor, symmetric: bool = False) -> Tensor:
         """sum_j L_j^T H R_j as a scalar, differentiable in the hyperparameters; L and R are constants.
 
-        ``symmetric``: that L R^T is symmetric, as for L = c R with one number per column, which saves work.
+        ``symmetric``: whether L R^T is symmetric, as for L = c R with one number per column, which saves work.
         """
 
     @abstractmethod
     def features(self, num: int, generator: torch.Generator | None = None, draws: int | None = None) -> Tensor:
         """Random features Phi of K at the training inputs: (n, num') with E[Phi Phi^T] = K.
 
-        With ``draws`` so many independent ones, (draws, n, num'), for the overhead of one.
+        With ``draws``, that number of independent maps, (draws, n, num'), for the overhead of one.
         """
 
     @abstractmethod
@@ -74,27 +82,29 @@ class Operator(ABC):
         """Epochs of a product with all rows, or with ``rows`` of them."""
 
     @property
-    def inner(self) -> Operator:
-        """What solvers use between their checks: H itself, or a twin whose products are cheaper and rougher."""
+    def low_precision(self) -> Operator:
+        """The operator for the iterations between checks: H itself, or one with faster, less accurate products."""
         return self
 
-    def block_inverses(
-        self, parts: Sequence[Tensor], invert: Callable[[Tensor], Callable[[Tensor], Tensor]]
-    ) -> Iterator[Callable[[Tensor], Tensor]]:
-        """For each part I of the rows in turn the function R -> invert(H[I, I])(R), to be called once."""
+    def choose_preconditioner(self, epochs: float) -> Preconditioner | None:
+        """The preconditioner that suits the structure of H, for a solve of at most ``epochs``; None: no structure."""
+        return None
+
+    def block_inverses(self, parts: Sequence[Tensor], invert: Invert) -> Iterator[Solve]:
+        """For each part I of the rows in turn, the function R -> invert(H[I, I])(R), to be called once."""
         for part in parts:
             yield functools.partial(self._solve_block, part, invert)
 
     def partition(self, parts: int, generator: torch.Generator, near: bool = False) -> tuple[Tensor, ...]:
-        """All rows in parts of equal size, each in ascending order: at random, or with ``near`` similar rows together
-        where it is known which are."""
+        """All rows in parts of equal size, each in ascending order: at random, or, with ``near`` and if it is known
+        which rows are similar, similar rows together."""
         return partition(self.shape[0], parts, generator, self.device)
 
     def sync_generator(self, generator: torch.Generator) -> torch.Generator:
-        """The generator to use, in the same state for all that share H out."""
+        """The generator to use, in the same state in all processes that share H."""
         return generator
 
-    def _solve_block(self, part: Tensor, invert: Callable[[Tensor], Callable[[Tensor], Tensor]], R: Tensor) -> Tensor:
+    def _solve_block(self, part: Tensor, invert: Invert, R: Tensor) -> Tensor:
         return invert(self.block(part))(R)
 
     def _check(self, V: Tensor, rows: int, name: str) -> None:
@@ -106,8 +116,59 @@ class Operator(ABC):
             )
 
     def _weighted_noise(self, V: Tensor, index: Tensor | None = None) -> Tensor:
-        """Sigma V, or its rows ``index`` for those rows V."""
+        """Sigma V, or with ``index`` its rows index, for rows V."""
         noise = self.noise.to(self.dtype)
         if noise.ndim:
             noise = (noise if index is None else noise[index]).unsqueeze(1)
         return noise * V
+
+
+class SolveInProgress(Protocol):
+    """What a preconditioner may ask of the solve it is built for; columns of b have norm one.
+
+    goal: relative residuals to reach (s,); tol: 0 if there is no goal.  epochs: the cost so far, to be added to.
+    """
+
+    H: Operator
+    b: Tensor
+    tol: float
+    goal: Tensor
+    epochs: float
+    generator: torch.Generator
+
+    def affords(self, epochs: float) -> bool:
+        """Whether the budget covers this much more work."""
+
+    def columns(self, index: Tensor, D: Tensor) -> Tensor:
+        """H[:, index] D, counted as a part of an epoch."""
+
+
+class Preconditioner(ABC):
+    """Settings of an approximation P^-1 of H^-1.
+
+    label: what a report adds to the name of the solver.
+    epochs: of a solve to a residual of 0.01, if they do not depend on the condition of H.
+    """
+
+    label: ClassVar[str] = ""
+    epochs: ClassVar[float | None] = None
+
+    @abstractmethod
+    def build(self, run: SolveInProgress) -> tuple[Solve, str]:
+        """The function R -> P^-1 R for ``run.H``, and a note on it for the report."""
+
+    def cost(self, H: Operator) -> float:
+        """The largest number of epochs that ``build`` can take."""
+        return 0.0
+
+    def apply_cost(self, H: Operator) -> float:
+        """Epochs of one application, if they are not negligible."""
+        return 0.0
+
+    def needs_trial(self, H: Operator) -> bool:
+        """Whether the number of epochs is so uncertain that a trial on one column should come first."""
+        return False
+
+    @abstractmethod
+    def predict_seconds(self, H: Operator, s: int, epochs: float, product: float, rates: Rates) -> float:
+        """Seconds of a solve for s columns: build P, then ``epochs`` times a product (seconds) and an application."""

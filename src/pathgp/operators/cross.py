@@ -1,4 +1,4 @@
-"""Products with a rectangular kernel matrix, K(X, Z) V, in tiles: what prediction needs."""
+"""Products with a rectangular kernel matrix, K(X, Z) V, in tiles, for predictions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def cross_product(
     """K(X, Z) V: (m, s) for X (m, d), Z (n, d), V (n, s); differentiable in X.
 
     Time O(m n (d + s)); memory one tile plus the output, also in the backward pass. ``backend``: "streamed", "fused"
-    or "auto", as for `KernelOperator`, with a warning where it is X alone that cannot be fused; second derivatives, and
+    or "auto", as for `KernelOperator`, with a warning if only X prevents fused products; second derivatives, and
     gradients of Tanimoto kernels, are always streamed.
     """
     if backend not in ("auto", "streamed", "fused"):

@@ -1,4 +1,4 @@
-"""K evaluated once and kept."""
+"""Backend that evaluates K once and keeps it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathgp.operators.streamed import Streamed
 
 
 class Dense:
-    """K as n^2 numbers: a product is a product of matrices.
+    """K as n^2 numbers: a product is a matrix product.
 
     Args:
-        tiles: the backend that evaluates K, once, and gradients.
-        into: memory for K, of a matrix that is not needed any more.
+        tiles: the backend that evaluates K once, and gradients.
+        into: memory for K, of a matrix that is no longer needed.
     """
 
     name = "dense"
@@ -29,21 +29,21 @@ class Dense:
         return torch.addmm(start, self.K, V)
 
     def rows(self, index: Tensor, V: Tensor, start: Tensor) -> Tensor:
-        for part, gathered in _gathered(self.K, index):
+        for part, gathered in _gather_rows(self.K, index):
             start[part].addmm_(gathered, V)
         return start
 
     def columns(self, index: Tensor, D: Tensor) -> Tensor:
         result = torch.zeros(len(self.K), D.shape[1], dtype=D.dtype, device=D.device)
-        # K is symmetric: its rows are its columns, and rows lie together in memory.
-        for part, gathered in _gathered(self.K, index):
+        # K is symmetric: read its rows, which are contiguous in memory.
+        for part, gathered in _gather_rows(self.K, index):
             result.addmm_(gathered.T, D[part])
         return result
 
     def block(self, index: Tensor) -> Tensor:
         if len(index) < len(self.K):
             return self.between(index, index)
-        # All of it, as Cholesky asks: copied, not gathered entry by entry.
+        # All rows, as for Cholesky: copied, not gathered entry by entry.
         result = self.K[index]
         return result.index_select(1, index) if bool((index.diff() != 1).any()) else result
 
@@ -61,8 +61,8 @@ class Dense:
         return self.tiles.weighted_sum(weights, learned)
 
 
-def _gathered(K: Tensor, index: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Rows of K, on a CPU some 8 MB at a time in one buffer: they are still in the cache when a product reads them."""
+def _gather_rows(K: Tensor, index: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Rows of K, on a CPU about 8 MB at a time in one buffer: they are still in the cache when a product reads them."""
     step = len(index) if K.device.type != "cpu" else max(16, 8_000_000 // (K.shape[1] * K.element_size()))
     buffer = K.new_empty(min(step, len(index)), K.shape[1])
     for part in spans(len(index), max(1, step)):

@@ -21,7 +21,7 @@ from pathgp.operators.dense import Dense
 from pathgp.operators.fused import Fused, fallback_reason
 from pathgp.operators.streamed import Streamed
 
-# Up to so many rows a dense K costs little, and compiling fused kernels, seconds the first time, does not pay.
+# Up to this number of rows a dense K costs little, and compiling fused kernels (seconds the first time) does not pay.
 SMALL = 8192
 # (value, gradients) from the snapshots of the learned parameters.
 _ValueAndGradient = Callable[[list[Tensor]], tuple[Tensor, list[Tensor]]]
@@ -30,29 +30,29 @@ _ValueAndGradient = Callable[[list[Tensor]], tuple[Tensor, list[Tensor]]]
 class KernelOperator(Operator):
     """H = K + diag(noise^2) at the inputs X.
 
-    A snapshot: products use the hyperparameters at construction. Only ``bilinear`` reaches back to the
-    kernel and to the noise tensor, with gradients.
+    A snapshot: products use the hyperparameters at construction. Only ``bilinear`` carries gradients to the kernel and
+    to the noise tensor.
 
     Backends:
 
     - dense: K is evaluated once and kept, n^2 numbers.
-    - streamed: K is evaluated in square tiles at every product and never kept. The symmetric half is used
-      twice, so a product evaluates n^2 / 2 entries.
-    - fused: K is evaluated inside one kernel on the GPU at every product, and no entry is ever written to memory.
+    - streamed: K is evaluated in square tiles in every product and never kept. The symmetric half is used twice, so a
+      product evaluates n^2 / 2 entries.
+    - fused: K is evaluated inside one kernel on the GPU in every product, and no entry is ever written to memory.
       float32, for sums, products and scales of all kernels but Task and Matern with an unusual nu; Tanimoto for
       counts. Needs Triton, the extra ``triton``.
-    - auto: on a CUDA device fused above 8,192 rows, or where K does not fit into the memory budget, if it can be had:
-      products with some 65 columns are then faster than with a dense K, and nothing is kept. Otherwise dense where K
+    - auto: on a CUDA device fused above 8,192 rows, or if K does not fit into the memory budget, if it is available:
+      products with about 65 columns are then faster than with a dense K, and nothing is kept. Otherwise dense if K
       fits, which saves the seconds of the first compilation; else streamed. ``fallback_reason`` says why not fused.
 
     Args:
         kernel: covariance function.
         X: inputs (n, d).
         noise: standard deviation of the noise, a number or one per row.
-        compute: backend, memory budget and precision; None for the defaults. The precision concerns the fused products
-            that solvers make between their checks, those of ``inner``: "high" is that of float32, a relative error
-            about 1e-6; "medium" rounds K and V to 11 bits, some 3e-4; "low" also rounds the scaled inputs if the error
-            stays below 4e-3. Everything else is always "high", and so is the ``precision`` of other backends.
+        compute: backend, memory budget and precision; None for the defaults. The precision is that of the fused
+            products of ``low_precision``, which solvers use between their checks: "high" is that of float32, with a
+            relative error of about 1e-6; "medium" rounds K and V to 11 bits, about 3e-4; "low" also rounds the scaled
+            inputs if the error stays below 4e-3. Everything else, and all other backends, have "high" precision.
         reuse: an operator of the same size that is no longer needed. Its budget and the memory of its K are reused:
             pages fresh from the system can cost more time than the numbers in them.
     """
@@ -81,7 +81,7 @@ class KernelOperator(Operator):
         self.entries = n**2
         self.dtype = X.dtype
         self.device = X.device
-        before = reuse if isinstance(reuse, KernelOperator) and _alike(reuse, self) else None
+        before = reuse if isinstance(reuse, KernelOperator) and _is_same_size(reuse, self) else None
         self.memory = before.memory if before else compute.budget(X.device)
         self._deviation = checked_noise(noise, n, X.device)
         self.noise = self._deviation.detach().square()
@@ -96,21 +96,21 @@ class KernelOperator(Operator):
 
     @property
     def _matrix(self) -> Tensor | None:
-        """K, where it is kept."""
+        """K, if it is kept."""
         return self._tiles.K if isinstance(self._tiles, Dense) else None
 
     @cached_property
-    def inner(self) -> KernelOperator:
+    def low_precision(self) -> KernelOperator:
         if self.precision == "high":
             return self
         twin = copy.copy(self)
         twin._tiles = Fused(self._snapshot, self.X, self.memory, self.precision)
-        twin.inner = twin
+        twin.low_precision = twin
         return twin
 
     @cached_property
     def coordinates(self) -> Tensor:
-        """Columns in which rows of similar inputs are near: (n, c)."""
+        """Coordinates (n, c) in which similar inputs are near each other."""
         return self._snapshot.coordinates(self.X)
 
     def __matmul__(self, V: Tensor) -> Tensor:
@@ -176,7 +176,7 @@ class KernelOperator(Operator):
 
 @dataclass(frozen=True)
 class Choice:
-    """A backend: what evaluates K, whether K is kept, and why not fused where that would be worthwhile."""
+    """A backend: the class that evaluates K, whether K is kept, and why it is not fused if that would be faster."""
 
     tiles: type[Streamed]
     kept: bool
@@ -184,7 +184,7 @@ class Choice:
 
     @classmethod
     def of(cls, backend: str, kernel: Kernel, X: Tensor, memory: int, members: int = 1) -> Choice:
-        """The choice for a backend by name, with the rows of K and the work shared out among members."""
+        """The choice for a backend by name, with the rows of K and the work divided among ``members``."""
         n = len(X)
         needed = -(-n // members) * n * X.element_size()
         fits, small = needed <= memory, n <= SMALL
@@ -202,7 +202,7 @@ class Choice:
         return cls(Streamed if problem else Fused, kept, problem if backend == "auto" and worthwhile else "")
 
 
-def _alike(one: Operator, other: Operator) -> bool:
+def _is_same_size(one: Operator, other: Operator) -> bool:
     return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
 
 

@@ -1,4 +1,4 @@
-"""H = K + Sigma, shared out among several processes or devices."""
+"""H = K + Sigma, with the work divided among several processes or devices."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from pathgp.compute.groups import share, words
 from pathgp.compute.memory import spans
 from pathgp.compute.settings import Compute
 from pathgp.kernels import Kernel
-from pathgp.operators.base import Operator
+from pathgp.operators.base import Invert, Operator, Solve
 from pathgp.operators.fused import Fused
 from pathgp.operators.kernel import Choice, KernelOperator, checked_noise
 from pathgp.operators.streamed import Streamed
 
 
 class ShardedOperator(Operator):
-    """H = K + diag(noise^2) at the inputs X, whose entries the members of a group share out.
+    """H = K + diag(noise^2) at the inputs X, with the work divided among the members of a group.
 
     Vectors are the same everywhere. Each of ``size`` members evaluates its part of the entries for a product, for rows
-    and columns and for ``bilinear``; one sum over the members ends it. A single block of H is evaluated where it is
-    needed, those of `block_inverses` are shared out.
+    and columns and for ``bilinear``; a sum over the members completes the result. A single block of H is evaluated
+    where it is needed; the blocks of `block_inverses` are divided among the members.
 
-    Backends: "dense" keeps n / size rows of K on every member. "streamed" evaluates square tiles at every product, each
-    of the symmetric half once and dealt out in turn: n^2 / (2 size) entries for every member and one part in 4 size
-    more. "fused" evaluates n / size rows inside a kernel on each GPU. "auto" chooses as for `KernelOperator`, K
-    fitting when the rows of a member fit into its budget. Gradients share out the same tiles or rows.
+    Backends: "dense" keeps n / size rows of K on every member. "streamed" evaluates square tiles in every product, each
+    of the symmetric half once, distributed in turn: n^2 / (2 size) entries for every member and one part in 4 size
+    more. "fused" evaluates n / size rows inside a kernel on each GPU. "auto" chooses as for `KernelOperator`, where K
+    fits if the rows of a member fit into its budget. Gradients divide the same tiles or rows.
 
     Args:
         kernel: covariance function.
@@ -51,9 +51,9 @@ class ShardedOperator(Operator):
         group = compute.group
         if group is None:
             raise ValueError("a ShardedOperator needs a group: Compute(group=Ranks()) or Compute(group=Devices([...]))")
-        self.group, self.members = group, group.size
+        self.group, self.world_size = group, group.size
         self.memory = compute.budget(X.device)
-        choice = Choice.of(compute.backend, kernel, X, self.memory, self.members)
+        choice = Choice.of(compute.backend, kernel, X, self.memory, self.world_size)
         alone = Compute(choice.tiles.name, self.memory, precision=compute.precision)
         self._whole = KernelOperator(kernel, X, noise, alone)
         self.fallback_reason = choice.fallback_reason
@@ -70,17 +70,17 @@ class ShardedOperator(Operator):
         self._parts = self._share(_Rows if choice.kept else _Tiles, choice.tiles)
 
     @functools.cached_property
-    def inner(self) -> ShardedOperator:
+    def low_precision(self) -> ShardedOperator:
         if self.precision == "high":
             return self
         twin = copy.copy(self)
         twin._parts = self._share(_Tiles, functools.partial(Fused, precision=self.precision))
-        twin.inner = twin
+        twin.low_precision = twin
         return twin
 
     def __matmul__(self, V: Tensor) -> Tensor:
         self._check(V, self.shape[0], "V")
-        self.group.check([V], "the vectors of the ranks have come apart: run them on devices of one kind")
+        self.group.check([V], "the vectors of the ranks differ: run them on devices of one kind")
         return self._sum(lambda part: part.product(V.to(part.device))) + self._weighted_noise(V)
 
     def rows(self, index: Tensor, V: Tensor) -> Tensor:
@@ -96,20 +96,18 @@ class ShardedOperator(Operator):
     def block(self, index: Tensor) -> Tensor:
         return self._whole.block(index)
 
-    def block_inverses(
-        self, parts: Sequence[Tensor], invert: Callable[[Tensor], Callable[[Tensor], Tensor]]
-    ) -> Iterator[Callable[[Tensor], Tensor]]:
-        """Each member evaluates and inverts one block of as many as there are members; its answers go to all."""
-        for together in spans(len(parts), self.members):
+    def block_inverses(self, parts: Sequence[Tensor], invert: Invert) -> Iterator[Solve]:
+        """Every member evaluates and inverts one block of ``size`` consecutive ones, and sends its solutions to all."""
+        for together in spans(len(parts), self.world_size):
             blocks = parts[together]
-            ready = self.group.each(functools.partial(self._inverted, blocks, invert))
-            yield from (functools.partial(self._answered, ready, owner) for owner in range(len(blocks)))
+            inverses = self.group.each(functools.partial(self._invert_own, blocks, invert))
+            yield from (functools.partial(self._solve_by, owner, inverses) for owner in range(len(blocks)))
 
     def diagonal(self) -> Tensor:
         return self._whole.diagonal()
 
     def bilinear(self, L: Tensor, R: Tensor, symmetric: bool = False) -> Tensor:
-        """sum_j L_j^T H R_j. Every member passes over its part of K, for value and gradient at once."""
+        """sum_j L_j^T H R_j. Every member passes over its part of K once, for value and gradient."""
         self._check(L, self.shape[0], "L")
         self._check(R, self.shape[0], "R")
         L, R = L.detach(), R.detach()
@@ -146,33 +144,32 @@ class ShardedOperator(Operator):
         with torch.no_grad():
             return self.group.reduce(lambda member: compute(self._parts[member]), self.device)
 
-    def _inverted(
-        self, blocks: Sequence[Tensor], invert: Callable[[Tensor], Callable[[Tensor], Tensor]], member: int
-    ) -> Callable[[Tensor], Tensor] | None:
+    def _invert_own(self, blocks: Sequence[Tensor], invert: Invert, member: int) -> Solve | None:
+        """The inverse of the block that belongs to a member, if there is one."""
         if member >= len(blocks):
             return None
         part = self._parts[member]
         return invert(part.block(blocks[member].to(part.device)))
 
-    def _answered(self, ready: dict[int, Callable[[Tensor], Tensor] | None], owner: int, R: Tensor) -> Tensor:
-        """What the owner's function makes of R, for all."""
+    def _solve_by(self, owner: int, inverses: dict[int, Solve | None], R: Tensor) -> Tensor:
+        """The solution by the owner's inverse, sent to all members."""
 
-        def answer(member: int) -> Tensor:
-            function = ready[member]
-            if member != owner or function is None:
+        def own_solution(member: int) -> Tensor:
+            solve = inverses[member]
+            if member != owner or solve is None:
                 return torch.zeros_like(R)
-            return function(R.to(self._parts[member].device))
+            return solve(R.to(self._parts[member].device))
 
-        return self.group.reduce(answer, self.device)
+        return self.group.reduce(own_solution, self.device)
 
 
 class _Part(ABC):
-    """What one member does: parts of products with K, without the noise, that add up over the members."""
+    """The work of one member: parts of products with K, without the noise, that sum to the whole over the members."""
 
     def __init__(self, H: ShardedOperator, tiles: Callable[..., Streamed], member: int, device: torch.device) -> None:
-        self.member, self.size, self.device = member, H.members, device
+        self.member, self.size, self.device = member, H.world_size, device
         self.kernel = copy.deepcopy(H._whole._snapshot).to(device)
-        self.tiles = tiles(self.kernel, H.X.to(device), H.memory, member=(member, H.members))
+        self.tiles = tiles(self.kernel, H.X.to(device), H.memory, member=(member, H.world_size))
         self.noise = H.noise.to(device)
 
     @abstractmethod
@@ -201,7 +198,7 @@ class _Part(ABC):
 
 
 class _Tiles(_Part):
-    """Nothing is kept: a part of the tiles, or of the rows, for products; shares of the index for rows and columns."""
+    """K is not kept: products use a part of the tiles or rows; rows and columns use a part of the index."""
 
     def product(self, V: Tensor) -> Tensor:
         return self.tiles.product(V, torch.zeros_like(V))
@@ -243,7 +240,7 @@ class _Rows(_Part):
         return result
 
     def _kept(self, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Which of the rows ``index`` are kept here, and these, some 8 MB at a time: they stay in the cache."""
+        """Positions in ``index`` of the rows kept here, and these rows, 8 MB at a time: they stay in the cache."""
         here = ((index >= self.own.start) & (index < self.own.stop)).nonzero().flatten()
         step = max(16, 8_000_000 // (self.K.shape[1] * self.K.element_size()))
         for part in spans(len(here), step if self.device.type == "cpu" else max(1, len(here))):

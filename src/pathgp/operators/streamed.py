@@ -1,4 +1,4 @@
-"""K evaluated tile by tile at every product, in torch."""
+"""Backend that evaluates K tile by tile in every product, in torch."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from pathgp.kernels import Kernel, Scale
 class Streamed:
     """K at the inputs X in square tiles that are never kept: time O(n^2 (d + s)), memory one tile.
 
-    The symmetric half is used twice, so a product evaluates n^2 / 2 entries. Fused does the rest the same way, and
-    overrides what it does better.
+    The symmetric half is used twice, so a product evaluates n^2 / 2 entries. `Fused` derives from this class.
 
     Args:
         kernel: covariance function.
         X: inputs (n, d).
         memory: budget in bytes for a tile.
-        member: (which, of how many) that share the work out: K V, `bilinear` and `weighted_sum` are then this one's
-            parts, which add up to the whole.
+        member: (number, size) of a group that divides the work: K V, `bilinear` and `weighted_sum` are then parts of
+            this member, which sum to the whole.
     """
 
     name = "streamed"
@@ -31,7 +30,7 @@ class Streamed:
     def __init__(self, kernel: Kernel, X: Tensor, memory: int, member: tuple[int, int] = (0, 1)) -> None:
         self.kernel, self.X, self.member = kernel, X, member
         self.edge = tile_edge(memory, X.dtype, X.device)
-        self.dealt = _dealt(len(X), self.edge, *member)
+        self.own_blocks = _own_blocks(len(X), self.edge, *member)
         with torch.no_grad():
             self.factor, self.bare = _unscaled(kernel, X)
             self.bare_variances = self.bare.diag(X)
@@ -58,9 +57,8 @@ class Streamed:
 
         def compute(edge: int) -> Tensor:
             result = start.clone()
-            for part in spans(len(index), edge):
-                for J in spans(len(self.X), edge):
-                    result[part].addmm_(self._rows_tile(index[part], J), V[J])
+            for part, J, tile in self._row_tiles(index, edge):
+                result[part].addmm_(tile, V[J])
             return result
 
         return self.tiled(compute)
@@ -71,9 +69,8 @@ class Streamed:
 
         def compute(edge: int) -> Tensor:
             result = torch.zeros(len(self.X), D.shape[1], dtype=D.dtype, device=D.device)
-            for part in spans(len(index), edge):
-                for J in spans(len(self.X), edge):
-                    result[J].addmm_(self._rows_tile(index[part], J).T, D[part])
+            for part, J, tile in self._row_tiles(index, edge):
+                result[J].addmm_(tile.T, D[part])
             return result
 
         return self.tiled(compute)
@@ -89,7 +86,7 @@ class Streamed:
             return self.kernel(self.X[index], self.X[other])
 
     def matrix(self, into: Tensor | None = None) -> Tensor:
-        """All of K, in the memory of ``into`` where there is one."""
+        """All of K, in the memory of ``into`` if given."""
 
         def compute(edge: int) -> Tensor:
             K = self.X.new_empty(len(self.X), len(self.X)) if into is None else into
@@ -106,9 +103,8 @@ class Streamed:
 
         def compute(edge: int) -> Tensor:
             K = self.X.new_empty(len(index), len(self.X))
-            for part in spans(len(index), edge):
-                for J in spans(len(self.X), edge):
-                    K[part, J] = self._rows_tile(index[part], J)
+            for part, J, tile in self._row_tiles(index, edge):
+                K[part, J] = tile
             return K.mul_(self.factor)
 
         return self.tiled(compute)
@@ -131,8 +127,8 @@ class Streamed:
     ) -> tuple[Tensor, list[Tensor]]:
         """sum_ij W_ij K_ij and its gradient in the learned parameters, from one pass over half of K.
 
-        ``weights(I, J)`` is what meets the tile K_IJ, J up to I: W_IJ, and below the diagonal W_JI as well. The kernels
-        bring closed-form gradients, for all length scales together.
+        ``weights(I, J)`` are the weights of the tile K_IJ, J <= I: W_IJ, below the diagonal plus W_JI^T. Kernels have
+        closed-form gradients, for all length scales together.
         """
 
         def accumulate(edge: int) -> tuple[Tensor, list[Tensor]]:
@@ -153,36 +149,38 @@ class Streamed:
         return result
 
     def tiled(self, compute: Callable[[int], Tensor]) -> Tensor:
-        """compute(edge of a tile), without a graph; the edge that worked is remembered."""
+        """compute(edge of a tile), without a graph; keep the edge that fitted into memory."""
         with torch.no_grad():
             result, self.edge = halve_on_failure(compute, self.edge)
         return result
 
     def pairs(self, edge: int) -> Iterator[tuple[slice, slice]]:
-        """The member's tiles (I, J) of the half J <= I of K, with sides of ``edge`` rows at most."""
-        for I, J in self.dealt:
-            for part in _cut(I, edge):
-                yield from ((part, other) for other in _cut(J, edge) if other.start <= part.start)
+        """The member's tiles (I, J) of the half J <= I of K, with sides of at most ``edge`` rows."""
+        for I, J in self.own_blocks:
+            for part in _split(I, edge):
+                yield from ((part, other) for other in _split(J, edge) if other.start <= part.start)
 
     def _tile(self, kernel: Kernel, I: slice, J: slice) -> Tensor:
         """The kernel for one of the pairs, exact on the diagonal."""
         return kernel(self.X[I]) if I == J else kernel(self.X[I], self.X[J])
 
-    def _rows_tile(self, index: Tensor, J: slice) -> Tensor:
-        """K[index, J] / factor with the exact variances where row and column are the same point.
+    def _row_tiles(self, index: Tensor, edge: int) -> Iterator[tuple[slice, slice, Tensor]]:
+        """(I, J, K[index[I], J] / factor) for all tiles, with the exact variances on the diagonal of K.
 
         The distance of a point to itself is a rounding error, whose square root matters for Matern-1/2.
         """
-        tile = self.bare(self.X[index], self.X[J])
-        inside = (index >= J.start) & (index < J.stop)
-        column = torch.where(inside, index - J.start, 0)
-        row = torch.arange(len(index), device=index.device)
-        tile[row, column] = torch.where(inside, self.bare_variances[index], tile[row, column])
-        return tile
+        for part in spans(len(index), edge):
+            rows, row = index[part], torch.arange(part.stop - part.start, device=index.device)
+            for J in spans(len(self.X), edge):
+                tile = self.bare(self.X[rows], self.X[J])
+                is_inside = (rows >= J.start) & (rows < J.stop)
+                column = torch.where(is_inside, rows - J.start, 0)
+                tile[row, column] = torch.where(is_inside, self.bare_variances[rows], tile[row, column])
+                yield part, J, tile
 
 
 def _unscaled(kernel: Kernel, X: Tensor) -> tuple[Tensor, Kernel]:
-    """kernel = factor * bare kernel. The factor multiplies vectors, and saves a pass over every tile."""
+    """factor and bare kernel with kernel = factor * bare kernel. The factor multiplies vectors instead of tiles."""
     factor = torch.ones((), dtype=torch.float64, device=X.device)
     while type(kernel) is Scale and kernel.active_dims is None:
         factor = factor * kernel.signal.square()
@@ -190,19 +188,19 @@ def _unscaled(kernel: Kernel, X: Tensor) -> tuple[Tensor, Kernel]:
     return factor.to(X.dtype), kernel
 
 
-def _dealt(n: int, edge: int, member: int, size: int) -> list[tuple[slice, slice]]:
-    """The blocks (I, J) of the half J <= I of an (n, n) matrix that belong to a member, dealt out in turn.
+def _own_blocks(n: int, edge: int, member: int, size: int) -> list[tuple[slice, slice]]:
+    """The blocks (I, J) of the half J <= I of an (n, n) matrix that belong to a member, distributed in turn.
 
-    Their number is a multiple of the number of members, so that all have equally many, and they stay the same when one
-    of them has to take smaller tiles.
+    Their number is a multiple of the number of members, so that all have equally many, and does not change if a member
+    has to use smaller tiles.
     """
     count = 1 if size == 1 else 2 * size * max(2, -(-n // (2 * size * edge)))
     sides = [part for k in range(count) if (part := share(n, k, count)).start < part.stop]
     return [(I, J) for k, I in enumerate(sides) for J in sides[: k + 1]][member::size]
 
 
-def _cut(side: slice, edge: int) -> list[slice]:
-    """As few slices of at most ``edge`` rows as it takes, of the same length or one less."""
+def _split(side: slice, edge: int) -> list[slice]:
+    """As few slices of at most ``edge`` rows as possible, of the same length or one less."""
     n = side.stop - side.start
     count = -(-n // edge)
     parts = (share(n, k, count) for k in range(count))

@@ -18,7 +18,8 @@ from pathgp.operators import KernelOperator, Operator, ShardedOperator
 from pathgp.posterior.report import ConditionReport
 from pathgp.posterior.system import System
 from pathgp.solvers import Solution, Solver, as_solver
-from pathgp.solvers.base import AllowedResidual, Callback, NumericalFailure, column_norms
+from pathgp.solvers.run import column_norms
+from pathgp.solvers.solution import AllowedResidual, Callback, NumericalFailure
 
 # Largest error of the solver at the data, in posterior standard deviations. At a tenth the standard deviations of paths
 # were within 3 % of those of exact solves, and means within 0.21 standard deviations.
@@ -89,8 +90,8 @@ class Settings:
             raise NumericalFailure("the solve left the range of numbers: rescale X and y, or check the kernel")
         if H.precision == self.compute.precision:
             return solution
-        excuse = f"{self.compute.precision} was asked for, which only fused products have"
-        return replace(solution, products=f"{solution.products}: {excuse}")
+        reason = f"{self.compute.precision} was asked for, which only fused products have"
+        return replace(solution, precision_note="; ".join(filter(None, [solution.precision_note, reason])))
 
 
 @dataclass(frozen=True)
@@ -156,5 +157,5 @@ def solve_system(
 
 def _describe_backend(H: Operator) -> str:
     """The backend, the number of devices that share it, and why a slower one was chosen."""
-    shared = f", shared out among {H.members}" if H.members > 1 else ""
+    shared = f", shared out among {H.world_size}" if H.world_size > 1 else ""
     return f"{H.backend}{shared}" + (f": {H.fallback_reason}" if H.fallback_reason else "")

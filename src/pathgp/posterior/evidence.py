@@ -36,8 +36,8 @@ from pathgp.compute.random import as_generator, permutation
 from pathgp.operators import Operator
 from pathgp.posterior.lanczos import Lanczos, controlled_mean
 from pathgp.posterior.local_preconditioner import LocalPreconditioner
-from pathgp.solvers.base import column_norms
 from pathgp.solvers.cholesky import factorise
+from pathgp.solvers.run import column_norms
 
 # Up to here the factorisation, n^3 / 3 operations, takes seconds on two cores, as long as quadrature does.
 _EXACT_ROWS = 10_000

@@ -23,14 +23,14 @@ from pathgp.compute.memory import spans
 from pathgp.compute.random import as_generator, normal, repeating_seed, spawn_generator
 from pathgp.data.grid import GridObservations, GridPrior, cells, prior_variance
 from pathgp.operators import Operator
-from pathgp.operators.kronecker import along_sides, scattered
+from pathgp.operators.grid import multiply_sides, scatter
 from pathgp.pathwise import PriorPaths, variance_from_moments
 from pathgp.posterior.base import BasePosterior
 from pathgp.posterior.conditioning import SolveRequest, solve_system
 from pathgp.posterior.exact_covariance import ExactCovariance
 from pathgp.posterior.leave_one_out import LeaveOneOut
 from pathgp.posterior.system import System
-from pathgp.solvers.base import Callback
+from pathgp.solvers.solution import Callback
 
 
 @dataclass(frozen=True)
@@ -226,12 +226,12 @@ class GridPosterior(BasePosterior):
 
     def _scatter(self, V: Tensor) -> Tensor:
         """P^T V (p_1, ..., p_k, columns), zero in the holes."""
-        return scattered(V, self.data.cells, self.data.observed.shape)
+        return scatter(V, self.data.cells, self.data.observed.shape)
 
     def _explained(self, sides: Sequence[Tensor | None], W: Tensor) -> Tensor:
         """(K(G_1, F_1) x ...) P^T W: (g_1, ..., g_k, columns)."""
         pairs = zip(self.model.sides, self._inputs_at(sides), self.data.factors, strict=True)
-        return along_sides([k(G, F) for k, G, F in pairs], self._scatter(W))
+        return multiply_sides([k(G, F) for k, G, F in pairs], self._scatter(W))
 
     def _draws(
         self, sides: Sequence[Tensor | None], num: int, generator: torch.Generator
@@ -241,7 +241,7 @@ class GridPosterior(BasePosterior):
         size = max(W.shape[:-1].numel(), math.prod(len(root) for root in S))
         step = max(1, self.settings.compute.budget(W.device) // (8 * W.element_size() * size))
         for part in spans(num, step):
-            yield along_sides(S, W[..., part]), self._explained(sides, self.weights[:, 1:][:, part])
+            yield multiply_sides(S, W[..., part]), self._explained(sides, self.weights[:, 1:][:, part])
 
     def _extend_prior(self, sides: Sequence[Tensor | None], generator: torch.Generator) -> tuple[list[Tensor], Tensor]:
         budget = self.settings.compute.budget(self.data.device)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pathgp.solvers.base import column_norms
+from pathgp.solvers.run import column_norms
 
 
 class Lanczos:

@@ -14,9 +14,10 @@ from torch import Tensor
 from pathgp.compute.memory import spans
 from pathgp.compute.random import permutation
 from pathgp.operators import Operator
-from pathgp.solvers.base import Run
+from pathgp.operators.low_rank import automatic_rank
 from pathgp.solvers.cholesky import factorise
-from pathgp.solvers.preconditioners import RandomlyPivotedCholesky, automatic_rank
+from pathgp.solvers.preconditioners import RandomlyPivotedCholesky
+from pathgp.solvers.run import Run
 
 # Larger blocks reduce the error. Up to this size, and up to n / 16 rows, they cost less than the products with H.
 _LARGEST_BLOCK = 1024
@@ -53,7 +54,7 @@ class LocalPreconditioner:
 
     def __init__(self, H: Operator, generator: torch.Generator) -> None:
         n = H.shape[0]
-        run = Run(H, torch.zeros(n, 1, dtype=H.dtype, device=H.device), None, None, 0.0, None, generator, None, "every")
+        run = Run(H, torch.zeros(n, 1, dtype=H.dtype, device=H.device), tol=0.0, generator=generator)
         # Half of the rank that a solve would use: the exact trace needs the same number of columns again.
         rank = max(1, automatic_rank(H) // 2)
         variances = H.diagonal().to(torch.float64) - H.noise

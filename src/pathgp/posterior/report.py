@@ -11,6 +11,7 @@ from torch import Tensor
 from pathgp.compute.warnings import levels_to_the_caller
 from pathgp.data.standardise import Standardisation
 from pathgp.solvers import Solution, Status
+from pathgp.solvers.solution import describe_products
 
 # The error of the paths changes a standard deviation that is at least this many times larger by less than a tenth.
 UNRESOLVED = 3.0
@@ -105,8 +106,9 @@ class ConditionReport:
 
     @property
     def products(self) -> str:
-        """Precision of the products that the solver iterated with, and the measured error of rough ones."""
-        return self.solution.products or "not recorded"
+        """The precision of the products of the solver's iterations, and the measured error of inaccurate ones."""
+        solution = self.solution
+        return describe_products(solution.precision, solution.product_error, solution.precision_note)
 
     @property
     def mean_residual(self) -> float:

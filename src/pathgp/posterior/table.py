@@ -24,7 +24,7 @@ from pathgp.posterior.conditioning import SolveRequest, solve_system
 from pathgp.posterior.exact_covariance import ExactCovariance
 from pathgp.posterior.path_variance import NEIGHBOURS, SampledVariance
 from pathgp.posterior.system import System
-from pathgp.solvers.base import Callback
+from pathgp.solvers.solution import Callback
 
 if TYPE_CHECKING:
     from pathgp.posterior.components import Component

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathgp.solvers.base import NumericalFailure, Run, Solution, Solver, Status
+from pathgp.solvers.base import Solver
+from pathgp.solvers.run import Run
+from pathgp.solvers.solution import NumericalFailure, Solution, Status
 
 
 @dataclass(frozen=True)
@@ -27,21 +29,21 @@ class Cholesky(Solver):
                 "use AP or CG, or raise memory="
             )
         if not run.affords(1.0 + n / (6.0 * s)):
-            return run.finish(run.start, Status.BUDGET_EXHAUSTED, repr(self), "the factorisation exceeds the budget")
+            return run.finish(run.start, Status.BUDGET_EXHAUSTED, self, "the factorisation exceeds the budget")
         H = run.H.block(torch.arange(n, device=run.H.device)).to(torch.float64)
         run.epochs += 1.0 + n / (6.0 * s)
         factor, jitter = factorise(H)
         x = run.start + torch.cholesky_solve(run.initial_residual.to(torch.float64), factor).to(run.H.dtype)
         run.iterations = 1
         note = "" if jitter == 0 else f"jitter {jitter:.0e} on the diagonal"
-        return run.finish(x, Status.CONVERGED, repr(self), note)
+        return run.finish(x, Status.CONVERGED, self, note)
 
 
 def factorise(A: Tensor, least: float = 1e-8) -> tuple[Tensor, float]:
-    """Lower Cholesky factor of a float64 matrix, overwritten on failure, and the jitter it took.
+    """Lower Cholesky factor of a float64 matrix, and the jitter added to its diagonal; the matrix is overwritten.
 
-    Rounding K to float32 can make H indefinite when the noise is tiny. Jitter starts at ``least``, relative to the
-    largest variance, by default that rounding error, and grows tenfold until the factorisation succeeds.
+    Rounding K to float32 can make H indefinite if the noise is tiny. Jitter starts at ``least`` times the largest
+    variance, by default the rounding error of float32, and grows tenfold until the factorisation succeeds.
     """
     factor, info = torch.linalg.cholesky_ex(A)
     jitter = 0.0

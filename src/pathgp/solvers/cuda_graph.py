@@ -1,4 +1,4 @@
-"""The launches of a step recorded once and played back: on a GPU, launching is what short steps wait for."""
+"""CUDA graphs of solver steps: on a GPU, short steps are bound by the time of launching their kernels."""
 
 from __future__ import annotations
 
@@ -12,47 +12,50 @@ from pathgp.operators import Operator
 Step = Callable[[Tensor], None]
 
 
-def replayed(H: Operator, step: Step) -> Step:
-    """The same step, recorded as a CUDA graph for every length of its index where the products with H allow it.
+def capture_step(H: Operator, step: Step) -> Step:
+    """The step itself, or on a GPU, if products with H can be captured, a `CapturedStep`.
 
-    ``step`` must do all its work in place, on tensors that live as long as itself, and must not wait for the device:
-    numbers that change between calls are tensors, too. What Python does in it happens only while it is recorded.
+    ``step`` must work in place, on tensors that live as long as itself, and must not synchronise with the device:
+    numbers that change between calls must be tensors. Its Python code runs only during the capture.
     """
-    return Replay(step) if H.device.type == "cuda" and H.graph_capturable else step
+    return CapturedStep(step) if H.device.type == "cuda" and H.graph_capturable else step
 
 
-class Replay:
-    """A step and its recordings. Memory: the temporary tensors of one step for every length, kept."""
+class CapturedStep:
+    """A step and its CUDA graphs, one for every length of its index.
+
+    Memory: the temporary tensors of one step for every length.
+    """
 
     def __init__(self, step: Step) -> None:
         self._step = step
-        self._compiled: set[int] = set()
-        self._recordings: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._warm: set[int] = set()
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
 
     def __call__(self, index: Tensor) -> None:
         size = len(index)
-        if size not in self._compiled:
-            # Kernels that are compiled and libraries that are loaded now cannot be while recording.
-            self._compiled.add(size)
+        if size not in self._warm:
+            # Kernels cannot be compiled and libraries cannot be loaded during a capture: the first call is direct.
+            self._warm.add(size)
             self._step(index)
             return
-        if size not in self._recordings:
-            self._recordings[size] = self._record(index)
-        graph, place = self._recordings[size]
-        place.copy_(index)
+        if size not in self._graphs:
+            self._graphs[size] = self._capture(index)
+        graph, captured_index = self._graphs[size]
+        captured_index.copy_(index)
         graph.replay()
 
-    def _record(self, index: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        """The launches of a step, none of which is carried out yet, and where they look for its index."""
-        place, graph = torch.empty_like(index), torch.cuda.CUDAGraph()
-        # The default stream cannot be recorded.
-        here, aside = torch.cuda.current_stream(index.device), torch.cuda.Stream(index.device)
-        aside.wait_stream(here)
-        with torch.cuda.stream(aside):
+    def _capture(self, index: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        """The graph of a step, not executed yet, and the tensor from which it reads the index."""
+        captured_index, graph = torch.empty_like(index), torch.cuda.CUDAGraph()
+        # The default stream cannot be captured.
+        current, side = torch.cuda.current_stream(index.device), torch.cuda.Stream(index.device)
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
             graph.capture_begin(capture_error_mode="thread_local")
             try:
-                self._step(place)
+                self._step(captured_index)
             finally:
                 graph.capture_end()
-        here.wait_stream(aside)
-        return graph, place
+        current.wait_stream(side)
+        return graph, captured_index

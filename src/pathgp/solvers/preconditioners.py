@@ -1,22 +1,22 @@
 """Low-rank preconditioners P = F F^T + Sigma with K ~ F F^T from a partial Cholesky factorisation of K.
 
-Everything here is float64: in float32 the Woodbury identity cancels to nothing when the noise is small.
+Everything here is float64: in float32 the Woodbury identity loses all digits if the noise is small. Preconditioners
+that exploit the structure of a grid are in `pathgp.operators`: an operator chooses its own.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+import math
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pathgp.operators import Operator
-from pathgp.operators.low_rank import partial_cholesky, random_pivots
-from pathgp.solvers.base import Run
-
-MAX_RANK = {"cpu": 1000, "cuda": 2000}
+from pathgp.compute.hardware import Rates
+from pathgp.operators import Operator, Preconditioner
+from pathgp.operators.base import Solve, SolveInProgress
+from pathgp.operators.low_rank import automatic_rank, partial_cholesky, random_pivots
 
 
 class LowRankInverse:
@@ -41,11 +41,11 @@ class LowRankInverse:
 
 
 @dataclass(frozen=True)
-class Preconditioner(ABC):
-    """Settings of a preconditioner; ``rank=None`` chooses the rank.
+class PartialCholesky(Preconditioner):
+    """P = F F^T + Sigma with F (n, rank) from columns of K; ``rank=None`` chooses the rank.
 
-    The automatic rank grows until what is left of K is on average below the noise (more would not help),
-    or to `automatic_rank`.
+    The automatic rank grows until the mean variance left of K is below the noise (more would not help), or to
+    `automatic_rank`.
     """
 
     rank: int | None = None
@@ -54,84 +54,72 @@ class Preconditioner(ABC):
         if self.rank is not None and self.rank < 1:
             raise ValueError(f"rank must be at least 1, got {self.rank}")
 
-    def largest_rank(self, H: Operator) -> int:
-        return min(H.shape[0], automatic_rank(H) if self.rank is None else self.rank)
-
     def cost(self, H: Operator) -> float:
-        """The most epochs that ``build`` can take."""
-        return H.cost(self.largest_rank(H))
+        return H.cost(self._largest_rank(H))
 
-    def apply_cost(self, H: Operator) -> float:
-        """Epochs of one application, where it counts beside a product."""
-        return 0.0
-
-    def build(self, run: Run) -> tuple[Callable[[Tensor], Tensor], str]:
-        """The preconditioner of ``run.H`` and a note on it; columns of K are counted as epochs."""
+    def build(self, run: SolveInProgress) -> tuple[Solve, str]:
         noise = run.H.noise
         variances = run.H.diagonal().to(torch.float64) - noise
         factor, left = self.factorise(run, variances)
-        # Without noise there is nothing to stand on: take what the factor leaves of K instead.
+        # Zero noise makes P singular: use the mean variance that the factor leaves of K.
         floor = torch.clamp(left.mean(), min=1e-12 * float(variances.max()))
-        inverse = LowRankInverse(factor, torch.where(noise > 0, noise, floor))
-        name = type(self).__name__
         share = float(left.sum() / variances.sum())
-        return inverse, f"{name} of rank {factor.shape[1]}, {share:.1e} of the trace left"
+        note = f"{type(self).__name__} of rank {factor.shape[1]}, {share:.1e} of the trace left"
+        return LowRankInverse(factor, torch.where(noise > 0, noise, floor)), note
 
-    def factorise(self, run: Run, variances: Tensor) -> tuple[Tensor, Tensor]:
-        """F (n, k) with F F^T ~ K, and what is left of the variances (n,)."""
+    def predict_seconds(self, H: Operator, s: int, epochs: float, product: float, rates: Rates) -> float:
+        """Columns of K and their factorisation, in blocks; per epoch two products with the factor."""
+        n, k = H.shape[0], automatic_rank(H)
+        build = n * k / rates.evaluation(H.backend) + 4 * n * k**2 / rates.multiply64
+        build += math.ceil(k / _pivots_per_round(H.device)) * rates.latency
+        return build + epochs * (product + 4 * n * k * s / rates.multiply64 + rates.latency / 4)
+
+    def factorise(self, run: SolveInProgress, variances: Tensor) -> tuple[Tensor, Tensor]:
+        """F (n, k) with F F^T ~ K, and the variances (n,) that it leaves of the diagonal of K."""
         enough = 0.0 if self.rank is not None else float(run.H.noise.mean())
         return partial_cholesky(
             lambda pivots: _kernel_columns(run, pivots),
             variances,
-            self.largest_rank(run.H),
-            lambda left, most: self._pivots(run, left, most),
+            self._largest_rank(run.H),
+            lambda left, most: self._pivots(run.generator, left, most),
             enough,
             rounding=torch.finfo(run.H.dtype).eps,
         )
 
+    def _largest_rank(self, H: Operator) -> int:
+        return min(H.shape[0], automatic_rank(H) if self.rank is None else self.rank)
+
     @abstractmethod
-    def _pivots(self, run: Run, left: Tensor, most: int) -> Tensor:
-        """Which columns of K to take next, ``most`` of them at most, given the variances not yet explained."""
+    def _pivots(self, generator: torch.Generator, left: Tensor, most: int) -> Tensor:
+        """The next columns of K, at most ``most`` of them, given the variances left (n,)."""
 
 
 @dataclass(frozen=True)
-class PivotedCholesky(Preconditioner):
+class PivotedCholesky(PartialCholesky):
     """Greedy pivots: always the point with the largest variance left (Harbrecht et al. 2012)."""
 
-    def _pivots(self, run: Run, left: Tensor, most: int) -> Tensor:
+    def _pivots(self, generator: torch.Generator, left: Tensor, most: int) -> Tensor:
         return left.argmax().reshape(1)
 
 
 @dataclass(frozen=True)
-class RandomlyPivotedCholesky(Preconditioner):
+class RandomlyPivotedCholesky(PartialCholesky):
     """Pivots drawn in blocks with probability proportional to the variance left (Chen et al. 2023).
 
-    Blocks turn the work into matrix products; the draw avoids the outliers that the greedy choice chases.
+    Blocks turn the work into matrix products; random pivots avoid the outliers that greedy ones select.
     """
 
-    def _pivots(self, run: Run, left: Tensor, most: int) -> Tensor:
-        return random_pivots(run.generator, pivots_at_once(left.device))(left, most)
+    def _pivots(self, generator: torch.Generator, left: Tensor, most: int) -> Tensor:
+        return random_pivots(generator, _pivots_per_round(left.device))(left, most)
 
 
-def pivots_at_once(device: torch.device) -> int:
-    """Columns of K drawn in a round. On an H200 100 steps of a fit took 3.4 s with 128 (elevators), 2.8 s with 512."""
+def _pivots_per_round(device: torch.device) -> int:
+    """Columns of K per round. On an H200, 100 steps of a fit took 3.4 s with 128 (elevators), 2.8 s with 512."""
     return 512 if device.type == "cuda" else 128
 
 
-def automatic_rank(H: Operator) -> int:
-    """The largest rank chosen without being asked: n / 8, at most 1000 on a CPU and 2000 on a GPU.
-
-    Beyond it building the factor costs more than it saves. On a grid the rank is no larger than the multiplications of
-    a product per observed cell, so that an application costs a few products at most. The factor, a copy while it is cut
-    to size and its scaled form must fit into half of the operator's memory budget.
-    """
-    n = H.shape[0]
-    fits, balanced = H.memory // (2 * 3 * 8 * n), max(H.entries // n, 16)
-    return max(1, min(max(n // 8, 16), MAX_RANK.get(H.device.type, 1000), fits, balanced, n))
-
-
-def _kernel_columns(run: Run, pivots: Tensor) -> Tensor:
-    """K[:, pivots] in float64, noise removed."""
+def _kernel_columns(run: SolveInProgress, pivots: Tensor) -> Tensor:
+    """K[:, pivots] in float64, without the noise."""
     identity = torch.eye(len(pivots), dtype=run.H.dtype, device=run.H.device)
     columns = run.columns(pivots, identity).to(torch.float64)
     noise = run.H.noise[pivots] if run.H.noise.ndim else run.H.noise

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from pathgp.compute.random import partition
-from pathgp.solvers.base import Run, Solution, Solver, Status, column_norms
+from pathgp.solvers.base import Solver
+from pathgp.solvers.monitor import StepControl
+from pathgp.solvers.run import Run, column_norms
+from pathgp.solvers.solution import Solution, Status
 
 # Epochs of steps between two products that measure the residual.
 _CHECK_EVERY = 10.0
-# A residual this much above the best one means that the step is too large.
-_GROWTH = 4.0
-_MAX_HALVINGS = 25
-# The average of the iterates gives iterate t a weight of about t^3: an average of the tail that needs no plan
-# of how long the run will be (Shamir and Zhang 2013).
+# The average of the iterates gives iterate t a weight of about t^3: an average of the tail that does not need to know
+# the length of the run (Shamir and Zhang 2013).
 _TAIL = 3.0
 
 
@@ -35,10 +35,10 @@ class SGD(Solver):
             a = a + v
             average = average + 4 / (t + 3) (a - average)
 
-    The noise of a posterior sample belongs into ``delta``, where it does not add to the gradient's variance.
+    The noise of a posterior sample belongs in ``delta``, where it does not add to the gradient's variance.
     With one noise variance per row, row i of the batch is weighted by mean(sigma^2) / sigma_i^2.
 
-    Gradients do not vanish at the solution, so that small tolerances are out of reach: prefer SDD, which has
+    Stochastic gradients do not vanish at the solution, so that small tolerances are out of reach: prefer SDD, which has
     the same cost, or AP. The method needs a kernel with random features.
 
     Parameters
@@ -49,8 +49,8 @@ class SGD(Solver):
     features: number of random features per step.
     clip: largest norm of a column's gradient, in units of the root mean square of its right-hand side.
 
-    A growing residual restores the last good iterate with half the step. Time per epoch: one product with H,
-    with features / (2 batch_size) of a product on top. Memory O(n s + n features).
+    If the residuals grow, the last good iterate is restored and the step halved. Time per epoch: one product with H,
+    plus features / (2 batch_size) of a product. Memory O(n s + n features).
     """
 
     batch_size: int = 512
@@ -71,61 +71,74 @@ class SGD(Solver):
 
     def _solve(self, run: Run) -> Solution:
         n = run.b.shape[0]
-        weights, step, largest = row_weights(run), self._steps(run), self.clip / math.sqrt(n)
         batches = math.ceil(n / self.batch_size)
-        cost = 2 * run.H.cost(math.ceil(n / batches))
-        parts, features = _batches(run, batches), _features(run, self.features)
-        a, v, average = run.start.clone(), torch.zeros_like(run.start), run.start.clone()
-        best = column_norms(run.initial_residual)
-        good = (run.start, run.start, best)
-        halvings, t = 0, 0
-
-        def finish(status: Status) -> Solution:
-            note = f"{batches} batches of {math.ceil(n / batches)}"
-            note += f", {halvings} halvings of the step" if halvings else ""
-            return run.finish(good[1], status, repr(self), note, good[2])
-
-        while (steps := _affordable(run, cost)) > 0:
+        batch = math.ceil(n / batches)
+        indices, features = _batches(run, batches), _features(run, self.features)
+        descent = _Descent(run, self._steps(run), self.momentum, self.clip / math.sqrt(n))
+        control = StepControl(run, column_norms(run.initial_residual))
+        good, status = (run.start, run.start, control.best), Status.BUDGET_EXHAUSTED
+        while (steps := _affordable_steps(run, 2 * run.H.cost(batch))) > 0:
             for _ in range(steps):
-                u = a + self.momentum * v
-                g = gradient(run, next(parts), u, weights, next(features))
-                g *= torch.clamp(largest / torch.linalg.vector_norm(g, dim=0), max=1.0)
-                v = self.momentum * v - step * g
-                a += v
-                t += 1
-                average.lerp_(a, min(1.0, (_TAIL + 1) / (t + _TAIL)))
+                descent.step(next(indices), next(features))
             run.iterations += steps
-            norms = run.record(column_norms(run.residual(average)), exact=True)
-            if bool((norms <= _GROWTH * best).all()):
-                good = (a.clone(), average.clone(), norms)
-                best = torch.minimum(best, norms)
-                if run.confirmed(good[1], norms):
-                    return finish(Status.CONVERGED)
-            elif halvings == _MAX_HALVINGS:
-                return finish(Status.DIVERGED)
+            norms = run.record(column_norms(run.residual(descent.average)), exact=True)
+            if control.is_stable(norms):
+                good = (descent.a.clone(), descent.average.clone(), norms)
+                if run.is_converged(good[1], norms):
+                    status = Status.CONVERGED
+                    break
+            elif control.is_exhausted:
+                status = Status.DIVERGED
+                break
             else:
-                a, v, average, t = good[0].clone(), torch.zeros_like(v), good[1].clone(), 0
-                step, halvings = step / 2, halvings + 1
-        return finish(Status.BUDGET_EXHAUSTED)
+                descent.restore(*good[:2])
+                descent.step_size = descent.step_size / 2
+        note = f"{batches} batches of {batch}" + (f", {control.halvings} halvings of the step" * bool(control.halvings))
+        return run.finish(good[1], status, self, note, good[2])
 
     def _steps(self, run: Run) -> Tensor:
-        """One step per column; a column without a right-hand side has the solution zero and stays there."""
+        """One step size per column (s,); a zero column has the solution zero and does not move."""
         step = torch.full_like(run.scale, 0.5 if self.step_size is None else self.step_size)
         if self.step_size is None and run.delta is not None:
             step.masked_fill_((run.delta != 0).any(0), 0.1)
-        return step.masked_fill(run.zero, 0.0)
+        return step.masked_fill(run.is_zero, 0.0)
+
+
+class _Descent:
+    """The iterate a, its velocity v and the average of the iterates, (n, s) each."""
+
+    def __init__(self, run: Run, step_size: Tensor, momentum: float, max_norm: float) -> None:
+        self.run, self.step_size, self.momentum, self.max_norm = run, step_size, momentum, max_norm
+        self.weights = row_weights(run)
+        self.restore(run.start, run.start)
+
+    def restore(self, a: Tensor, average: Tensor) -> None:
+        """Begin again at an earlier iterate, at rest."""
+        self.a, self.v, self.average, self.t = a.clone(), torch.zeros_like(a), average.clone(), 0
+
+    def step(self, index: Tensor, phi: Tensor) -> None:
+        """u = a + rho v;  v = rho v - step clip(g(u));  a = a + v;  average = average + 4 / (t + 3) (a - average)."""
+        u = self.a + self.momentum * self.v
+        g = gradient(self.run, index, u, self.weights, phi)
+        g *= torch.clamp(self.max_norm / torch.linalg.vector_norm(g, dim=0), max=1.0)
+        self.v = self.momentum * self.v - self.step_size * g
+        self.a += self.v
+        self.t += 1
+        self.average.lerp_(self.a, min(1.0, (_TAIL + 1) / (self.t + _TAIL)))
 
 
 def gradient(run: Run, index: Tensor, u: Tensor, weights: Tensor, phi: Tensor) -> Tensor:
-    """An unbiased estimate of 1/n times the gradient at u, from the rows ``index`` and random features phi (n, q)."""
+    """Unbiased estimate of 1/n times the gradient at u (n, s), from rows ``index`` and random features phi (n, q).
+
+    g = K[:, I] W (K[I, :] u - b[I]) / |I| + mean(sigma^2) / n Phi Phi^T (u - delta)
+    """
     noise = (run.H.noise[index].unsqueeze(1) if run.H.noise.ndim else run.H.noise).to(u.dtype)
     # H holds the noise on its diagonal, K does not.
     error = run.rows(index, u) - noise * u[index] - run.targets[index]
     error *= weights[index] / len(index)
     g = run.columns(index, error).index_add_(0, index, -noise * error)
-    away = u if run.delta is None else u - run.delta
-    pull = (phi.T @ away) * (run.H.noise.mean() / len(g)).to(u.dtype)
-    return g.addmm_(phi, pull)
+    shift = u if run.delta is None else u - run.delta
+    return g.addmm_(phi, (phi.T @ shift) * (run.H.noise.mean() / len(g)).to(u.dtype))
 
 
 def row_weights(run: Run) -> Tensor:
@@ -134,26 +147,26 @@ def row_weights(run: Run) -> Tensor:
     if noise.ndim == 0:
         return torch.ones_like(run.b[:, :1])
     if not bool((noise > 0).all()):
-        raise ValueError("SGD divides by the noise of every row, and some are zero: use AP or CG")
+        raise ValueError("SGD divides by the noise of every row, which must not be zero: use AP or CG")
     return (noise.mean() / noise).to(run.b.dtype).unsqueeze(1)
 
 
-def _affordable(run: Run, cost: float) -> int:
-    """Steps up to the next check, which the budget covers as well."""
+def _affordable_steps(run: Run, cost: float) -> int:
+    """Number of steps until the next check, such that the budget covers the check, too."""
     return int(min(max(1.0, _CHECK_EVERY / cost), (run.max_epochs + 1e-9 - run.epochs - run.H.cost()) / cost))
 
 
 def _batches(run: Run, batches: int) -> Iterator[Tensor]:
-    """Parts of one random permutation after the other."""
+    """Batches of row numbers: consecutive parts of random permutations."""
     n = run.b.shape[0]
     while True:
         yield from partition(n, batches, run.generator, run.b.device)
 
 
 def _features(run: Run, num: int) -> Iterator[Tensor]:
-    """Fresh random features (n, num) for every step, drawn for a few steps at once to share the overhead of a draw."""
+    """New random features (n, num) for every step, drawn for eight steps at once to share the overhead."""
     while True:
         try:
             yield from run.H.features(num, run.generator, draws=8)
         except NotImplementedError as error:
-            raise NotImplementedError(f"SGD needs random features, use SDD, AP or CG instead: {error}") from error
+            raise NotImplementedError(f"SGD needs random features: use SDD, AP or CG. {error}") from error

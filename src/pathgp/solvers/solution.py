@@ -1,0 +1,89 @@
+"""What a solve returns: the solution, its residuals, its cost and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from torch import Tensor
+
+
+class Status(Enum):
+    """How a solve ended; the value says what it means and what to do."""
+
+    CONVERGED = "every residual reached its goal"
+    BUDGET_EXHAUSTED = (
+        "the epoch budget ended before the residuals reached their goal: raise max_epochs, loosen tol, "
+        "start from an earlier solution (x0), or use another solver"
+    )
+    STALLED = (
+        "rounding errors keep the residuals above their goal: use float64 where this is float32, "
+        "otherwise accept the residual reached"
+    )
+    DIVERGED = (
+        "the residuals grew and the best iterate is returned: use float64 where this is float32, a smaller step size "
+        "if one was given, or another solver"
+    )
+
+
+@dataclass(frozen=True)
+class Record:
+    """One entry of a solve's history: relative residuals (s,) and the cost so far."""
+
+    iterations: int
+    epochs: float
+    seconds: float
+    residual: Tensor
+    is_exact: bool
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The result of a solve.
+
+    x: (n, s).  residual: (s,) relative residuals |b - H x| / |b|, unpreconditioned.
+    residual_is_exact: recomputed from x by a product, not updated by a recurrence.
+    epochs: cost in products with H, checks included.  history: a list of `Record`.
+    solver: its settings as used.  method: the name of its class.  note: what the solver chose by itself, in words.
+    precision: accuracy of the products between the checks: "high", "medium" or "low"; empty if not recorded.
+    product_error: relative error |H~ d - H d| / |H d| of low-precision products, as measured.
+    precision_note: why this precision was used, in words.
+    """
+
+    x: Tensor
+    residual: Tensor
+    residual_is_exact: bool
+    iterations: int
+    epochs: float
+    status: Status
+    history: list[Record] = field(repr=False)
+    solver: str
+    note: str
+    seconds: float
+    method: str = ""
+    precision: str = ""
+    product_error: float | None = None
+    precision_note: str = ""
+
+    @property
+    def converged(self) -> bool:
+        return self.status is Status.CONVERGED
+
+
+def describe_products(precision: str, error: float | None, note: str) -> str:
+    """The precision of products for a report, for instance "low precision, off by 1.2e-03"."""
+    if not precision:
+        return "not recorded"
+    measured = "" if error is None else f", off by {error:.1e}"
+    return f"{precision} precision{measured}" + (f": {note}" if note else "")
+
+
+Callback = Callable[[Record], None]
+
+AllowedResidual = Callable[[Tensor | None], float]
+"""The largest root mean square that a column of b - H x may have: before a solution is known (None), and given x."""
+
+
+class NumericalFailure(ValueError):
+    """Numbers out of range: an indefinite matrix or an overflow; the message says what to do."""
