@@ -48,7 +48,7 @@ class Field:
             values[observed] = post.data.y.cpu().numpy()
         with torch.no_grad():
             mean = to_numpy(post.mean())
-            if post.has_paths:
+            if post.num_samples:
                 std = np.sqrt(to_numpy(post.variance()))
                 samples = to_numpy(post.sample(num=min(_SAMPLES, post.num_samples)))
         return cls([to_numpy(F) for F in post.data.originals], observed, values, mean, std, samples)

@@ -41,7 +41,7 @@ def write(
     comparison = _compare(post, field, X_test, y_test)
     reason = "no values were held out. Give y_test, a grid with true values in holes."
     variances = "There are no samples, and so no variances."
-    if post.has_paths:
+    if post.num_samples:
         error = f"the relative error of a standard deviation is about {100 * post.report.std_error:.0f} % or less"
         variances = f"Variances come from {post.num_samples} samples: {error}."
     sections = [
