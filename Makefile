@@ -26,7 +26,7 @@ help:
 	@echo "make lint | format | docs | pytest | clean"
 
 demo: $(STAMP)
-	@$(BIN)/python -m pathgp.demo
+	@$(BIN)/python -m pathgp demo
 
 test: lint docs pytest
 

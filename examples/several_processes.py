@@ -39,9 +39,9 @@ report = gp.fit(
     learning_rate=0.2,
     solver="ap",
     min_gain=0.0,
-    checkpoint="several_processes.pt",  # written by the first process, read on any number of them
+    checkpoint="several_processes.pt",
     generator=torch.Generator().manual_seed(1),
-    group=group,
+    compute=pathgp.Compute(group=group),
 )
 
 # Prediction is shared out as well, so every process asks for it, and one prints.

@@ -27,14 +27,17 @@ LAYERS = (
     ("models",),
     ("io",),
     ("plans",),
-    ("plots", "grids", "datasets"),
+    ("plots",),
     ("html",),
     ("pathgp",),
-    ("sklearn", "xarray", "gpytorch", "demo"),
+    ("sklearn", "xarray", "gpytorch"),
     ("botorch",),
     ("cli",),
     ("__main__",),
 )
+# The only modules outside of a package.
+TOP = {"__init__", "__main__", "_version", "pathwise", "plans", "metrics", "means", "plots"}
+TOP |= {"sklearn", "botorch", "gpytorch", "xarray"}
 # Convenience methods, which import when they are called.
 UPWARDS = {("posterior", "io"), ("posterior", "html")}
 # Importing module, imported package.
@@ -111,6 +114,11 @@ def private_names() -> Iterator[tuple[str, str]]:
             for name in used:
                 if name.startswith("_") and not name.startswith("__") and name in others - own:
                     yield module, name
+
+
+def test_modules_at_the_top() -> None:
+    """Everything else has a package; a new name here needs a reason."""
+    assert {path.stem for path in ROOT.glob("*.py")} == TOP
 
 
 def test_every_package_has_a_layer() -> None:

@@ -69,7 +69,7 @@ class UpdatePaths:
     kernel: Kernel
     X: Tensor
     weights: Tensor
-    memory: int | None = None
+    memory: float | None = None
 
     def __call__(self, Xs: Tensor) -> Tensor:
         """Values (s, m) at Xs (m, d); differentiable in Xs. Time O(s m n), memory one tile and the output."""

@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 
 from pathgp.compute.inputs import whole_number
 from pathgp.compute.memory import given_bytes, memory_budget
+from pathgp.data.grid import break_even
 from pathgp.kernels import Matern
 from pathgp.operators import Operator
 from pathgp.operators.kernel import SMALL
@@ -253,32 +254,6 @@ def _bytes(number: float) -> str:
     while number >= 1000 and len(units) > 1:
         number, units = number / 1000, units[1:]
     return f"{number:.3g} {units[0]}"
-
-
-class BreakEven(NamedTuple):
-    """Missing ratios at which a dense matrix of the observed cells costs as much as the structure."""
-
-    time: float
-    memory: float
-
-
-def break_even(*sizes: int) -> BreakEven:
-    """The missing ratios beyond which a dense matrix is cheaper, for a grid with sides p_1, ..., p_k.
-
-    n observed of p = p_1 ... p_k cells: n^2 against p (p_1 + ... + p_k) multiplications, and n^2 against
-    p_1^2 + ... + p_k^2 numbers, so that with the missing ratio 1 - n / p
-
-        time = 1 - sqrt(sum_i p_i / prod_i p_i),    memory = 1 - sqrt(sum_i p_i^2) / prod_i p_i.
-
-    Never below zero: where it is zero the structure never pays.
-    """
-    if not sizes:
-        raise ValueError("break_even needs the sizes of the sides, for instance break_even(2000, 52)")
-    sizes = tuple(whole_number(p, "a side of the grid", 1) for p in sizes)
-    cells = math.prod(sizes)
-    time = 1.0 - math.sqrt(sum(sizes) / cells)
-    memory = 1.0 - math.sqrt(sum(p**2 for p in sizes)) / cells
-    return BreakEven(max(0.0, time), max(0.0, memory))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 
 import pathgp
 from cli_cases import ROWS, SMALL, Capture, fails, matrix, table, write
-from pathgp import GP, datasets, metrics, solvers
+from pathgp import GP, metrics, solvers
 from pathgp.cli import fitting, main
 
 
@@ -67,7 +67,7 @@ def test_fit_prints_a_table(folder: Path, capsys: Capture, monkeypatch: pytest.M
 
 def test_fit_without_a_file_takes_the_example(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {name: np.array(column) for name, column in table(60).items()}
-    monkeypatch.setattr(datasets, "example_table", lambda: small)
+    monkeypatch.setattr(fitting, "example_table", lambda: small)
     assert main(["fit", *SMALL]) == 0
     out, err = capsys.readouterr()
     assert "no file given: fitting the example data" in err

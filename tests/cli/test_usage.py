@@ -16,11 +16,10 @@ import numpy as np
 import pytest
 import torch
 
-import pathgp
 from cli_cases import Capture, fails, numbers, read
-from pathgp import datasets
 from pathgp.cli import fitting, main, output
 from pathgp.cli.arguments import _parser
+from pathgp.cli.example import example_table
 
 
 @pytest.mark.parametrize(
@@ -112,28 +111,13 @@ def test_plan_and_example(capsys: Capture, tmp_path: Path) -> None:
     assert main(["example", "--out", str(tmp_path / "a.csv")]) == 0
     assert capsys.readouterr().out == ""
     found = read(tmp_path / "a.csv")
-    np.testing.assert_array_equal(numbers(found, "growth"), datasets.load("example").y)
+    np.testing.assert_array_equal(numbers(found, "growth"), example_table()["growth"])
     assert main(["example"]) == 0
     assert capsys.readouterr().out == (tmp_path / "a.csv").read_text()
 
 
-def test_bench(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    benchmarks = tmp_path / "benchmarks"
-    benchmarks.mkdir()
-    (benchmarks / "recording.py").write_text('"""No program."""\n')
-    program = '"""Adds up.\n\nMore."""\nimport sys\nif __name__ == "__main__":\n    sys.exit(len(sys.argv))\n'
-    (benchmarks / "adding.py").write_text(program)
-    monkeypatch.setattr(pathgp, "__file__", str(tmp_path / "src" / "pathgp" / "__init__.py"))
-    assert main(["bench"]) == 0
-    assert capsys.readouterr().out == "adding  Adds up.\n"
-    assert main(["bench", "adding", "--quick", "1"]) == 3
-    assert "no benchmark is called 'x': there are adding" in fails(capsys, "bench", "x")
-    monkeypatch.setattr(pathgp, "__file__", str(tmp_path / "lib" / "python" / "pathgp" / "__init__.py"))
-    assert "run this from a checkout" in fails(capsys, "bench")
-
-
 def test_demo_has_its_own_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pathgp import demo
+    from pathgp.cli import demo
 
     seen: list[Any] = []
     monkeypatch.setattr(demo, "main", lambda arguments: seen.append(arguments) or 0)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pathgp import kernels, operators, solvers
+from pathgp import Compute, kernels, operators, solvers
 from reference import matern, system
 
 N = 120
@@ -54,12 +54,14 @@ def _inputs(dtype: torch.dtype) -> Tensor:
 def _kernel_operator(dtype: torch.dtype, backend: str, noise: float | Tensor) -> operators.Operator:
     kernel = kernels.Scale(kernels.Matern(1.5, LENGTHSCALE), SIGNAL)
     # The smallest budget that Cholesky accepts cuts H into three by three tiles or more.
-    return operators.KernelOperator(kernel, _inputs(dtype), noise, backend, memory=16 * N**2)
+    return operators.KernelOperator(kernel, _inputs(dtype), noise, Compute(backend=backend, memory=16 * N**2))
 
 
 def _shared_operator(dtype: torch.dtype, backend: str, noise: float | Tensor) -> operators.Operator:
     kernel, group = kernels.Scale(kernels.Matern(1.5, LENGTHSCALE), SIGNAL), operators.Devices(["cpu", "cpu"])
-    return operators.ShardedOperator(kernel, _inputs(dtype), noise, group=group, backend=backend, memory=16 * N**2)
+    return operators.ShardedOperator(
+        kernel, _inputs(dtype), noise, Compute(backend=backend, memory=16 * N**2, group=group)
+    )
 
 
 def _dense(dtype: torch.dtype, noise: float | Tensor) -> Tensor:
@@ -79,7 +81,9 @@ def _sides(sizes: tuple[int, int], dtype: torch.dtype) -> list[Tensor]:
 
 def _grid_operator(dtype: torch.dtype, sizes: tuple[int, int], noise: float | Tensor) -> operators.Operator:
     sides = [kernels.Scale(kernels.Matern(1.5, LENGTHSCALE), SIGNAL), kernels.Matern(1.5, 0.7)]
-    return operators.LatentKroneckerOperator(sides, _sides(sizes, dtype), _observed(sizes), noise, memory=16 * N**2)
+    return operators.LatentKroneckerOperator(
+        sides, _sides(sizes, dtype), _observed(sizes), noise, Compute(memory=16 * N**2)
+    )
 
 
 def _grid_dense(dtype: torch.dtype, sizes: tuple[int, int], noise: float | Tensor) -> Tensor:

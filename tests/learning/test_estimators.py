@@ -39,7 +39,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def settings(solver: str = "cholesky", memory: float | None = None) -> Settings:
-    return Settings.read(solver, 1e-9, None, "auto", memory)
+    return Settings.read(solver, 1e-9, None, pathgp.Compute(memory=memory))
 
 
 def evaluated(

@@ -156,8 +156,11 @@ def test_a_converged_fit_ends(estimator: str, optimiser: str) -> None:
         ({"initialise": "random"}, ValueError, "initialise must be None, 'data' or 'subsets', got 'random'"),
         ({"optimiser": "lbfgs", "warm_start": False}, ValueError, "lbfgs needs .* use warm_start=True"),
         ({"solver": "gauss"}, ValueError, "solver"),
-        ({"backend": "magic"}, ValueError, "backend must be"),
-        ({"estimator": "exact", "memory": 1e5}, ValueError, "exact estimator needs .* use estimator='pathwise'"),
+        (
+            {"estimator": "exact", "compute": pathgp.Compute(memory=1e5)},
+            ValueError,
+            "exact estimator needs .*pathwise",
+        ),
         ({"generator": 5}, TypeError, "generator must be a torch.Generator"),
         ({"noise": -torch.ones(80)}, ValueError, "noise is -1.0 at row 0"),
         ({"noise": torch.ones(79)}, ValueError, r"noise must have shape \(80,\)"),

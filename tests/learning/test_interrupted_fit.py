@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 import torch
 
+import fit_worker as worker
 import pathgp
-from learning import fit_worker as worker
-from learning.fit_worker import same, unbroken
+from fit_worker import same, unbroken
 from pathgp.compute import files
 from pathgp.learning import fitting
 
-WORKER = Path(__file__).with_name("fit_worker.py")
+WORKER = Path(worker.__file__)
 
 
 @dataclass

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+import fit_worker as worker
 import pathgp
-from learning import fit_worker as worker
-from learning.fit_worker import unbroken
+from fit_worker import unbroken
 from pathgp.compute import files
 from pathgp.kernels import Matern, Scale, SquaredExponential
 from pathgp.learning.checkpoint import FORMAT

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+import fit_worker as worker
 import pathgp
-from learning import fit_worker as worker
-from learning.fit_worker import same, unbroken
+from fit_worker import same, unbroken
 from pathgp.compute import files
 
 

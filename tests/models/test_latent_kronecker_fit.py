@@ -14,6 +14,7 @@ import pathgp
 import reference
 from grid_cases import GRIDS, NOISE, Grid, cells, seeded, sides, uniform
 from learning_cases import Values, reference_gradient, stored_gradient
+from pathgp import Compute, Devices
 from pathgp import kernels as K
 from pathgp.learning.estimators import Exact, Iterative, State
 from pathgp.models import LatentKroneckerGP
@@ -21,7 +22,7 @@ from pathgp.posterior.conditioning import Settings
 from statistics_tools import assert_unbiased
 
 every_grid = pytest.mark.parametrize("grid", GRIDS, ids=str)
-SETTINGS = Settings.read("cholesky", 1e-9, None, "auto", None)
+SETTINGS = Settings.read("cholesky", 1e-9, None)
 
 
 def log_likelihood(
@@ -226,13 +227,19 @@ def test_few_cells() -> None:
     ("options", "error", "match"),
     [
         ({"step": 3}, TypeError, "fit has no option step$"),
-        ({"backend": "dense"}, ValueError, "dense matrix where that is cheaper: leave backend='auto'"),
+        ({"compute": Compute("dense")}, ValueError, r"by one process: Compute\(backend=...\) is for tables"),
+        ({"compute": Compute(precision="low")}, ValueError, r"Compute\(precision=...\) is for tables"),
+        ({"compute": Compute(group=Devices(["cpu"]))}, ValueError, r"Compute\(group=...\) is for tables"),
         ({"coarse": True}, ValueError, "a grid is learned from as a whole: coarse=True and .* are for tables"),
         ({"initialise": "subsets"}, ValueError, "a grid is learned from as a whole"),
         ({"initialise": "random"}, ValueError, "initialise must be None, 'data' or 'subsets'"),
         ({"steps": -1}, ValueError, "steps must be at least 0"),
         ({"samples": 0}, ValueError, "samples must be at least 1"),
-        ({"estimator": "exact", "memory": 1e4}, ValueError, "exact estimator needs .* use estimator='pathwise'"),
+        (
+            {"estimator": "exact", "compute": Compute(memory=1e4)},
+            ValueError,
+            "exact estimator needs .*pathwise",
+        ),
         ({"noise": torch.ones(5)}, ValueError, "does not broadcast"),
         ({"solver": "gauss"}, ValueError, "solver must be one of"),
         ({"learning_rate": math.nan}, ValueError, "learning_rate must be finite"),

@@ -22,6 +22,7 @@ from grid_cases import (
     seeded,
     sides,
 )
+from pathgp import Compute
 from pathgp import kernels as K
 from pathgp.models import LatentKroneckerGP
 from statistics_tools import assert_mean_and_covariance
@@ -87,10 +88,10 @@ def test_what_does_not_fit_into_memory_is_refused() -> None:
     gp = LatentKroneckerGP([K.Matern(1.5, 2.0), K.SquaredExponential(1.5)], NOISE)
     long = torch.ones(200, 2, dtype=torch.float64)
     with pytest.raises(ValueError, match="samples need a square root for the side of 200 entries"):
-        gp.condition([None, None], long, memory=1e5)
+        gp.condition([None, None], long, compute=Compute(memory=1e5))
     with pytest.raises(ValueError, match="raise memory=, shorten this side, or use"):
-        gp.fit([None, None], long, memory=1e5)
-    post = gp.condition([None, None], long[:20], samples=8, memory=1e5)
+        gp.fit([None, None], long, compute=Compute(memory=1e5))
+    post = gp.condition([None, None], long[:20], samples=8, compute=Compute(memory=1e5))
     assert post.mean(torch.linspace(0, 9, 2000), None).shape == (2000, 2)
     assert post.sample(torch.linspace(0, 9, 20), None).shape == (8, 20, 2)
     with pytest.raises(ValueError, match="ask for fewer inputs at once, or use paths"):
@@ -146,7 +147,7 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], type[Exception], str]] = {
     "infinite noise": (FACTORS, GOOD, {"noise": torch.full((6,), torch.inf)}, ValueError, "noise is infinite at cell"),
     "samples": (FACTORS, GOOD, {"samples": 0}, ValueError, "samples must be at least 1"),
     "solver": (FACTORS, GOOD, {"solver": "lu"}, ValueError, "solver must be one of"),
-    "memory": (FACTORS, GOOD, {"memory": -5}, ValueError, "1000 at least, got -5"),
+    "memory": (FACTORS, GOOD, {"compute": Compute(memory=5)}, ValueError, "1000 at least, got 5"),
     "primal SGD": (FACTORS, GOOD, {"solver": "sgd"}, NotImplementedError, "no random features for primal SGD: use CG"),
 }
 

@@ -95,7 +95,9 @@ def test_a_small_budget_changes_no_number() -> None:
     grid = Grid(2)
     options: dict[str, Any] = {"samples": 9, "solver": "cg", **TIGHT}
     ample = grid.model.condition(grid.factors, grid.Y, generator=seeded(), **options)
-    tight = grid.model.condition(grid.factors, grid.Y, generator=seeded(), memory=5000, **options)
+    tight = grid.model.condition(
+        grid.factors, grid.Y, generator=seeded(), compute=pathgp.Compute(memory=5000), **options
+    )
     for post in (ample, tight):
         assert post.report.backend == "kronecker"
     for inputs in places(grid).values():

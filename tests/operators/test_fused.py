@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fused_cases import DEVICE, KERNELS, N, check_products, error, normal
-from pathgp import kernels
+from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator
 from pathgp.operators.dense import Dense
 from pathgp.operators.fused import backend, engine
@@ -27,7 +27,7 @@ def test_entries(nu: float, d: int, precision: str) -> None:
     kernel, X = kernels.Scale(kernels.Matern(nu, 0.3 * d**0.5), 1.3), normal(N, d, 0)
     index = torch.tensor([3, 1, 149, 3, 70], device=DEVICE)
     expected = kernel(X.double()).detach()
-    H = KernelOperator(kernel, X, 0.3, "fused", precision=precision).inner
+    H = KernelOperator(kernel, X, 0.3, Compute(backend="fused", precision=precision)).inner
     block = H.block(index)
     torch.testing.assert_close(block, (expected[index][:, index] + 0.09 * torch.eye(5, device=DEVICE)).float())
     assert block[0, 3] == H.diagonal()[3] - 0.09
@@ -74,7 +74,7 @@ def test_a_few_inputs_far_out(kernel: str, distance: float) -> None:
     assert {leaf.form for leaf in tiles.engine.frame.structure.leaves} <= {"triple", "split"}
     L, R = normal(N, 2, 1), normal(N, 2, 2)
     wanted = torch.autograd.grad((L.double() * (chosen(X.double()) @ R.double())).sum(), list(chosen.parameters()))
-    found = KernelOperator(chosen, X, 0.3, "fused").bilinear(L, R)
+    found = KernelOperator(chosen, X, 0.3, Compute("fused")).bilinear(L, R)
     pairs = (torch.autograd.grad(found, list(chosen.parameters())), wanted)
     assert error(*(torch.cat([g.flatten() for g in gs]) for gs in pairs)) < 2e-4
 
@@ -109,10 +109,10 @@ def test_short_length_scales(d: int) -> None:
 @pytest.mark.parametrize("d", [3, 16])
 def test_equal_points_have_their_exact_variance(nu: float, d: int) -> None:
     X = normal(40, d, 0).repeat(3, 1)
-    H = KernelOperator(kernels.Matern(nu, 1e-3 * d**0.5), X, 0.0, "fused")
+    H = KernelOperator(kernels.Matern(nu, 1e-3 * d**0.5), X, 0.0, Compute("fused"))
     found = H @ torch.eye(120, device=DEVICE)
     assert torch.equal(found, torch.eye(40, device=DEVICE).repeat(3, 3))
-    far = KernelOperator(kernels.Matern(nu, 0.15 * d**0.5), X, 0.0, "fused")
+    far = KernelOperator(kernels.Matern(nu, 0.15 * d**0.5), X, 0.0, Compute("fused"))
     found = far @ torch.eye(120, device=DEVICE)
     assert torch.equal(found[found > 1 - 1e-4], torch.ones(360, device=DEVICE))
 
@@ -123,7 +123,7 @@ def test_columns_of_any_size() -> None:
     V = V * torch.tensor([1e-30, 1.0, 1e30, 0.0, 1e-3, 1e4], device=DEVICE)
     V[:, 4] *= torch.logspace(-6, 0, N, device=DEVICE)
     kernel = KERNELS["Matern-3/2"]()
-    found = KernelOperator(kernel, X, 0.0, "fused") @ V
+    found = KernelOperator(kernel, X, 0.0, Compute("fused")) @ V
     expected = kernel(X.double()).detach() @ V.double()
     assert torch.equal(found[:, 3], torch.zeros_like(found[:, 3]))
     for c in (0, 1, 2, 4, 5):
@@ -135,7 +135,7 @@ def test_the_contraction_is_split_and_repeats_itself(n: int, parts: int, monkeyp
     monkeypatch.setattr(engine, "_SHORTEST", 128)
     X, index = normal(n, 3, 0), torch.arange(0, 520, 7, device=DEVICE)
     kernel, V = kernels.Matern(1.5, 0.8), normal(n, 2, 1)
-    H = KernelOperator(kernel, X, 0.0, "fused")
+    H = KernelOperator(kernel, X, 0.0, Compute("fused"))
     assert engine.split(1, 128 * parts, 64) == (parts, 128)
     first = H.rows(index, V)
     assert torch.equal(first, H.rows(index, V))
@@ -144,7 +144,7 @@ def test_the_contraction_is_split_and_repeats_itself(n: int, parts: int, monkeyp
 
 def test_a_snapshot_without_a_graph() -> None:
     kernel, X, V = KERNELS["nested"](), normal(N, 2, 0), normal(N, 2, 1)
-    H = KernelOperator(kernel, X, 0.1, "fused")
+    H = KernelOperator(kernel, X, 0.1, Compute("fused"))
     before = H @ V
     for parameter in kernel.parameters():
         parameter.requires_grad_(False).add_(1.0)

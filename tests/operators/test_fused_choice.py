@@ -20,7 +20,7 @@ pytest.importorskip("triton")
 
 
 def test_nothing_to_do() -> None:
-    H = KernelOperator(KERNELS["SE"](), normal(5, 2, 0), 0.1, "fused")
+    H = KernelOperator(KERNELS["SE"](), normal(5, 2, 0), 0.1, pathgp.Compute("fused"))
     none = torch.empty(0, dtype=torch.int64, device=DEVICE)
     V = normal(5, 2, 1)
     assert H.rows(none, V).shape == (0, 2)
@@ -31,24 +31,26 @@ def test_nothing_to_do() -> None:
 def test_what_is_not_fused_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     X = normal(5, 2, 0)
     with pytest.raises(ValueError, match="no fused tile for Task"):
-        KernelOperator(kernels.SquaredExponential(1.0) + kernels.Task(3, active_dims=[0]), X, backend="fused")
+        KernelOperator(
+            kernels.SquaredExponential(1.0) + kernels.Task(3, active_dims=[0]), X, compute=pathgp.Compute("fused")
+        )
     with pytest.raises(ValueError, match="for counts"):
-        KernelOperator(kernels.Tanimoto(), X.abs(), backend="fused")
+        KernelOperator(kernels.Tanimoto(), X.abs(), compute=pathgp.Compute("fused"))
     with pytest.raises(ValueError, match="add up to 9000"):
-        KernelOperator(kernels.Tanimoto(), torch.ones(5, 9000, device=DEVICE), backend="fused")
+        KernelOperator(kernels.Tanimoto(), torch.ones(5, 9000, device=DEVICE), compute=pathgp.Compute("fused"))
     with pytest.raises(ValueError, match="for counts"):
         cross_product(kernels.Tanimoto(), X.abs(), X.abs().round(), X, backend="fused")
     with pytest.raises(ValueError, match="no fused tile for Matern"):
         cross_product(kernels.Matern(0.7, 1.0), X, X, X, backend="fused")
     with pytest.raises(ValueError, match="float32"):
-        KernelOperator(kernels.SquaredExponential(1.0), X.double(), backend="fused")
+        KernelOperator(kernels.SquaredExponential(1.0), X.double(), compute=pathgp.Compute("fused"))
     with pytest.raises(ValueError, match="'high', 'medium', 'low'"):
-        KernelOperator(kernels.SquaredExponential(1.0), X, precision="half")
+        KernelOperator(kernels.SquaredExponential(1.0), X, compute=pathgp.Compute(precision="half"))
     with pytest.raises(ValueError, match="'streamed' or 'fused'"):
         cross_product(kernels.SquaredExponential(1.0), X, X, X, backend="dense")
     monkeypatch.setattr(triton, "interpreting", lambda: False)
     with pytest.raises(ValueError, match="CUDA"):
-        KernelOperator(kernels.SquaredExponential(1.0), X.cpu(), backend="fused")
+        KernelOperator(kernels.SquaredExponential(1.0), X.cpu(), compute=pathgp.Compute("fused"))
 
 
 def test_the_automatic_choice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,17 +59,17 @@ def test_the_automatic_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_module, "SMALL", 100)
     matern, tanimoto, X = KERNELS["SE"](), kernels.Tanimoto(), normal(N, 2, 0).abs()
     assert KernelOperator(matern, X).backend == "fused"
-    assert ShardedOperator(matern, X, group=pathgp.Devices([DEVICE])).backend == "fused"
+    assert ShardedOperator(matern, X, compute=pathgp.Compute(group=pathgp.Devices([DEVICE]))).backend == "fused"
     assert KernelOperator(matern, X[:100]).backend == "dense"
-    assert KernelOperator(matern, X[:100], memory=10_000).backend == "fused"
-    assert KernelOperator(matern, X, backend="streamed").backend == "streamed"
-    kept = KernelOperator(matern, X, backend="dense")
+    assert KernelOperator(matern, X[:100], compute=pathgp.Compute(memory=10_000)).backend == "fused"
+    assert KernelOperator(matern, X, compute=pathgp.Compute("streamed")).backend == "streamed"
+    kept = KernelOperator(matern, X, compute=pathgp.Compute("dense"))
     assert kept.backend == "dense"
     assert isinstance(kept._tiles, Dense)
     assert isinstance(kept._tiles.tiles, backend.Fused)
     assert not kept.fallback_reason
     assert "dense: fused Tanimoto kernels are for counts" in repr(KernelOperator(tanimoto, X))
-    assert "streamed: fused Tanimoto" in repr(KernelOperator(tanimoto, X, memory=50_000))
+    assert "streamed: fused Tanimoto" in repr(KernelOperator(tanimoto, X, compute=pathgp.Compute(memory=50_000)))
     assert "float64" in KernelOperator(matern, X.double()).fallback_reason
 
 
@@ -78,7 +80,7 @@ def test_what_does_not_fit_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None
     matern, crowd = kernels.Matern(1.5, 20.0), kernels.Sum(*(kernels.Matern(1.5, 20.0) for _ in range(5)))
     for kernel, d in ((matern, 600), (crowd, 100)):
         X = normal(20, d, 0)
-        H = KernelOperator(kernel, X, memory=1000)
+        H = KernelOperator(kernel, X, compute=pathgp.Compute(memory=1000))
         assert "streamed: " in repr(H)
         assert "too many" in H.fallback_reason
         V = normal(20, 3, 1)

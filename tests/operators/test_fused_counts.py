@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fused_cases import DEVICE, N, check_products, counts, error, normal
-from pathgp import kernels
+from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator, cross_product
 from pathgp.operators.fused import leaves
 
@@ -29,7 +29,7 @@ def test_fingerprints(name: str) -> None:
     kernel, X = FINGERPRINTS[name](), counts(N, 90, 0.3, 0)
     check_products(kernel, X, s=3)
     L, R = normal(N, 3, 1), normal(N, 3, 2)
-    value = KernelOperator(kernel, X, 0.1, "fused").bilinear(L, R)
+    value = KernelOperator(kernel, X, 0.1, Compute("fused")).bilinear(L, R)
     expected = (L.double() * (kernel(X.double()) @ R.double() + 0.01 * R)).sum()
     assert error(value, expected) < 1e-5
     if learned := list(kernel.parameters()):
@@ -42,7 +42,7 @@ def test_fingerprints_of_any_length(d: int, rate: float, monkeypatch: pytest.Mon
     """Bits of the rows held in shared memory, or read again for every tile; equal ones have their exact variance."""
     monkeypatch.setattr(leaves, "HELD_LEVELS", 1000)
     kernel, X = kernels.Tanimoto(), counts(60, d, rate, 0).repeat(2, 1)
-    H = KernelOperator(kernel, X, 0.0, "fused")
+    H = KernelOperator(kernel, X, 0.0, Compute("fused"))
     assert torch.equal((H @ torch.eye(120, device=DEVICE)).diagonal(60), torch.ones(60, device=DEVICE))
     check_products(kernel, X, s=2)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fused_cases import DEVICE, KERNELS, N, error, normal
-from pathgp import kernels
+from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator, cross_product
 from pathgp.operators.fused import cross, engine, points
 
@@ -21,7 +21,7 @@ def test_bilinear_value_and_all_gradients(name: str, form: str) -> None:
     kernel, X = KERNELS[name](), normal(N, 2, 0)
     deviation = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     L, R = normal(N, 3, 1), normal(N, 3, 2)
-    value = KernelOperator(kernel, X, deviation, "fused").bilinear(L, R)
+    value = KernelOperator(kernel, X, deviation, Compute("fused")).bilinear(L, R)
     dense = kernel(X.double())
     expected = (L.double() * (dense @ R.double() + deviation.square() * R)).sum()
     parameters = [*kernel.parameters(), deviation]
@@ -37,7 +37,7 @@ def test_gradients_in_many_dimensions(d: int, s: int, symmetric: bool) -> None:
     kernel, X = kernels.Scale(kernels.Matern(1.5, torch.full((d,), d**0.5)), 1.2), normal(N, d, 0) + 100.0
     R = normal(N, s, 2)
     L = R * torch.linspace(-1.0, 2.0, s, device=DEVICE) if symmetric else normal(N, s, 1)
-    value = KernelOperator(kernel, X, 0.1, "fused").bilinear(L, R, symmetric)
+    value = KernelOperator(kernel, X, 0.1, Compute("fused")).bilinear(L, R, symmetric)
     expected = (L.double() * (kernel(X.double()) @ R.double() + 0.01 * R)).sum()
     assert error(value, expected) < 1e-4
     for a, b in zip(*(torch.autograd.grad(v, list(kernel.parameters())) for v in (value, expected)), strict=True):

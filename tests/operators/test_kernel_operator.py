@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pathgp import kernels
+from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator
 
 N, S = 90, 3
@@ -51,7 +51,7 @@ def small_tiles(backend: str, dtype: torch.dtype) -> int:
 @pytest.mark.parametrize("name", KERNELS)
 def test_products_and_entries(name: str, noise: str, backend: str, dtype: torch.dtype) -> None:
     kernel, X = KERNELS[name](), inputs(dtype)
-    H = KernelOperator(kernel, X, NOISE[noise](), backend, memory=small_tiles(backend, dtype))
+    H = KernelOperator(kernel, X, NOISE[noise](), Compute(backend=backend, memory=small_tiles(backend, dtype)))
     with torch.no_grad():
         dense = twin(kernel, X, NOISE[noise]())
     index = torch.tensor([5, 88, 0, 41, 42, 43, 17])
@@ -75,7 +75,7 @@ def test_bilinear_value_and_all_gradients(name: str, noise: str, backend: str) -
     kernel, X = KERNELS[name](), inputs(torch.float64)
     deviation = torch.as_tensor(NOISE[noise](), dtype=torch.float64).requires_grad_()
     L, R = vectors(torch.float64), vectors(torch.float64, seed=2)
-    H = KernelOperator(kernel, X, deviation, backend, memory=small_tiles(backend, torch.float64))
+    H = KernelOperator(kernel, X, deviation, Compute(backend=backend, memory=small_tiles(backend, torch.float64)))
     value = H.bilinear(L, R)
     expected = (L * (twin(kernel, X, deviation.detach()) @ R)).sum()
     torch.testing.assert_close(value, expected)
@@ -92,7 +92,9 @@ def test_bilinear_value_and_all_gradients(name: str, noise: str, backend: str) -
 def test_bilinear_with_symmetric_weights(backend: str) -> None:
     kernel, R = KERNELS[next(iter(KERNELS))](), vectors(torch.float64)
     L = R * torch.linspace(-1.0, 2.0, R.shape[1], dtype=torch.float64)
-    H = KernelOperator(kernel, inputs(torch.float64), 0.1, backend, memory=small_tiles(backend, torch.float64))
+    H = KernelOperator(
+        kernel, inputs(torch.float64), 0.1, Compute(backend=backend, memory=small_tiles(backend, torch.float64))
+    )
     values = [H.bilinear(L, R, symmetric=symmetric) for symmetric in (True, False)]
     torch.testing.assert_close(*values)
     for a, b in zip(*(torch.autograd.grad(value, list(kernel.parameters())) for value in values), strict=True):
@@ -109,7 +111,7 @@ def test_float32_is_float64_rounded(lengthscale: float, shift: float, backend: s
     results = []
     for dtype in (torch.float32, torch.float64):
         kernel = kernels.Scale(kernels.Matern(1.5, torch.full((2,), lengthscale)), 1.1)
-        H = KernelOperator(kernel, X.to(dtype), 0.1, backend, memory=small_tiles(backend, dtype))
+        H = KernelOperator(kernel, X.to(dtype), 0.1, Compute(backend=backend, memory=small_tiles(backend, dtype)))
         value = H.bilinear(L.to(dtype), R.to(dtype))
         gradients = torch.autograd.grad(value, list(kernel.parameters()))
         results.append((H @ V.to(dtype), value.detach(), *gradients))
@@ -123,7 +125,7 @@ def test_an_operator_is_a_snapshot(backend: str) -> None:
     kernel = kernels.Scale(kernels.Matern(1.5, 0.3), 1.0)
     noise = torch.full((N,), 0.2, dtype=torch.float64)
     V, index = vectors(torch.float64), torch.arange(0, N, 7)
-    H = KernelOperator(kernel, inputs(torch.float64), noise, backend)
+    H = KernelOperator(kernel, inputs(torch.float64), noise, Compute(backend))
     before = (H @ V, H.rows(index, V), H.block(index), H.bilinear(V, V).detach())
     with torch.no_grad():
         for parameter in kernel.parameters():
@@ -137,28 +139,28 @@ def test_an_operator_is_a_snapshot(backend: str) -> None:
 def test_one_operator_instead_of_another() -> None:
     """The memory of K and the budget are taken over, the numbers are not."""
     X, V = inputs(torch.float32), vectors(torch.float32)
-    old = KernelOperator(KERNELS["matern"](), X, 0.3, "dense", memory=10**6)
+    old = KernelOperator(KERNELS["matern"](), X, 0.3, Compute(backend="dense", memory=10**6))
     address = old._tiles.K.data_ptr()
-    new = KernelOperator(KERNELS["product"](), X, 0.2, "dense", instead=old)
+    new = KernelOperator(KERNELS["product"](), X, 0.2, reuse=old, compute=Compute("dense"))
     assert new._tiles.K.data_ptr() == address
     assert new.memory == 10**6
-    assert torch.equal(new @ V, KernelOperator(KERNELS["product"](), X, 0.2, "dense") @ V)
+    assert torch.equal(new @ V, KernelOperator(KERNELS["product"](), X, 0.2, Compute("dense")) @ V)
 
 
 @pytest.mark.parametrize(("n", "dtype", "backend"), [(N + 1, torch.float32, "dense"), (N, torch.float64, "streamed")])
 def test_instead_of_an_operator_of_another_kind(n: int, dtype: torch.dtype, backend: str) -> None:
     X = inputs(dtype, n)
-    old = KernelOperator(KERNELS["matern"](), inputs(torch.float32), 0.3, "dense", memory=10**6)
-    new = KernelOperator(KERNELS["matern"](), X, 0.3, backend, instead=old)
+    old = KernelOperator(KERNELS["matern"](), inputs(torch.float32), 0.3, Compute(backend="dense", memory=10**6))
+    new = KernelOperator(KERNELS["matern"](), X, 0.3, reuse=old, compute=Compute(backend))
     V = vectors(dtype, n)
     assert new.memory > 10**6
-    assert torch.equal(new @ V, KernelOperator(KERNELS["matern"](), X, 0.3, backend) @ V)
+    assert torch.equal(new @ V, KernelOperator(KERNELS["matern"](), X, 0.3, Compute(backend)) @ V)
 
 
 def test_products_carry_no_graph() -> None:
     noise = torch.tensor(0.2, requires_grad=True)
     for backend in BACKENDS:
-        H = KernelOperator(kernels.Matern(1.5, 0.3), inputs(torch.float32), noise, backend)
+        H = KernelOperator(kernels.Matern(1.5, 0.3), inputs(torch.float32), noise, Compute(backend))
         V = vectors(torch.float32)
         assert not (H @ V).requires_grad
         assert not H.block(torch.arange(5)).requires_grad
@@ -201,9 +203,9 @@ def test_errors_say_what_to_do() -> None:
         with pytest.raises(ValueError, match="standard deviation"):
             KernelOperator(kernel, X, bad)
     with pytest.raises(ValueError, match="'auto', 'dense'"):
-        KernelOperator(kernel, X, backend="keops")
+        KernelOperator(kernel, X, compute=Compute("keops"))
     with pytest.raises(ValueError, match="positive"):
-        KernelOperator(kernel, X, memory=0)
+        KernelOperator(kernel, X, compute=Compute(memory=0))
     H = KernelOperator(kernel, X)
     with pytest.raises(ValueError, match=r"\(90, s\)"):
         H @ torch.ones(90)

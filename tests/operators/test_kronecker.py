@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pathgp import kernels
+from pathgp import Compute, kernels
 from pathgp.kernels import Kernel, Matern, Scale
 from pathgp.operators import LatentKroneckerOperator
 from pathgp.operators.kronecker import along_sides
@@ -70,7 +70,7 @@ def vectors(rows: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
 def test_products_and_entries(k: int, missing: float, noise: str, memory: str, dtype: str) -> None:
     parts, factors, observed, kind = sides(k), inputs(k, DTYPES[dtype]), mask(k, missing), DTYPES[dtype]
     n = int(observed.sum())
-    H = LatentKroneckerOperator(parts, factors, observed, deviations(noise, n), memory=BUDGETS[memory][k])
+    H = LatentKroneckerOperator(parts, factors, observed, deviations(noise, n), Compute(memory=BUDGETS[memory][k]))
     assert {factor.backend for factor in H.factors} == {"dense" if memory == "kept" else "streamed"}
     with torch.no_grad():
         dense = twin(parts, factors, observed, deviations(noise, n))
@@ -95,7 +95,9 @@ def test_bilinear_value_and_all_gradients(k: int, missing: float, noise: str, me
     n = int(observed.sum())
     deviation = deviations(noise, n).requires_grad_()
     L, R = vectors(n, 2), vectors(n, 3)
-    value = LatentKroneckerOperator(parts, factors, observed, deviation, memory=BUDGETS[memory][k]).bilinear(L, R)
+    value = LatentKroneckerOperator(parts, factors, observed, deviation, Compute(memory=BUDGETS[memory][k])).bilinear(
+        L, R
+    )
     expected = (L * (twin(parts, factors, observed, deviation) @ R)).sum()
     torch.testing.assert_close(value, expected)
     parameters = [*(p for kernel in parts for p in kernel.parameters()), deviation]
@@ -149,7 +151,7 @@ def test_an_operator_is_a_snapshot_and_products_carry_no_graph() -> None:
     for memory in BUDGETS:
         parts, observed = sides(2), mask(2, 0.3)
         noise = deviations("per-cell", int(observed.sum())).requires_grad_()
-        H = LatentKroneckerOperator(parts, inputs(2), observed, noise, memory=BUDGETS[memory][2])
+        H = LatentKroneckerOperator(parts, inputs(2), observed, noise, Compute(memory=BUDGETS[memory][2]))
         V, index = vectors(H.shape[0], 2), torch.arange(0, H.shape[0], 7)
         before = (H @ V, H.rows(index, V), H.columns(index, V[index]), H.block(index), H.diagonal())
         assert not any(result.requires_grad for result in before)
@@ -223,7 +225,7 @@ def test_errors_say_what_to_do() -> None:
     with pytest.raises(ValueError, match="not negative"):
         LatentKroneckerOperator(parts, factors, observed, -0.1)
     with pytest.raises(ValueError, match="must be positive"):
-        LatentKroneckerOperator(parts, factors, observed, memory=0)
+        LatentKroneckerOperator(parts, factors, observed, compute=Compute(memory=0))
     with pytest.raises(TypeError, match="one dtype on one device"):
         LatentKroneckerOperator(parts, [factors[0], factors[1].float()], observed)
     H = LatentKroneckerOperator(parts, factors, observed)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pathgp import kernels
+from pathgp import Compute, kernels
 from pathgp.compute.memory import free_memory, halve_on_failure, spans, tile_edge
 from pathgp.operators import KernelOperator, cross_product
 
@@ -83,7 +83,7 @@ def test_out_of_memory_halves_the_tile_and_gives_the_same_numbers(backend: str) 
     roomy, cramped = kernels.Matern(1.5, 0.3), Cramped()
     results = []
     for kernel in (roomy, cramped):
-        H = KernelOperator(kernel, X, 0.2, backend)
+        H = KernelOperator(kernel, X, 0.2, Compute(backend))
         value = H.bilinear(V, V)
         (gradient,) = torch.autograd.grad(value, list(kernel.parameters()))
         cross = cross_product(kernel, X[:40], X, V)
@@ -95,7 +95,7 @@ def test_out_of_memory_halves_the_tile_and_gives_the_same_numbers(backend: str) 
 
 def test_the_tile_that_worked_is_remembered() -> None:
     X = inputs(70)
-    H = KernelOperator(Cramped(), X, 0.2, "streamed")
+    H = KernelOperator(Cramped(), X, 0.2, Compute("streamed"))
     kernel = H._snapshot
     assert isinstance(kernel, Cramped)
     H @ X
@@ -128,9 +128,9 @@ def test_halving_ends_at_one_row_and_lets_other_errors_through() -> None:
 def test_a_dense_matrix_must_fit_the_budget() -> None:
     X = inputs(100, torch.float32)
     with pytest.raises(ValueError, match="use backend='streamed' or raise memory="):
-        KernelOperator(kernels.Matern(1.5, 0.3), X, backend="dense", memory=39_999)
-    assert KernelOperator(kernels.Matern(1.5, 0.3), X, memory=39_999).backend == "streamed"
-    assert KernelOperator(kernels.Matern(1.5, 0.3), X, memory=40_000).backend == "dense"
+        KernelOperator(kernels.Matern(1.5, 0.3), X, compute=Compute(backend="dense", memory=39_999))
+    assert KernelOperator(kernels.Matern(1.5, 0.3), X, compute=Compute(memory=39_999)).backend == "streamed"
+    assert KernelOperator(kernels.Matern(1.5, 0.3), X, compute=Compute(memory=40_000)).backend == "dense"
 
 
 @pytest.mark.parametrize("task", ["product", "rows", "columns", "bilinear", "cross"])
@@ -141,8 +141,8 @@ def test_twenty_thousand_points_in_four_megabytes(task: str) -> None:
     X, index = inputs(n, torch.float32), torch.arange(0, n, 16)
     V = torch.ones(n, 2)
     kernel = kernels.Matern(1.5, 0.3)
-    H = KernelOperator(kernel, X, 0.1, memory=memory)
-    few = KernelOperator(kernel, X[:3000], 0.1, backend="streamed", memory=memory)
+    H = KernelOperator(kernel, X, 0.1, Compute(memory=memory))
+    few = KernelOperator(kernel, X[:3000], 0.1, Compute(backend="streamed", memory=memory))
     with LiveMemory() as probe:
         if task == "product":
             H @ V

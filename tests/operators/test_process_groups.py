@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from operators.commands import python, torchrun
 from pathgp import operators
+from subprocesses import python, torchrun
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "several_processes.py"
 PROGRAM = """
@@ -21,7 +21,8 @@ dist.init_process_group({backend})
 group = pathgp.Ranks()
 X = torch.rand(200, 2, generator=torch.Generator().manual_seed(0)).to({device!r})
 way = "fused" if X.is_cuda else "dense"
-post = pathgp.GP(pathgp.kernels.Matern(1.5), 0.1).condition(X, X.sum(1), samples=2, backend=way, group=group)
+compute = pathgp.Compute(way, group=group)
+post = pathgp.GP(pathgp.kernels.Matern(1.5), 0.1).condition(X, X.sum(1), samples=2, compute=compute)
 assert post.report.backend == (f"{{way}}, shared out among {{group.size}}" if group.size > 1 else way)
 print(bool((post.mean(X) - X.sum(1)).abs().max() < 0.1))
 dist.destroy_process_group()

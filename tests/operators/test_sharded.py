@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import pathgp
-from operators import rank_worker as worker
-from operators.commands import python, torchrun
+import rank_worker as worker
 from pathgp import kernels, operators
 from pathgp.compute import files
+from subprocesses import python, torchrun
 
-WORKER = Path(__file__).with_name("rank_worker.py")
+WORKER = Path(worker.__file__)
 
 
 def _results(folder: Path) -> list[dict[str, Any]]:
@@ -171,8 +171,8 @@ def test_fused_products_are_shared_out_by_rows() -> None:
     V = torch.randn(70, 3, generator=torch.Generator().manual_seed(1)).to(device)
     index = torch.arange(5, 70, 3, device=device)
     kernel = kernels.Scale(kernels.Matern(1.5, torch.tensor([0.5, 0.8])), 0.9)
-    fused = operators.ShardedOperator(kernel, X, group=InTurn([device] * 3), backend="fused")
-    dense = operators.KernelOperator(kernel, X, backend="dense")
+    fused = operators.ShardedOperator(kernel, X, compute=pathgp.Compute(backend="fused", group=InTurn([device] * 3)))
+    dense = operators.KernelOperator(kernel, X, compute=pathgp.Compute("dense"))
     assert fused.backend == "fused"
     torch.testing.assert_close(fused @ V, dense @ V, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(fused.rows(index, V), dense.rows(index, V), rtol=1e-5, atol=1e-5)
@@ -181,7 +181,7 @@ def test_fused_products_are_shared_out_by_rows() -> None:
     torch.testing.assert_close(*values, rtol=1e-5, atol=1e-5)
     for a, b in zip(*(torch.autograd.grad(value, list(kernel.parameters())) for value in values), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
-    few = operators.ShardedOperator(kernel, X[:2], group=InTurn([device] * 3), backend="fused")
+    few = operators.ShardedOperator(kernel, X[:2], compute=pathgp.Compute(backend="fused", group=InTurn([device] * 3)))
     expected = operators.KernelOperator(kernel, X[:2]).bilinear(V[:2], V[:2])
     torch.testing.assert_close(few.bilinear(V[:2], V[:2], symmetric=True), expected, rtol=1e-5, atol=1e-5)
 
@@ -190,7 +190,9 @@ def test_members_that_take_smaller_tiles_still_cover_everything() -> None:
     """One member ran out of memory and halved its tiles; the others did not."""
     X, V = worker.data()[0], torch.ones(worker.N, 2, dtype=torch.float64)
     group = InTurn(["cpu"] * 3)
-    H = operators.ShardedOperator(worker.kernel(), X, group=group, backend="streamed", memory=worker.MEMORY)
+    H = operators.ShardedOperator(
+        worker.kernel(), X, compute=pathgp.Compute(backend="streamed", memory=worker.MEMORY, group=group)
+    )
     before = H @ V, H.bilinear(V, V)
     H._parts[1].tiles.edge //= 3
     torch.testing.assert_close((H @ V, H.bilinear(V, V)), before)
@@ -199,14 +201,20 @@ def test_members_that_take_smaller_tiles_still_cover_everything() -> None:
 def test_a_dense_matrix_may_exceed_one_member() -> None:
     X, memory = worker.data()[0], 8 * worker.N * -(-worker.N // 3)
     with pytest.raises(ValueError, match="dense"):
-        operators.KernelOperator(worker.kernel(), X, backend="dense", memory=memory)
+        operators.KernelOperator(worker.kernel(), X, compute=pathgp.Compute(backend="dense", memory=memory))
     backends = [
-        operators.ShardedOperator(worker.kernel(), X, group=pathgp.Devices(["cpu"] * size), memory=memory).backend
+        operators.ShardedOperator(
+            worker.kernel(), X, compute=pathgp.Compute(memory=memory, group=pathgp.Devices(["cpu"] * size))
+        ).backend
         for size in (2, 3)
     ]
     assert backends == ["streamed", "dense"]
     with pytest.raises(ValueError, match="more members"):
-        operators.ShardedOperator(worker.kernel(), X, group=pathgp.Devices(["cpu"] * 2), backend="dense", memory=memory)
+        operators.ShardedOperator(
+            worker.kernel(),
+            X,
+            compute=pathgp.Compute(backend="dense", memory=memory, group=pathgp.Devices(["cpu"] * 2)),
+        )
 
 
 @pytest.mark.parametrize("backend", ["fused", "dense"])
@@ -216,11 +224,12 @@ def test_precision_is_a_matter_of_all_members(backend: str) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     X = torch.randn(70, 9, generator=torch.Generator().manual_seed(0)).to(device)
     gp = pathgp.GP(kernels.Matern(1.5, 3.0), noise=0.7)
-    options: dict[str, Any] = {"samples": 2, "features": 16, "solver": "cg", "tol": 1e-5, "backend": backend}
+    options: dict[str, Any] = {"samples": 2, "features": 16, "solver": "cg", "tol": 1e-5}
 
     def condition(group: pathgp.Devices | None, precision: str) -> pathgp.Posterior:
         generator = torch.Generator().manual_seed(1)
-        return gp.condition(X, X[:, 0].sin(), group=group, precision=precision, generator=generator, **options)
+        compute = pathgp.Compute(backend, group=group, precision=precision)
+        return gp.condition(X, X[:, 0].sin(), generator=generator, compute=compute, **options)
 
     group = InTurn([device] * 3)
     shared, alone = condition(group, "low"), condition(None, "high")
@@ -230,7 +239,7 @@ def test_precision_is_a_matter_of_all_members(backend: str) -> None:
     assert shared.report.products.startswith(fused if backend == "fused" else "high precision: low was asked for")
     assert shared.report.solution.converged
     assert condition(group, "high").report.products == "high precision"
-    H = operators.ShardedOperator(gp.kernel, X, backend=backend, precision="low", group=group)
+    H = operators.ShardedOperator(gp.kernel, X, compute=pathgp.Compute(backend=backend, group=group, precision="low"))
     off = (H.inner @ X - H @ X).norm() / (H @ X).norm()
     assert 1e-5 < off < 4e-3 if backend == "fused" else off == 0
 
@@ -241,7 +250,9 @@ def test_rough_products_are_those_of_the_same_kernel() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     X = torch.randn(40, 9, generator=torch.Generator().manual_seed(0)).to(device)
     kernel = kernels.Matern(1.5, 3.0)
-    H = operators.ShardedOperator(kernel, X, backend="fused", precision="low", group=InTurn([device] * 2))
+    H = operators.ShardedOperator(
+        kernel, X, compute=pathgp.Compute(backend="fused", group=InTurn([device] * 2), precision="low")
+    )
     with torch.no_grad():
         next(kernel.parameters()).mul_(2.0)
     assert (H.inner @ X - H @ X).norm() < 4e-3 * (H @ X).norm()
@@ -254,6 +265,10 @@ def test_bad_groups_are_refused() -> None:
     with pytest.raises(TypeError, match=r"Devices takes a list of devices: Devices\(\['cpu'\]\)"):
         pathgp.Devices("cpu")
     with pytest.raises(TypeError, match="Ranks"):
-        pathgp.GP(worker.kernel()).condition(X, y, group="ranks")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="backend"):
-        pathgp.GP(worker.kernel()).condition(X, y, group=pathgp.Devices(["cpu"]), backend="mystery")
+        pathgp.Compute(group="ranks")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="use ShardedOperator with a group"):
+        operators.KernelOperator(worker.kernel(), X, compute=pathgp.Compute(group=pathgp.Devices(["cpu"])))
+    with pytest.raises(ValueError, match="a ShardedOperator needs a group"):
+        operators.ShardedOperator(worker.kernel(), X)
+    with pytest.raises(TypeError, match=r"compute must be a pathgp.Compute\(...\) or None, got str"):
+        pathgp.GP(worker.kernel()).condition(X, y, compute="dense")  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pathgp import kernels
+from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator
 from pathgp.operators.fused import engine, fallback_reason, tiles
 
@@ -118,8 +118,8 @@ def test_products_with_the_fastest_tile(
     generator = torch.Generator().manual_seed(0)
     X, V = (torch.randn(140, columns, generator=generator).to(DEVICE) for columns in (9, 3))
     kernel = kernels.Scale(kernels.Matern(1.5, 2.0), 1.2)
-    H = KernelOperator(kernel, X, 0.3, "fused")
-    exact = KernelOperator(kernel, X.double(), 0.3, "dense")
+    H = KernelOperator(kernel, X, 0.3, Compute("fused"))
+    exact = KernelOperator(kernel, X.double(), 0.3, Compute("dense"))
     assert float((H @ V - exact @ V.double()).norm() / (exact @ V.double()).norm()) < 2e-6
     products = len(measured)
     assert products == len(set(measured)) > 0
@@ -147,7 +147,7 @@ def test_a_gpu_finds_its_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "known", lambda device: False)
     monkeypatch.setattr(engine, "_WORTHWHILE", 0)
     X, V = torch.randn(20_000, 9, device=DEVICE), torch.randn(20_000, 65, device=DEVICE)
-    H = KernelOperator(kernels.Matern(1.5, 2.0), X, 0.3, "fused")
+    H = KernelOperator(kernels.Matern(1.5, 2.0), X, 0.3, Compute("fused"))
     expected = H @ V
     assert len(tiles._found()) == 1
     assert tiles._file().exists()

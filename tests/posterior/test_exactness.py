@@ -92,7 +92,7 @@ def test_covariance_by_every_route(case: Case, memory: int | None, rows: int, mo
     _, expected = reference.posterior(case.covariance, X, y, NOISE, Xs)
     post = pathgp.GP(case.kernel, NOISE).condition(X, y, samples=0)
     # Only prediction gets the small budget, one that holds a dozen columns of K(X, Xs) at once.
-    post.settings = replace(post.settings, memory=memory)
+    post.settings = replace(post.settings, compute=pathgp.Compute(memory=memory))
     if memory is not None:
         monkeypatch.setattr(exact_module, "_NUMBERS_PER_SOLVE", 40)
         assert post._exact._columns_at_once() < 30
@@ -109,7 +109,7 @@ def test_noise_of_every_point(backend: str, solver: str) -> None:
     total = (NOISE**2 + known.square()).sqrt()
     mean, covariance = reference.posterior(case.covariance, X, y, total, Xs)
     post = pathgp.GP(case.kernel, NOISE).condition(
-        X, y, noise=known, solver=solver, tol=1e-8, samples=0, backend=backend
+        X, y, noise=known, solver=solver, tol=1e-8, samples=0, compute=pathgp.Compute(backend)
     )
     assert largest(post.mean(Xs) - mean) <= 1e-6
     assert largest(post.covariance(Xs) - covariance) <= 1e-8

@@ -28,9 +28,9 @@ def test_residuals_are_those_of_the_weights(solver: str | Solver, backend: str) 
     X, y, _ = CASES[2].data(100, 1)
     kernel = Matern(1.5, 0.4)
     post = pathgp.GP(kernel, NOISE).condition(
-        X, y, samples=3, solver=solver, backend=backend, tol=0.05, generator=seeded()
+        X, y, samples=3, solver=solver, tol=0.05, generator=seeded(), compute=pathgp.Compute(backend)
     )
-    H = KernelOperator(kernel, X, NOISE, backend="dense")
+    H = KernelOperator(kernel, X, NOISE, pathgp.Compute("dense"))
     b = post.system.targets.clone()
     b[:, 1:] += NOISE * post.system.noise_draws
     relative = (b - H @ post.weights).norm(dim=0) / b.norm(dim=0)

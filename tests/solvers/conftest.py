@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pathgp import kernels
+from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator
 
 System = tuple[KernelOperator, Tensor]
@@ -34,6 +34,6 @@ def make() -> Callable[..., System]:
         f = root @ torch.randn(n, s, generator=generator, dtype=torch.float64)
         deviation = torch.as_tensor(noise, dtype=torch.float64).reshape(-1, 1)
         B = f + deviation * torch.randn(n, s, generator=generator, dtype=torch.float64)
-        return KernelOperator(kernel, X.to(dtype), noise, backend), B.to(dtype)
+        return KernelOperator(kernel, X.to(dtype), noise, Compute(backend)), B.to(dtype)
 
     return build

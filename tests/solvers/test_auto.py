@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pathgp import kernels, solvers
+from pathgp import Compute, kernels, solvers
 from pathgp.operators import KernelOperator, LatentKroneckerOperator
 from pathgp.solvers import (
     AP,
@@ -49,7 +49,7 @@ def test_small_systems_are_solved_directly(make: Make) -> None:
 def test_what_does_not_fit_is_left_out(make: Make) -> None:
     X = make(n=300)[0].X
     _, B = make(n=300)
-    tight = KernelOperator(kernels.Matern(1.5, 0.4), X, 0.3, memory=16 * 300**2 - 1)
+    tight = KernelOperator(kernels.Matern(1.5, 0.4), X, 0.3, Compute(memory=16 * 300**2 - 1))
     solution = Auto().solve(tight, B)
     assert solution.converged
     assert not solution.solver.startswith("Cholesky")
@@ -69,7 +69,7 @@ def test_a_choice_that_stalls_is_followed_by_cholesky(make: Make, monkeypatch: p
     X = torch.linspace(0.0, 1.0, 400, dtype=torch.float32).unsqueeze(1)
     B = torch.cat([torch.sin(7 * X), torch.randn(400, 2, generator=torch.Generator().manual_seed(0))], 1)
     for memory, name in ((None, "Cholesky()"), (10**6, "CG(preconditioner=RandomlyPivotedCholesky(rank=None))")):
-        H = KernelOperator(kernels.Matern(2.5, 0.2), X, 3e-3, memory=memory)
+        H = KernelOperator(kernels.Matern(2.5, 0.2), X, 3e-3, Compute(memory=memory))
         alone, found = (solver.solve(H, B, tol=1e-4, generator=torch.Generator()) for solver in (CG(), Auto()))
         assert alone.status is solvers.Status.STALLED
         assert found.solver == name
@@ -93,7 +93,7 @@ def test_a_factorisation_that_does_not_suffice_is_not_repeated(monkeypatch: pyte
 
 def test_cholesky_asked_for_by_name_obeys_the_memory_as_well(make: Make) -> None:
     X = make(n=300)[0].X
-    tight = KernelOperator(kernels.Matern(1.5, 0.4), X, 0.3, memory=10_000)
+    tight = KernelOperator(kernels.Matern(1.5, 0.4), X, 0.3, Compute(memory=10_000))
     with pytest.raises(ValueError, match="use AP or CG, or raise memory="):
         Cholesky().solve(tight, make(n=300)[1])
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from pathgp import Compute
 from pathgp.operators import KernelOperator
 from pathgp.solvers import CG, PivotedCholesky, RandomlyPivotedCholesky, Status
 from pathgp.solvers.base import Run
@@ -88,7 +89,7 @@ def test_the_automatic_rank_fits_the_memory() -> None:
 
     X = torch.rand(1000, 2, generator=seeded())
     roomy = KernelOperator(kernels.Matern(1.5, 0.3), X)
-    tight = KernelOperator(kernels.Matern(1.5, 0.3), X, memory=1_000_000)
+    tight = KernelOperator(kernels.Matern(1.5, 0.3), X, compute=Compute(memory=1_000_000))
     assert automatic_rank(roomy) == 125
     assert automatic_rank(tight) * 1000 * 8 * 3 <= 500_000
 

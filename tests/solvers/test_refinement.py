@@ -35,7 +35,7 @@ class Rough(KernelOperator):
 
     @cached_property
     def inner(self) -> KernelOperator:
-        twin = Rough(self.kernel, self.X, self.noise.sqrt(), "dense")
+        twin = Rough(self.kernel, self.X, self.noise.sqrt(), pathgp.Compute("dense"))
         noise = torch.randn(self.shape, generator=torch.Generator().manual_seed(3), dtype=self.dtype)
         tiles = twin._tiles
         assert isinstance(tiles, Dense)
@@ -50,7 +50,7 @@ class Rough(KernelOperator):
 def system(error: float, noise: float = 0.3, n: int = 300) -> tuple[Rough, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(n, 2, generator=generator, dtype=torch.float64)
-    H = Rough(kernels.Matern(1.5, 0.5), X, noise, "dense")
+    H = Rough(kernels.Matern(1.5, 0.5), X, noise, pathgp.Compute("dense"))
     H.error = error
     B = torch.randn(n, 3, generator=generator, dtype=torch.float64)
     exact = torch.linalg.solve(H.block(torch.arange(n)), B)
@@ -139,7 +139,8 @@ def test_reports_name_the_products(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr(Rough, "error", 1e-2)
     X = torch.rand(200, 2, generator=seeded(), dtype=torch.float64)
     y = (4.0 * X).sin().sum(1)
-    options: dict[str, Any] = {"samples": 2, "features": 16, "precision": "low", "generator": seeded()}
+    compute = pathgp.Compute(precision="low")
+    options: dict[str, Any] = {"samples": 2, "features": 16, "generator": seeded(), "compute": compute}
     gp = pathgp.GP(kernels.Matern(1.5, 0.5), noise=0.5)
     post = gp.condition(X, y, **options)
     assert re.search(r"\nproducts +low precision, off by \d\.\de-0[23]\n", repr(post.report))
@@ -158,12 +159,13 @@ def test_reports_name_the_products(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_a_precision_that_there_is_not(backend: str) -> None:
     """Other backends have only one: the report says so, and every step of a fit."""
     X = torch.rand(50, 2, generator=seeded(), dtype=torch.float64)
-    options: dict[str, Any] = {"samples": 2, "features": 16, "backend": backend, "generator": seeded()}
+    options: dict[str, Any] = {"samples": 2, "features": 16, "generator": seeded()}
     gp = pathgp.GP(kernels.Matern(1.5, 0.5), noise=0.3)
-    assert gp.condition(X, X[:, 0], **options).report.products == "high precision"
+    assert gp.condition(X, X[:, 0], compute=pathgp.Compute(backend), **options).report.products == "high precision"
     words = "high precision: low was asked for, which only fused products have"
-    assert KernelOperator(gp.kernel, X, 0.3, backend, precision="low").precision == "high"
-    assert f"products       {words}\n" in repr(gp.condition(X, X[:, 0], precision="low", **options).report)
-    fit = gp.fit(X, X[:, 0], steps=2, precision="low", **options)
+    low = pathgp.Compute(backend, precision="low")
+    assert KernelOperator(gp.kernel, X, 0.3, low).precision == "high"
+    assert f"products       {words}\n" in repr(gp.condition(X, X[:, 0], compute=low, **options).report)
+    fit = gp.fit(X, X[:, 0], steps=2, compute=low, **options)
     assert {step.products for step in fit.history} == {words}
     assert f"products        {words}\n" in repr(fit)

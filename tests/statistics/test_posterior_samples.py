@@ -82,7 +82,7 @@ def test_paths_in_float32_and_streamed() -> None:
     case = CASES[1]
     X, y, Xs = case.data(40, 16)
     mean, covariance = reference.posterior(case.covariance, X, y, NOISE, Xs)
-    post = conditioned(case, X.float(), y.float(), backend="streamed", solver="ap", tol=1e-3)
+    post = conditioned(case, X.float(), y.float(), compute=pathgp.Compute("streamed"), solver="ap", tol=1e-3)
     assert_mean_and_covariance(post.paths(Xs.float()), mean, covariance, gaussian=False)
 
 

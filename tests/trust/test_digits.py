@@ -17,7 +17,7 @@ import torch
 import pathgp
 import reference
 from pathgp.cli import main
-from pathgp.grids import snap
+from pathgp.data.snap import snap
 from pathgp.kernels import Matern
 from pathgp.means import Constant
 

@@ -15,7 +15,7 @@ from torch import Tensor
 import reference
 from cli_cases import Capture, numbers, read, write
 from fused_cases import DEVICE
-from pathgp import GP, kernels
+from pathgp import GP, Compute, kernels
 from pathgp.cli import main
 from pathgp.kernels import distance
 from pathgp.operators import KernelOperator, cross_product
@@ -68,7 +68,7 @@ def test_predictions_do_not_depend_on_a_far_row(name: str, how: str, dtype: torc
     y = (6.0 * X[:, 0]).sin() + X[:, 1]
     seed = torch.Generator().manual_seed(0)
     post = GP(KERNELS[name](), noise=0.1).condition(
-        X, y, samples=4, features=32, solver="cg", tol=1e-3, backend=how, generator=seed
+        X, y, samples=4, features=32, solver="cg", tol=1e-3, generator=seed, compute=Compute(how)
     )
     questions: list[Callable[[Tensor], Tensor]] = [
         post.mean,
@@ -226,7 +226,7 @@ def test_fused_values_do_not_depend_on_a_far_row(name: str, d: int) -> None:
     Xs = X[:5] + 0.1
 
     def values(A: Tensor, B: Tensor) -> list[Tensor]:
-        H = KernelOperator(kernel, A, 0.3, "fused")
+        H = KernelOperator(kernel, A, 0.3, Compute("fused"))
         inputs = B.clone().requires_grad_()
         mean = cross_product(kernel, inputs, A, V[: len(A)], backend="fused")
         (gradient,) = torch.autograd.grad(mean[:5].sum(), inputs)
@@ -249,7 +249,7 @@ def test_fused_bursts(d: int) -> None:
         X[:, 0] += far * (torch.arange(60) % 4)
         X = X.float().to(DEVICE)
         kernel, V = kernels.Matern(1.5, torch.ones(d)), normal(60, 2, 1).float().to(DEVICE)
-        H = KernelOperator(kernel, X, 0.3, "fused")
+        H = KernelOperator(kernel, X, 0.3, Compute("fused"))
         own = torch.ones(d, dtype=torch.float64, requires_grad=True)
         expected = reference.matern(X.cpu(), X.cpu(), 1.5, own)
         product = (expected @ V.cpu().double() + 0.09 * V.cpu()).detach()

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import fit_worker as worker
 import pathgp
-from learning import fit_worker as worker
 from pathgp.compute import files
 from pathgp.kernels import Kernel, Linear, Matern, Periodic, Scale, SquaredExponential, Tanimoto, Task
 from pathgp.pathwise import PriorPaths

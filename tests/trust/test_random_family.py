@@ -1,7 +1,7 @@
 """Random conditioning problems of every kind: each posterior is right, or there is a warning or a refusal.
 
-The family of `benchmarks/trust.py`, a few hundred small cases of it. A case that fails is repeated alone by
-``python benchmarks/trust.py --case NUMBER --rows-max 120``.
+The family of `benchmarks/trust/random_family.py`, a few hundred small cases of it. Repeat a case that fails with
+``python -m benchmarks.trust.random_family --case NUMBER --rows-max 120``.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from trust_cases import Case, Grid, Table, draw_case
-from trust_check import compare, measure
 
 import pathgp
+from benchmarks.trust.cases import Case, Grid, Table, draw_case
+from benchmarks.trust.check import compare, measure
 from pathgp.posterior.grid import GridPosterior
 
 CASES, BATCH, ROWS_MAX = 300, 20, 120

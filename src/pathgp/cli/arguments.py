@@ -25,7 +25,6 @@ _COMMANDS = """\
   info      what is in a model file
   plan      what a posterior will cost, before anything is run
   example   write the made-up table that the examples use
-  bench     list and run the benchmarks of a checkout
   demo      two Gaussian processes on 10,000 points, a table and a picture
 """
 _EPILOG = """\
@@ -40,9 +39,9 @@ def run(arguments: list[str]) -> int:
     if not arguments:
         parser.print_help()
         return 2
-    # Benchmarks and the demo have options of their own.
+    # The demo has options of its own.
     options, rest = parser.parse_known_args(arguments)
-    if rest and options.command not in ("bench", "demo"):
+    if rest and options.command != "demo":
         parser.error(f"{options.command} does not know {' '.join(rest)}: see pathgp {options.command} --help")
     options.rest = rest
     with warnings.catch_warnings():
@@ -90,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command", prog="pathgp", metavar="COMMAND", help=argparse.SUPPRESS, required=True
     )
-    for add in (_fit, _predict, _sample, _info, _plan, _example, _bench, _demo):
+    for add in (_fit, _predict, _sample, _info, _plan, _example, _demo):
         add(commands)
     return parser
 
@@ -216,18 +215,8 @@ def _example(commands: Any) -> None:
     command.add_argument("--out", metavar="CSV", type=Path, help="default: standard output")
 
 
-def _bench(commands: Any) -> None:
-    command = _command(
-        commands,
-        "bench",
-        "pathgp.cli.commands:bench",
-        "Run a benchmark of a checkout, with its own options: pathgp bench memory --quick. Without NAME: list them.",
-    )
-    command.add_argument("name", metavar="NAME", nargs="?", help="a benchmark of the list")
-
-
 def _demo(commands: Any) -> None:
-    commands.add_parser("demo", add_help=False).set_defaults(function="pathgp.demo:main")
+    commands.add_parser("demo", add_help=False).set_defaults(function="pathgp.cli.demo:main")
 
 
 def _command(commands: Any, name: str, function: str, description: str) -> argparse.ArgumentParser:

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pathgp import datasets, metrics
+from pathgp import metrics
+from pathgp.cli.example import example_table
 from pathgp.cli.output import UsageError, finite, print_json, print_note, require_writable, showing_progress
 from pathgp.cli.predicting import Request, find_device, write_predictions
 from pathgp.cli.summary import describe, format_summary
@@ -198,7 +199,7 @@ def _read_example(options: argparse.Namespace) -> _Data:
         raise UsageError(f"--{given[0]} needs a file: pathgp fit FILE --target COL")
     if not options.quiet:
         print_note("no file given: fitting the example data, made-up growth of 600 plants (see pathgp example)")
-    table = datasets.example_table()
+    table = example_table()
     *names, target = table
     columns = Columns(names, {"soil": distinct(table["soil"].tolist())})
     return _Data("the example", columns, target, columns.matrix(table.__getitem__), table[target], 0)

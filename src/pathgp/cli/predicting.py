@@ -24,8 +24,6 @@ from pathgp.posterior.table import Posterior
 
 # Predicted columns for inputs (m, d) and targets (m,) if there are any.
 _Predict = Callable[[torch.Tensor, NDArray[np.float64] | None], list[NDArray[Any]]]
-# Two-sided 95 % of a normal distribution.
-_WIDTH_95 = NormalDist().inv_cdf(0.975)
 
 
 @dataclass(frozen=True)
@@ -156,7 +154,7 @@ class _Errors:
             v = variance[known].astype(np.float64)
             self.has_variance = True
             self.neg_log_density += float((0.5 * np.log(2 * math.pi * v) + 0.5 * squares / v).sum())
-            self.inside += int((squares <= _WIDTH_95**2 * v).sum())
+            self.inside += int((squares <= NormalDist().inv_cdf(0.975) ** 2 * v).sum())
 
     def result(self) -> dict[str, float] | None:
         if not self.rows:

@@ -52,7 +52,7 @@ def given_bytes(memory: float | None) -> int | None:
     return int(number)
 
 
-def memory_budget(memory: int | None, device: torch.device) -> int:
+def memory_budget(memory: float | None, device: torch.device) -> int:
     """The budget in bytes: as given, or a share of what is free on the device."""
     if memory is None:
         return int(free_memory(device) * _SHARE_OF_FREE)

@@ -13,14 +13,16 @@ training grid is shared with the draw that was conditioned on data, so that both
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from pathgp.compute.inputs import whole_number
 from pathgp.compute.random import normal, spawn_generator
 from pathgp.data.standardise import Standardisation
 from pathgp.kernels import Kernel
@@ -212,3 +214,29 @@ def prior_variance(kernels: Sequence[Kernel], inputs: Sequence[Tensor]) -> Tenso
         for kernel, G in zip(kernels, inputs, strict=True):
             total = total.unsqueeze(-1) * kernel.diag(G)
     return total
+
+
+class BreakEven(NamedTuple):
+    """Missing ratios at which a dense matrix of the observed cells costs as much as the structure."""
+
+    time: float
+    memory: float
+
+
+def break_even(*sizes: int) -> BreakEven:
+    """The missing ratios beyond which a dense matrix is cheaper, for a grid with sides p_1, ..., p_k.
+
+    n observed of p = p_1 ... p_k cells: n^2 against p (p_1 + ... + p_k) multiplications, and n^2 against
+    p_1^2 + ... + p_k^2 numbers, so that with the missing ratio 1 - n / p
+
+        time = 1 - sqrt(sum_i p_i / prod_i p_i),    memory = 1 - sqrt(sum_i p_i^2) / prod_i p_i.
+
+    Never below zero: where it is zero the structure never pays.
+    """
+    if not sizes:
+        raise ValueError("break_even needs the sizes of the sides, for instance break_even(2000, 52)")
+    sizes = tuple(whole_number(p, "a side of the grid", 1) for p in sizes)
+    cells = math.prod(sizes)
+    time = 1.0 - math.sqrt(sum(sizes) / cells)
+    memory = 1.0 - math.sqrt(sum(p**2 for p in sizes)) / cells
+    return BreakEven(max(0.0, time), max(0.0, memory))

@@ -15,13 +15,12 @@ from pathgp.html.charts import Axis, Chart
 from pathgp.html.facts import random_subset
 from pathgp.html.markup import Html, Section, Tile, Verdict, chart_grid, figure, paragraph, table
 from pathgp.html.numbers import MISSING, number, percent
+from pathgp.plots import WIDTH_95
 
 Vector = NDArray[np.float64]
 
 LEVELS = np.array([*range(5, 100, 5), 99]) / 100
 MOST_DOTS = 1500
-# Two-sided 95 % of a normal distribution.
-WIDTH_95 = 1.959964
 # A coverage this close to its level is good in practice, even when many rows show a difference.
 _CLOSE = 0.02
 _FEW_ROWS = 20

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pathgp.html.accuracy import WIDTH_95
 from pathgp.html.charts import Axis, Chart
 from pathgp.html.facts import to_numpy
 from pathgp.html.maps import SPREAD, VALUES, choose_view, colour_limits, heat_map
 from pathgp.html.markup import Html, Section, chart_grid, figure, paragraph
 from pathgp.html.numbers import number
+from pathgp.plots import WIDTH_95
 from pathgp.posterior.grid import GridPosterior
 
 Grid = NDArray[np.float64]

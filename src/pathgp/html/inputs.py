@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pathgp.html.accuracy import WIDTH_95
 from pathgp.html.charts import Axis, Chart, ranking
 from pathgp.html.facts import Facts, join_names, random_subset, to_numpy
 from pathgp.html.markup import Html, Section, chart_grid, figure, paragraph
@@ -17,7 +16,7 @@ from pathgp.html.numbers import axis_number, count, number
 from pathgp.kernels import Periodic
 from pathgp.kernels.algebra import leaves
 from pathgp.kernels.stationary import Stationary
-from pathgp.plots import relevance
+from pathgp.plots import WIDTH_95, relevance
 
 MOST_BARS = 20
 MOST_EFFECTS = 6

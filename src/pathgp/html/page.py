@@ -36,7 +36,7 @@ def write_page(
     date = f"{datetime.now().astimezone():%d %B %Y, %H:%M %Z}"
     footer = f"Written by {versions}, Python {platform.python_version()}; {date}"
     page = document(heading, lead, [section for section in sections if section is not None], footer)
-    if post.settings.is_main_process:
+    if post.settings.compute.is_main_process:
         Path(path).write_text(page, encoding="utf-8")
 
 

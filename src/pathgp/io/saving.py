@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from pathgp import kernels, solvers
 from pathgp._version import __version__
 from pathgp.compute import files
+from pathgp.compute.settings import Compute
 from pathgp.data.grid import GridObservations
 from pathgp.data.standardise import Standardisation
 from pathgp.kernels.parameters import LogNormal, Positive
@@ -35,7 +36,7 @@ from pathgp.posterior.report import ConditionReport
 from pathgp.posterior.table import Posterior
 from pathgp.solvers import Status
 
-_PARTS = [GP, LatentKroneckerGP, Constant, LogNormal, GridObservations, Standardisation, System, Settings]
+_PARTS = [GP, LatentKroneckerGP, Constant, LogNormal, GridObservations, Standardisation, System, Settings, Compute]
 _NAMES = [*vars(kernels).values(), *vars(solvers).values(), *_PARTS, ConditionReport]
 KNOWN: dict[str, Callable[..., Any]] = {cls.__name__: cls for cls in _NAMES if isinstance(cls, type)}
 
@@ -60,7 +61,7 @@ def save(
         raise TypeError(f"about must be a dict of names with plain values, got {type(about).__name__}")
     _check_plain(about, "about")
     system = posterior.system if data else _without_targets(posterior.system)
-    if not settings.is_main_process:
+    if not settings.compute.is_main_process:
         return
     content = {
         "pathgp": __version__,
@@ -76,7 +77,7 @@ def save(
         "system": described(system),
         "prior": None if posterior.prior is None else posterior.prior.state(),
         "weights": posterior.weights,
-        "settings": described(replace(settings, group=None)),
+        "settings": described(replace(settings, compute=replace(settings.compute, group=None))),
         "report": described(posterior.report),
         # As one text: names in it may be those of the format.
         "about": json.dumps(about),
@@ -173,14 +174,14 @@ def _restored(content: dict[str, Any], device: torch.device) -> Posterior | Grid
         parameter.requires_grad_(name in content["learned"])
     model.to(device)
     system, weights = built(content["system"], device), content["weights"].to(device)
-    settings, report = built(content["settings"], device), built(content["report"], torch.device("cpu"))
+    settings, report = built(_with_compute(content["settings"]), device), built(content["report"], torch.device("cpu"))
     prior = None if content["prior"] is None else model.restore_prior(content["prior"])
     _check_kinds([(model, Model), (system, System), (settings, Settings), (report, ConditionReport)])
     if weights.ndim != 2 or len(weights) != len(system.X):
         raise ValueError(f"there are {len(system.X)} rows of inputs and weights of shape {tuple(weights.shape)}")
     if torch.device(content["device"]).type != device.type:
         # A backend that was asked for may not exist here.
-        settings = replace(settings, backend="auto")
+        settings = settings.with_backend("auto")
     if isinstance(model, LatentKroneckerGP):
         data = built(content["data"], device)
         _check_kinds([(data, GridObservations)])
@@ -188,6 +189,15 @@ def _restored(content: dict[str, Any], device: torch.device) -> Posterior | Grid
     scaling = built(content["scaling"], device)
     _check_kinds([(scaling, Standardisation)])
     return Posterior(model, scaling, system, prior, weights, settings, report)
+
+
+def _with_compute(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as they are saved now; files of earlier versions have the options of `Compute` among them."""
+    if "compute" in settings:
+        return settings
+    options = {name: settings[name] for name in ("backend", "memory", "precision") if name in settings}
+    kept = {name: settings[name] for name in ("$class", "solver", "tol", "max_epochs")}
+    return {**kept, "compute": {"$class": "Compute", **options}}
 
 
 def _check_plain(value: Any, place: str) -> None:

@@ -65,7 +65,7 @@ def fit(
     if optimiser == "lbfgs" and estimator != "exact" and not warm_start:
         raise ValueError("lbfgs needs gradients that are a function of the hyperparameters: use warm_start=True")
     saved = as_checkpoint(checkpoint)
-    settings.require_equal(
+    settings.compute.require_equal(
         steps=steps,
         learning_rate=learning_rate,
         estimator=estimator,
@@ -79,7 +79,7 @@ def fit(
         coarse=coarse,
         min_gain=min_gain,
     )
-    generator = settings.generator(generator)
+    generator = settings.compute.sync_generator(generator)
     seed = repeating_seed(generator)
 
     note, pathwise = "", estimator == "pathwise"
@@ -187,7 +187,7 @@ def _leave_usable(gp: Learnable, running: Fit) -> None:
     state.restrict_rows(None, len(running.data.y))
     posterior = None
     # Ranks are interrupted at different places, and do not meet again for a product.
-    if isinstance(estimator, Iterative) and estimator.pathwise and running.plan.settings.group is None:
+    if isinstance(estimator, Iterative) and estimator.pathwise and running.plan.settings.compute.group is None:
         # One product: the residuals are confirmed, nothing is solved.
         settings = replace(running.plan.settings, max_epochs=1.0)
         # What ended the fit may stand in the way of this product, too.

@@ -138,7 +138,7 @@ class Fit:
         """All steps that are left, or as many as it takes until there is nothing more to gain."""
         steps = sum(stage.steps for stage in self.plan.stages)
         saved = self._pack()
-        hidden = not (progress and self.plan.settings.is_main_process)
+        hidden = not (progress and self.plan.settings.compute.is_main_process)
         shown = tqdm(total=steps, initial=len(self.history), disable=hidden, desc="fit", unit="step")
         with shown as bar, nullcontext() if checkpoint is None else at_sigterm(leave):
             try:
@@ -153,7 +153,7 @@ class Fit:
                         continue
                     if (
                         checkpoint is not None
-                        and self.plan.settings.is_main_process
+                        and self.plan.settings.compute.is_main_process
                         and checkpoint.due(len(self.history))
                     ):
                         self._save(checkpoint, saved)
@@ -164,7 +164,7 @@ class Fit:
                         callback(last)
                 if checkpoint is not None:
                     # All wait for it, so that it is there whoever is lost in what follows.
-                    self.plan.settings.on_main_process(lambda: self._save(checkpoint, self._pack()))
+                    self.plan.settings.compute.on_main_process(lambda: self._save(checkpoint, self._pack()))
             except BaseException as error:
                 # Back to the end of the last whole step. Every rank writes: the first may be the one that is lost.
                 # A SIGTERM that comes now would end the writing.
@@ -181,7 +181,7 @@ class Fit:
     def resume(self, checkpoint: Checkpoint) -> bool:
         """Go on from the file, where there is one."""
         # The file may be out of reach of the other ranks.
-        content = self.plan.settings.on_main_process(lambda: checkpoint.read(self.facts, self._mean_values))
+        content = self.plan.settings.compute.on_main_process(lambda: checkpoint.read(self.facts, self._mean_values))
         if content is None:
             return False
         self._unpack(content)
@@ -248,7 +248,9 @@ class Fit:
         """The exact gradient of the loss of the guard's rows, into the parameters' ``grad``; its value a row."""
         guard, parameters = self._guard, self.coordinates.parameters
         assert guard is not None
-        value, gradients = self.plan.settings.on_main_process(lambda: guard.gradient(self.model, self.data, parameters))
+        value, gradients = self.plan.settings.compute.on_main_process(
+            lambda: guard.gradient(self.model, self.data, parameters)
+        )
         self._require_likely(guard, value)
         guard.enter(value, self.evaluated_at)
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -259,7 +261,7 @@ class Fit:
         """The estimator's gradient of the loss, into the parameters' ``grad``; the objective a row, where known."""
         model, plan, prior, guard, n = self.model, self.plan, self.state.prior, self._guard, len(self.data.y)
         if guard is not None:
-            likelihood = plan.settings.on_main_process(lambda: guard.value(model, self.data))
+            likelihood = plan.settings.compute.on_main_process(lambda: guard.value(model, self.data))
             self._require_likely(guard, likelihood)
         if prior is not None:
             self.state.prior = prior.follow(self.generator)
@@ -304,7 +306,7 @@ class Fit:
 
     def _conclude_safely(self, guard: Guard) -> None:
         """Take the best of the hyperparameters that were checked instead, if these are worse than the first."""
-        value = self.plan.settings.on_main_process(lambda: guard.value(self.model, self.data))
+        value = self.plan.settings.compute.on_main_process(lambda: guard.value(self.model, self.data))
         if guard.state is not None and not guard.ends_well(value + self.plan.min_gain):
             self.model.load_state_dict(guard.state)
             self.stopped += f"; the step at which {len(guard.rows)} rows were likeliest was kept"
@@ -407,7 +409,7 @@ class Fit:
 
     def _promote(self) -> bool:
         """Go on in float64, where that is allowed."""
-        if self.data.dtype == torch.float64 or not self.plan.settings.allows_float64(self.data.device):
+        if self.data.dtype == torch.float64 or not self.plan.settings.compute.allows_float64(self.data.device):
             return False
         self.data = self.data.to(torch.float64)
         self.state.promote()

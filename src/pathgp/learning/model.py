@@ -67,8 +67,8 @@ class Learnable(nn.Module):
     mean: Mean
 
     @abstractmethod
-    def operator(self, data: Any, settings: Settings, instead: Operator | None = None) -> Operator:
-        """H at the current hyperparameters, with gradients in ``bilinear``; ``instead``: the operator it replaces."""
+    def operator(self, data: Any, settings: Settings, reuse: Operator | None = None) -> Operator:
+        """H at the current hyperparameters, with gradients in ``bilinear``; ``reuse``: the operator it replaces."""
 
     @abstractmethod
     def system(self, data: Any, prior: Any, draws: Tensor) -> System:

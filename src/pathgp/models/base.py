@@ -54,13 +54,13 @@ class Model(Learnable):
 
         Where rounding in float32 hides what the data say, it is solved for in float64. Warns where it did not converge.
         """
-        settings = request.settings
+        compute = request.settings.compute
         single = data.dtype == torch.float32
         reason = "the noise is too small beside the signal"
-        if not (single and settings.allows_float64(data.device)) or self.resolves(data):
+        if not (single and compute.allows_float64(data.device)) or self.resolves(data):
             posterior = self.solve(data, prior, draws, request)
             rounding = posterior.report.status in (Status.STALLED, Status.DIVERGED)
-            if not (single and rounding and settings.allows_float64(data.device)):
+            if not (single and rounding and compute.allows_float64(data.device)):
                 warn_unless_converged(posterior.report)
                 return posterior
             reason = f"in float32 the solver ended {posterior.report.status.name}"

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from pathgp.compute.inputs import Array, read_matrix, read_vector, result_dtype, whole_number
 from pathgp.compute.random import normal, repeating_seed
+from pathgp.compute.settings import Compute
 from pathgp.data.observations import Observations
 from pathgp.data.standardise import Standardisation, blurred_column, require_digits, task_columns
 from pathgp.kernels import Kernel
@@ -25,7 +26,7 @@ from pathgp.learning.fitting import fit
 from pathgp.learning.model import Mean
 from pathgp.learning.report import FitReport, Step
 from pathgp.models.base import Model
-from pathgp.operators import Group, Operator
+from pathgp.operators import Operator
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior.conditioning import Settings, SolveRequest, System, extend_prior
 from pathgp.posterior.table import Posterior
@@ -83,11 +84,8 @@ class GP(Model):
         tol: float = 1e-2,
         max_epochs: float | None = None,
         generator: torch.Generator | None = None,
-        backend: str = "auto",
-        memory: float | None = None,
         callback: Callback | None = None,
-        group: Group | None = None,
-        precision: str = "high",
+        compute: Compute | None = None,
         dtype: torch.dtype | None = None,
     ) -> Posterior:
         """The posterior given observations y (n,) at X (n, d), hyperparameters fixed.
@@ -105,12 +103,8 @@ class GP(Model):
             tol: relative residual to reach in every system.
             max_epochs: budget in products with K; 1000 by default.
             generator: source of all draws; None draws a fresh seed, which the report records.
-            backend: how K is held: "auto", "dense", "streamed" or "fused", see `KernelOperator`.
-            memory: budget in bytes for K or its tiles; by default half of what is free.
             callback: called with a `Record` whenever residuals are known.
-            group: who shares the work out, `Ranks` (processes started by torchrun) or `Devices`; None is nobody.
-            precision: of the products between a solver's checks, "high", "medium" or "low", where K is fused; the
-                solution meets ``tol`` in full precision all the same. Rough products pay where the noise is large.
+            compute: backend, memory budget, devices and precision of products, see `Compute`; None for the defaults.
             dtype: of the computations; None is that of X. X in float64 with dtype=torch.float32 is shifted and scaled
                 (``standardise=True``) before it is rounded; ValueError where rounding would spoil a column. Where the
                 noise is too small for float32, float64 is used all the same. Predictions have the dtype of X; float64
@@ -118,9 +112,9 @@ class GP(Model):
         """
         began = time.perf_counter()
         samples, features = whole_number(samples, "samples", 0), whole_number(features, "features", 1)
-        settings = Settings.read(solver, tol, max_epochs, backend, memory, group, precision)
-        settings.require_equal(samples=samples, features=features)
-        generator = settings.generator(generator)
+        settings = Settings.read(solver, tol, max_epochs, compute)
+        settings.compute.require_equal(samples=samples, features=features)
+        generator = settings.compute.sync_generator(generator)
         seed = repeating_seed(generator)
         data = self.prepare_data(X, y, noise, dtype)
         model = self.frozen(data.device)
@@ -156,11 +150,8 @@ class GP(Model):
         starts: int = 1,
         coarse: bool = False,
         min_gain: float = 5e-4,
-        backend: str = "auto",
-        memory: float | None = None,
         callback: Callable[[Step], None] | None = None,
-        group: Group | None = None,
-        precision: str = "high",
+        compute: Compute | None = None,
         dtype: torch.dtype | None = None,
     ) -> FitReport:
         """Learn the hyperparameters by maximising the log marginal likelihood (with priors: the posterior density).
@@ -200,12 +191,9 @@ class GP(Model):
                 (2,000 at least), the last quarter on all.
             min_gain: end early when the log likelihood moved by less than this within ten steps, in nats per row; 0
                 never ends early.
-            backend: as in `condition`.
-            memory: as in `condition`.
             callback: called with a `Step` after every step.
-            group: as in `condition`. The first rank shows the progress and writes the checkpoint; when a rank is
+            compute: as in `condition`. The first rank shows the progress and writes the checkpoint; when a rank is
                 lost, all that are left write it.
-            precision: as in `condition`.
             dtype: as in `condition`.
         """
         return fit(
@@ -217,7 +205,7 @@ class GP(Model):
             warm_start=warm_start,
             samples=samples,
             features=features,
-            settings=Settings.read(solver, tol, max_epochs, backend, memory, group, precision),
+            settings=Settings.read(solver, tol, max_epochs, compute),
             optimiser=optimiser,
             initialise=initialise,
             checkpoint=checkpoint,
@@ -265,8 +253,8 @@ class GP(Model):
             kind = str(dtype).removeprefix("torch.")
             raise ValueError(f"{kind} would blur or merge distinct values of column {column} of X: use {advice}float64")
 
-    def operator(self, data: Observations, settings: Settings, instead: Operator | None = None) -> Operator:
-        return settings.operator(self.kernel, data.X, self.deviation(data), instead)
+    def operator(self, data: Observations, settings: Settings, reuse: Operator | None = None) -> Operator:
+        return settings.operator(self.kernel, data.X, self.deviation(data), reuse)
 
     def system(self, data: Observations, prior: PriorPaths | None, draws: Tensor) -> System:
         with torch.no_grad():
@@ -300,5 +288,5 @@ class GP(Model):
 FIT_OPTIONS = {
     name: parameter.default
     for name, parameter in inspect.signature(GP.fit).parameters.items()
-    if name not in ("self", "X", "y", "noise", "group", "precision", "dtype")
+    if name not in ("self", "X", "y", "noise", "dtype")
 }

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pathgp.compute.inputs import Array, read_factors, read_grid, read_side, whole_number
 from pathgp.compute.random import as_generator, normal, repeating_seed
+from pathgp.compute.settings import Compute
 from pathgp.data.grid import GridObservations, GridPrior, cells, prior_variance, require_roots
 from pathgp.data.standardise import Standardisation, blurred_column, task_columns
 from pathgp.kernels import Kernel, Product, Sum
@@ -24,6 +25,7 @@ from pathgp.learning.report import FitReport
 from pathgp.models.base import Model
 from pathgp.models.gp import FIT_OPTIONS
 from pathgp.operators import LatentKroneckerOperator, Operator
+from pathgp.operators.kronecker import require_memory_only
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior.conditioning import Settings, SolveRequest, System
 from pathgp.posterior.grid import GridPosterior
@@ -97,8 +99,8 @@ class LatentKroneckerGP(Model):
         tol: float = 1e-2,
         max_epochs: float | None = None,
         generator: torch.Generator | None = None,
-        memory: float | None = None,
         callback: Callback | None = None,
+        compute: Compute | None = None,
     ) -> GridPosterior:
         """The posterior given a grid of observations, hyperparameters fixed.
 
@@ -114,16 +116,16 @@ class LatentKroneckerGP(Model):
             tol: relative residual to reach in every system.
             max_epochs: budget in products with the covariance.
             generator: source of all draws; None draws a fresh seed, which the report records.
-            memory: budget in bytes.
             callback: called with a `Record` whenever residuals are known.
+            compute: memory budget, see `Compute`; a grid has no use for its other options.
         """
         began = time.perf_counter()
         samples, features = whole_number(samples, "samples", 1), whole_number(features, "features", 1)
-        settings = Settings.read(solver, tol, max_epochs, "auto", memory)
+        settings = Settings.read(solver, tol, max_epochs, require_memory_only(compute))
         generator = as_generator(generator)
         seed = repeating_seed(generator)
         data = self.prepare_data(factors, Y, noise)
-        require_roots(data, settings.budget(data.device))
+        require_roots(data, settings.compute.budget(data.device))
         model = self.frozen(data.device)
         prior = model.draw_prior(data, samples, features, generator)
         draws = normal((len(data.y), samples), generator, torch.float64, data.device).to(data.dtype)
@@ -134,7 +136,7 @@ class LatentKroneckerGP(Model):
         """Learn the hyperparameters; ``factors``, ``Y`` and ``noise`` as in `condition`, the options those of `GP.fit`.
 
         The same loop as for tables: pathwise gradients, warm starts, budgets, checkpoints. ``gp.posterior`` is ready
-        afterwards. ``coarse``, ``initialise="subsets"`` and ``backend`` are for tables.
+        afterwards. ``coarse``, ``initialise="subsets"`` are for tables.
         """
         unknown = set(options) - set(FIT_OPTIONS)
         if unknown:
@@ -142,13 +144,12 @@ class LatentKroneckerGP(Model):
         chosen = {**FIT_OPTIONS, **options}
         if chosen["coarse"] or chosen["initialise"] == "subsets":
             raise ValueError("a grid is learned from as a whole: coarse=True and initialise='subsets' are for tables")
-        if chosen["backend"] != "auto":
-            raise ValueError("a grid uses its factors, or a dense matrix where that is cheaper: leave backend='auto'")
-        names = ("solver", "tol", "max_epochs", "backend", "memory")
+        chosen["compute"] = require_memory_only(chosen["compute"])
+        names = ("solver", "tol", "max_epochs", "compute")
         settings = Settings.read(*(chosen.pop(name) for name in names))
         data = self.prepare_data(factors, Y, noise)
         if chosen["estimator"] == "pathwise":
-            require_roots(data, settings.budget(data.device))
+            require_roots(data, settings.compute.budget(data.device))
         return fit(self, data, settings=settings, **chosen)
 
     def prepare_data(self, factors: Sequence[Array | None], Y: Array, noise: Array | None = None) -> GridObservations:
@@ -192,14 +193,12 @@ class LatentKroneckerGP(Model):
         scaled = [scaling.inputs(F) for scaling, F in zip(scalings, sides, strict=True)]
         return torch.float64 if any(blurred_column(F, wanted) is not None for F in scaled) else wanted
 
-    def operator(self, data: GridObservations, settings: Settings, instead: Operator | None = None) -> Operator:
+    def operator(self, data: GridObservations, settings: Settings, reuse: Operator | None = None) -> Operator:
         """Through the factors, or dense where so much is missing that a dense product takes fewer operations."""
         shape = data.observed.shape
         if len(data.y) ** 2 < shape.numel() * sum(shape):
-            return settings.operator(self.product(data.widths), data.inputs, self.deviation(data), instead)
-        return LatentKroneckerOperator(
-            self.sides, data.factors, data.observed, self.deviation(data), memory=settings.memory
-        )
+            return settings.operator(self.product(data.widths), data.inputs, self.deviation(data), reuse)
+        return LatentKroneckerOperator(self.sides, data.factors, data.observed, self.deviation(data), settings.compute)
 
     def product(self, widths: Sequence[int]) -> Kernel:
         """k_1 k_2 ... k_k as one kernel on the columns of all sides, so many each; it shares their parameters."""

@@ -1,11 +1,11 @@
 """The system matrix as an object: products, rows, columns, blocks, and a differentiable bilinear form."""
 
+from pathgp.compute.groups import Devices as Devices
+from pathgp.compute.groups import Group as Group
+from pathgp.compute.groups import RankLost as RankLost
+from pathgp.compute.groups import Ranks as Ranks
 from pathgp.operators.base import Operator as Operator
 from pathgp.operators.cross import cross_product as cross_product
-from pathgp.operators.groups import Devices as Devices
-from pathgp.operators.groups import Group as Group
-from pathgp.operators.groups import RankLost as RankLost
-from pathgp.operators.groups import Ranks as Ranks
 from pathgp.operators.kernel import KernelOperator as KernelOperator
 from pathgp.operators.kronecker import LatentKroneckerOperator as LatentKroneckerOperator
 from pathgp.operators.sharded import ShardedOperator as ShardedOperator

@@ -63,7 +63,7 @@ class _CrossProduct(torch.autograd.Function):
 
 
 def cross_product(
-    kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, memory: int | None = None, backend: str = "auto"
+    kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, memory: float | None = None, backend: str = "auto"
 ) -> Tensor:
     """K(X, Z) V: (m, s) for X (m, d), Z (n, d), V (n, s); differentiable in X.
 

@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 
 from pathgp.compute import triton
-from pathgp.compute.memory import memory_budget
 from pathgp.compute.random import neighbourhoods
+from pathgp.compute.settings import Compute
 from pathgp.kernels import Kernel
 from pathgp.operators.base import Operator
 from pathgp.operators.dense import Dense
 from pathgp.operators.fused import Fused, fallback_reason
 from pathgp.operators.streamed import Streamed
 
-PRECISIONS = ("high", "medium", "low")
 # Up to so many rows a dense K costs little, and compiling fused kernels, seconds the first time, does not pay.
 SMALL = 8192
 # (value, gradients) from the snapshots of the learned parameters.
@@ -50,14 +49,12 @@ class KernelOperator(Operator):
         kernel: covariance function.
         X: inputs (n, d).
         noise: standard deviation of the noise, a number or one per row.
-        backend: one of the above.
-        memory: budget in bytes for K or its tiles; by default half of what is free.
-        precision: of the fused products that solvers make between their checks, those of ``inner``. "high" is that of
-            float32, a relative error about 1e-6; "medium" rounds K and V to 11 bits, some 3e-4; "low" the scaled inputs
-            as well where that keeps to 4e-3. Everything else is always "high", and other backends know nothing else:
-            their ``precision`` is "high" whatever is asked for.
-        instead: an operator of the same size that is not used any more. Its budget is taken over, and so is the memory
-            of its K: pages fresh from the system can cost more time than the numbers in them.
+        compute: backend, memory budget and precision; None for the defaults. The precision concerns the fused products
+            that solvers make between their checks, those of ``inner``: "high" is that of float32, a relative error
+            about 1e-6; "medium" rounds K and V to 11 bits, some 3e-4; "low" also rounds the scaled inputs if the error
+            stays below 4e-3. Everything else is always "high", and so is the ``precision`` of other backends.
+        reuse: an operator of the same size that is no longer needed. Its budget and the memory of its K are reused:
+            pages fresh from the system can cost more time than the numbers in them.
     """
 
     def __init__(
@@ -65,11 +62,12 @@ class KernelOperator(Operator):
         kernel: Kernel,
         X: Tensor,
         noise: float | Tensor = 0.1,
-        backend: str = "auto",
-        memory: int | None = None,
-        precision: str = "high",
-        instead: Operator | None = None,
+        compute: Compute | None = None,
+        reuse: Operator | None = None,
     ) -> None:
+        compute = Compute.read(compute)
+        if compute.group is not None:
+            raise ValueError("a KernelOperator computes alone: use ShardedOperator with a group")
         if not isinstance(kernel, Kernel):
             raise TypeError(f"kernel must be a pathgp kernel, got {type(kernel).__name__}")
         if not isinstance(X, Tensor) or X.ndim != 2 or X.shape[0] == 0:
@@ -83,19 +81,17 @@ class KernelOperator(Operator):
         self.entries = n**2
         self.dtype = X.dtype
         self.device = X.device
-        before = instead if isinstance(instead, KernelOperator) and _alike(instead, self) else None
-        self.memory = before.memory if before else memory_budget(memory, X.device)
+        before = reuse if isinstance(reuse, KernelOperator) and _alike(reuse, self) else None
+        self.memory = before.memory if before else compute.budget(X.device)
         self._deviation = checked_noise(noise, n, X.device)
         self.noise = self._deviation.detach().square()
         self._snapshot = copy.deepcopy(kernel).to(X.device)
-        if precision not in PRECISIONS:
-            raise ValueError(f"precision must be one of {', '.join(map(repr, PRECISIONS))}, got {precision!r}")
-        choice = Choice.of(backend, self._snapshot, self.X, self.memory)
+        choice = Choice.of(compute.backend, self._snapshot, self.X, self.memory)
         self.fallback_reason = choice.fallback_reason
         tiles = choice.tiles(self._snapshot, self.X, self.memory)
         self._tiles: Dense | Streamed = Dense(tiles, before._matrix if before else None) if choice.kept else tiles
         self.backend = self._tiles.name
-        self.precision = precision if isinstance(self._tiles, Fused) else "high"
+        self.precision = compute.precision if isinstance(self._tiles, Fused) else "high"
         self.graph_capturable = isinstance(self._tiles, (Dense, Fused))
 
     @property
@@ -189,8 +185,6 @@ class Choice:
     @classmethod
     def of(cls, backend: str, kernel: Kernel, X: Tensor, memory: int, members: int = 1) -> Choice:
         """The choice for a backend by name, with the rows of K and the work shared out among members."""
-        if backend not in ("auto", "dense", "streamed", "fused"):
-            raise ValueError(f"backend must be 'auto', 'dense', 'streamed' or 'fused', got {backend!r}")
         n = len(X)
         needed = -(-n // members) * n * X.element_size()
         fits, small = needed <= memory, n <= SMALL

@@ -14,8 +14,9 @@ from functools import cached_property, reduce
 import torch
 from torch import Tensor
 
-from pathgp.compute.memory import memory_budget, spans, tile_edge
+from pathgp.compute.memory import spans, tile_edge
 from pathgp.compute.random import neighbourhoods
+from pathgp.compute.settings import Compute
 from pathgp.kernels import Kernel
 from pathgp.operators.base import Operator
 from pathgp.operators.kernel import KernelOperator, checked_noise
@@ -42,7 +43,7 @@ class LatentKroneckerOperator(Operator):
         factors: their inputs, (p_i, d_i) each, of one dtype on one device.
         observed: boolean grid (p_1, ..., p_k), True where there is an observation; cells are counted row by row.
         noise: standard deviation of the noise, a number or one per observed cell.
-        memory: budget in bytes for factors and grids; by default half of what is free.
+        compute: memory budget for factors and grids. A grid has no use for its other options.
     """
 
     backend = "kronecker"
@@ -53,8 +54,9 @@ class LatentKroneckerOperator(Operator):
         factors: Sequence[Tensor],
         observed: Tensor,
         noise: float | Tensor = 0.1,
-        memory: int | None = None,
+        compute: Compute | None = None,
     ) -> None:
+        compute = require_memory_only(compute)
         if not kernels or len(kernels) != len(factors):
             raise ValueError(f"{len(kernels)} kernels and {len(factors)} factors: one kernel per side of the grid")
         factors = [F if F.is_floating_point() else F.to(torch.float64) for F in factors]
@@ -64,7 +66,7 @@ class LatentKroneckerOperator(Operator):
         if tuple(observed.shape) != self.sizes or observed.dtype != torch.bool:
             raise ValueError(f"observed must be a boolean grid of shape {self.sizes}, got {tuple(observed.shape)}")
         self.device, self.dtype = factors[0].device, factors[0].dtype
-        self.memory = memory_budget(memory, self.device)
+        self.memory = compute.budget(self.device)
         self.cells = observed.to(self.device).flatten().nonzero().flatten()
         n = len(self.cells)
         if n == 0:
@@ -74,7 +76,7 @@ class LatentKroneckerOperator(Operator):
         self.noise = self._deviation.detach().square()
         share = self._share = self.memory // (2 * len(self.sizes))
         pairs = list(zip(kernels, factors, strict=True))
-        self.factors = [KernelOperator(k, F, 0.0, memory=share) for k, F in pairs]
+        self.factors = [KernelOperator(k, F, 0.0, Compute(memory=share)) for k, F in pairs]
         self.roots = [_root(k, F.detach(), self._worth(i), share) for i, (k, F) in enumerate(pairs)]
         self._narrow = [None if B is None else B.to(self.dtype) for B in self.roots]
         self._whole = [None if B is not None else self._ready(i) for i, B in enumerate(self.roots)]
@@ -269,6 +271,15 @@ class LatentKroneckerOperator(Operator):
             shape[i] = self.ranks[i]
             total += 2 * math.prod(shape) * self.sizes[i]
         return total + math.prod(shape) * sum(p for p, B in zip(self.sizes, self.roots, strict=True) if B is None)
+
+
+def require_memory_only(compute: Compute | None) -> Compute:
+    """Compute options for a grid; ValueError for a backend, a group or a precision, which only tables use."""
+    compute = Compute.read(compute)
+    for name in ("backend", "group", "precision"):
+        if getattr(compute, name) != getattr(Compute, name):
+            raise ValueError(f"a grid is computed from its factors, by one process: Compute({name}=...) is for tables")
+    return compute
 
 
 def _root(kernel: Kernel, F: Tensor, most: int, memory: int) -> Tensor | None:

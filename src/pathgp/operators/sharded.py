@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from pathgp.compute.groups import share, words
 from pathgp.compute.memory import spans
+from pathgp.compute.settings import Compute
 from pathgp.kernels import Kernel
 from pathgp.operators.base import Operator
 from pathgp.operators.fused import Fused
-from pathgp.operators.groups import Group, share, words
 from pathgp.operators.kernel import Choice, KernelOperator, checked_noise
 from pathgp.operators.streamed import Streamed
 
@@ -35,10 +36,8 @@ class ShardedOperator(Operator):
         kernel: covariance function.
         X: inputs (n, d), the same on every rank.
         noise: standard deviation of the noise, a number or one per row.
-        backend: one of the above.
-        memory: budget in bytes of each member; by default half of what is free.
-        precision: of fused products between the checks of a solver, as for `KernelOperator`.
-        group: `Ranks` or `Devices`.
+        compute: backend, memory budget of each member, precision as for `KernelOperator`, and the group, `Ranks` or
+            `Devices`, which is required here.
     """
 
     def __init__(
@@ -46,18 +45,17 @@ class ShardedOperator(Operator):
         kernel: Kernel,
         X: Tensor,
         noise: float | Tensor = 0.1,
-        backend: str = "auto",
-        memory: int | None = None,
-        precision: str = "high",
-        *,
-        group: Group,
+        compute: Compute | None = None,
     ) -> None:
-        if not isinstance(group, Group):
-            raise TypeError(f"group must be Ranks() or Devices([...]), got {type(group).__name__}")
+        compute = Compute.read(compute)
+        group = compute.group
+        if group is None:
+            raise ValueError("a ShardedOperator needs a group: Compute(group=Ranks()) or Compute(group=Devices([...]))")
         self.group, self.members = group, group.size
-        self.memory = group.budget(memory, X.device)
-        choice = Choice.of(backend, kernel, X, self.memory, self.members)
-        self._whole = KernelOperator(kernel, X, noise, choice.tiles.name, self.memory, precision)
+        self.memory = compute.budget(X.device)
+        choice = Choice.of(compute.backend, kernel, X, self.memory, self.members)
+        alone = Compute(choice.tiles.name, self.memory, precision=compute.precision)
+        self._whole = KernelOperator(kernel, X, noise, alone)
         self.fallback_reason = choice.fallback_reason
         self.kernel, self.X = kernel, self._whole.X
         self.shape, self.dtype, self.device = self._whole.shape, self._whole.dtype, self._whole.device
@@ -65,7 +63,8 @@ class ShardedOperator(Operator):
         self._deviation = checked_noise(noise, self.shape[0], self.device)
         values = [p.detach() for p in kernel.parameters()]
         message = "X, noise, kernel, backend or precision differ between ranks: give every rank the same data and model"
-        group.check([self.X, self._deviation.detach(), *values, words(kernel), backend, precision], message)
+        facts = [words(kernel), compute.backend, compute.precision]
+        group.check([self.X, self._deviation.detach(), *values, *facts], message)
         self.backend = "dense" if choice.kept else choice.tiles.name
         self.precision = "high" if choice.kept else self._whole.precision
         self._parts = self._share(_Rows if choice.kept else _Tiles, choice.tiles)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from pathgp.compute.groups import share
 from pathgp.compute.memory import halve_on_failure, spans, tile_edge
 from pathgp.kernels import Kernel, Scale
-from pathgp.operators.groups import share
 
 
 class Streamed:

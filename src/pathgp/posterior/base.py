@@ -44,7 +44,7 @@ class GridModel(Model, Protocol):
     def product(self, widths: Sequence[int]) -> Kernel:
         """The product of all side kernels on the concatenated columns; ``widths``: number of columns of each side."""
 
-    def operator(self, data: Any, settings: Settings, instead: Operator | None = None) -> Operator:
+    def operator(self, data: Any, settings: Settings, reuse: Operator | None = None) -> Operator:
         """H of the observed cells."""
 
     def prepare_data(self, factors: Any, Y: Any, noise: Any = None) -> GridObservations:

@@ -73,7 +73,7 @@ class Component:
         return f"Component({self.name!r}, {self.kernel!r})"
 
     def _update(self, weights: Tensor) -> UpdatePaths:
-        return UpdatePaths(self.kernel, self._posterior.system.X, weights, self._posterior.settings.memory)
+        return UpdatePaths(self.kernel, self._posterior.system.X, weights, self._posterior.settings.compute.memory)
 
     def _restored(self, values: Tensor) -> Tensor:
         scaling = self._posterior.scaling

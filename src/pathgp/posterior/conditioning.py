@@ -11,26 +11,21 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from pathgp.compute.inputs import real_number
-from pathgp.compute.memory import given_bytes, memory_budget, spans
-from pathgp.compute.random import as_generator
+from pathgp.compute.memory import given_bytes, spans
+from pathgp.compute.settings import Compute
 from pathgp.compute.warnings import levels_to_the_caller
 from pathgp.kernels import Kernel
-from pathgp.operators import Group, KernelOperator, Operator, ShardedOperator
+from pathgp.operators import KernelOperator, Operator, ShardedOperator
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior.report import ConditionReport, ConvergenceWarning
 from pathgp.solvers import Solution, Solver, as_solver
 from pathgp.solvers.base import AllowedResidual, Callback, NumericalFailure, column_norms
-from pathgp.solvers.cg import full_rate_float64
-
-T = TypeVar("T")
 
 # What the solver's error at the data may be, as a share of the posterior standard deviation there. At a tenth the
 # standard deviations of paths were within 3 % of those of exact solves, and means within 0.21 standard deviations.
@@ -135,69 +130,29 @@ class Settings:
     solver: Solver
     tol: float
     max_epochs: float | None
-    backend: str
-    memory: int | None
-    group: Group | None = None
-    precision: str = "high"
+    compute: Compute
 
     @classmethod
     def read(
-        cls,
-        solver: str | Solver,
-        tol: float,
-        max_epochs: float | None,
-        backend: str,
-        memory: float | None,
-        group: Group | None = None,
-        precision: str = "high",
+        cls, solver: str | Solver, tol: float, max_epochs: float | None, compute: Compute | None = None
     ) -> Settings:
-        """Check what a user gave."""
+        """Check the options of a user."""
+        compute = Compute.read(compute)
+        given_bytes(compute.memory)
         max_epochs = None if max_epochs is None else real_number(max_epochs, "max_epochs")
-        memory = given_bytes(memory)
-        if not (group is None or isinstance(group, Group)):
-            raise TypeError(f"group must be None, Ranks() or Devices([...]), got {type(group).__name__}")
-        found = cls(as_solver(solver), real_number(tol, "tol"), max_epochs, backend, memory, group, precision)
-        how = {"solver": solver, "tol": tol, "max_epochs": max_epochs, "backend": backend, "memory": memory}
-        found.require_equal(**how, precision=precision)
-        return found
+        options = {"backend": compute.backend, "memory": compute.memory, "precision": compute.precision}
+        compute.require_equal(solver=solver, tol=tol, max_epochs=max_epochs, **options)
+        return cls(as_solver(solver), real_number(tol, "tol"), max_epochs, compute)
 
-    def require_equal(self, **arguments: object) -> None:
-        """An error where the ranks were given different arguments: they would wait for each other in vain."""
-        if self.group is not None:
-            self.group.require_equal(**arguments)
+    def operator(self, kernel: Kernel, X: Tensor, deviation: Tensor, reuse: Operator | None = None) -> Operator:
+        """H for a kernel, inputs and the standard deviation of the noise; ``reuse``: an operator no longer needed."""
+        if self.compute.group is None:
+            return KernelOperator(kernel, X, deviation, self.compute, reuse)
+        return ShardedOperator(kernel, X, deviation, self.compute)
 
-    @property
-    def is_main_process(self) -> bool:
-        """Whether this process writes files and shows progress."""
-        return self.group is None or self.group.leader
-
-    def operator(self, kernel: Kernel, X: Tensor, deviation: Tensor, instead: Operator | None = None) -> Operator:
-        """H for a kernel, inputs and the standard deviation of the noise; ``instead`` of one that is done with."""
-        if self.group is None:
-            return KernelOperator(kernel, X, deviation, self.backend, self.memory, self.precision, instead)
-        how = (self.backend, self.memory, self.precision)
-        return ShardedOperator(kernel, X, deviation, *how, group=self.group)
-
-    def generator(self, generator: torch.Generator | None) -> torch.Generator:
-        """The given generator or a fresh one, in the same state for all that share the work."""
-        generator = as_generator(generator)
-        return generator if self.group is None else self.group.sync_generator(generator)
-
-    def budget(self, device: torch.device) -> int:
-        """The memory budget in bytes, the same for all that share the work."""
-        return memory_budget(self.memory, device) if self.group is None else self.group.budget(self.memory, device)
-
-    def allows_float64(self, device: torch.device) -> bool:
-        """Whether work may move to float64: not where fused products were asked for, or where float64 is very slow."""
-        return self.backend != "fused" and full_rate_float64(device)
-
-    def on_main_process(self, compute: Callable[[], T]) -> T:
-        """What the first rank finds, given to all."""
-        return compute() if self.group is None else self.group.on_main_process(compute)
-
-    def map_rows(self, function: Callable[[Tensor], Tensor], Xs: Tensor) -> Tensor:
-        """function(Xs) (count, m), a column for each row of Xs; the rows are shared out."""
-        return function(Xs) if self.group is None else self.group.rows(function, Xs)
+    def with_backend(self, backend: str) -> Settings:
+        """The same settings with another backend."""
+        return replace(self, compute=replace(self.compute, backend=backend))
 
     def solve(
         self,
@@ -210,9 +165,10 @@ class Settings:
         allowed: AllowedResidual | None = None,
     ) -> Solution:
         """All columns of a system at once; an error where the numbers leave their range."""
-        if self.group is not None:
+        if self.compute.group is not None:
             advice = "give every rank the same y, noise, mean and generator"
-            self.group.check([system.targets, system.noise_draws], f"right-hand sides differ between ranks: {advice}")
+            message = f"right-hand sides differ between ranks: {advice}"
+            self.compute.group.check([system.targets, system.noise_draws], message)
         solution = self.solver.solve(
             H,
             system.targets,
@@ -227,9 +183,9 @@ class Settings:
         )
         if not bool(torch.isfinite(solution.x).all()):
             raise NumericalFailure("the solve left the range of numbers: rescale X and y, or check the kernel")
-        if H.precision == self.precision:
+        if H.precision == self.compute.precision:
             return solution
-        excuse = f"{self.precision} was asked for, which only fused products have"
+        excuse = f"{self.compute.precision} was asked for, which only fused products have"
         return replace(solution, products=f"{solution.products}: {excuse}")
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -122,7 +122,7 @@ def log_marginal_likelihood(
     With r = y - H v the quadratic form is y^T v + v^T r + r^T H^-1 r. The last term, second order in the error of the
     solve, is one more column of the quadrature. float32 products are used where they suffice, except for r.
     """
-    probes, generator = whole_number(probes, "probes", 4), settings.generator(generator)
+    probes, generator = whole_number(probes, "probes", 4), settings.compute.sync_generator(generator)
     n, y = len(system.X), system.targets[:, 0].to(torch.float64)
     with torch.no_grad():
         if factor is not None:
@@ -136,12 +136,12 @@ def log_marginal_likelihood(
         X = system.X.to(torch.float64)
         if X.dtype != system.X.dtype:
             H = settings.operator(kernel, system.X, system.deviation)
-            exact = replace(settings, backend="streamed").operator(kernel, X, system.deviation)
+            exact = settings.with_backend("streamed").operator(kernel, X, system.deviation)
             found = _in_low_precision(H, exact, y, weights, probes, generator)
             if found is not None:
                 return found
-        backend = settings.backend if X.dtype == system.X.dtype else "auto"
-        H = replace(settings, backend=backend).operator(kernel, X, system.deviation)
+        backend = settings.compute.backend if X.dtype == system.X.dtype else "auto"
+        H = settings.with_backend(backend).operator(kernel, X, system.deviation)
         return _by_quadrature(H, H, y, weights, probes, generator, _product_error(H))[0]
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pathgp.compute.memory import spans
+from pathgp.compute.settings import Compute
 from pathgp.compute.warnings import levels_to_the_caller
 from pathgp.kernels import Kernel
 from pathgp.operators import KernelOperator, Operator, cross_product
@@ -44,7 +45,7 @@ class ExactCovariance:
     ) -> None:
         self._kernel, self._X, self._deviation, self.settings = kernel, X, deviation, settings
         self._make = operator or (lambda: settings.operator(kernel, X, deviation))
-        self._budget = settings.budget(X.device)
+        self._budget = settings.compute.budget(X.device)
         asked = len(X) <= _FACTOR_ROWS or isinstance(settings.solver, Cholesky)
         # 16 n^2 bytes while the factor is made.
         self.factorises = asked and 16 * len(X) ** 2 <= self._budget
@@ -68,7 +69,7 @@ class ExactCovariance:
         step = self._columns_at_once()
         if step >= len(Xs):
             return self._explained_at_once(Xs, self._kernel)
-        kernel, memory = self._kernel, self.settings.memory
+        kernel, memory = self._kernel, self.settings.compute.memory
         X = self._X.to(torch.float64) if self.factorises else self._X
         points = Xs.to(X.dtype)
         parts = []
@@ -117,7 +118,7 @@ class ExactCovariance:
     def _factor(self) -> Tensor:
         """Cholesky factor of H in float64."""
         X = self._X.to(torch.float64)
-        H = KernelOperator(self._kernel, X, self._deviation, backend="streamed")
+        H = KernelOperator(self._kernel, X, self._deviation, Compute("streamed"))
         return factorise(H.block(torch.arange(len(X), device=X.device)))[0]
 
     @cached_property

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from pathgp.compute.inputs import Array, read_matrix, read_side, whole_number
-from pathgp.compute.memory import memory_budget, spans
+from pathgp.compute.memory import spans
 from pathgp.compute.random import as_generator, normal, repeating_seed, spawn_generator
 from pathgp.data.grid import GridObservations, GridPrior, cells, extended_root, prior_variance
 from pathgp.operators.kronecker import along_sides, scattered
@@ -269,7 +269,7 @@ class GridPosterior(BasePosterior):
         W = self._extended(roots, generator)
         S = [root.to(W) for root, _ in roots]
         size = max(W.shape[:-1].numel(), math.prod(len(root) for root in S))
-        step = max(1, memory_budget(self.settings.memory, W.device) // (8 * W.element_size() * size))
+        step = max(1, self.settings.compute.budget(W.device) // (8 * W.element_size() * size))
         for part in spans(num, step):
             yield along_sides(S, W[..., part]), self._explained(sides, self.weights[:, 1:][:, part])
 
@@ -277,7 +277,7 @@ class GridPosterior(BasePosterior):
         if self.prior is None:
             raise ValueError("this posterior has no samples: use condition(samples=64)")
         shapes = [(len(F), new) for F, (_, new) in zip(self.data.factors, roots, strict=True)]
-        w, budget = self.prior.w, self.settings.budget(self.data.device)
+        w, budget = self.prior.w, self.settings.compute.budget(self.data.device)
         needed = w.element_size() * w.shape[-1] * math.prod(old + new for old, new in shapes)
         if needed > max(budget, 2 * w.nbytes):
             raise ValueError(

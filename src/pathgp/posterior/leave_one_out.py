@@ -8,7 +8,7 @@ Sundararajan and Keerthi (2001); Rasmussen and Williams (2006), section 5.4.2.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -72,7 +72,7 @@ def leave_one_out(
                 "condition(solver='cholesky') if memory allows"
             )
         # float64: blocks of close rows with little noise are singular in float32.
-        streamed = replace(settings, backend="streamed")
+        streamed = settings.with_backend("streamed")
         H = streamed.operator(kernel, system.X.to(torch.float64), system.deviation)
         deviation = system.deviation.unsqueeze(1) if system.deviation.ndim else system.deviation
         draws = system.targets[:, 1:].to(torch.float64) + deviation * system.noise_draws

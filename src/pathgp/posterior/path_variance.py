@@ -48,7 +48,7 @@ class SampledVariance:
     system: System
     prior: PriorPaths
     weights: Tensor
-    memory: int | None
+    memory: float | None
     neighbours: int = NEIGHBOURS
     part: Kernel | None = None
     terms: Collection[int] | None = None
@@ -107,7 +107,7 @@ class SampledVariance:
         return near, known
 
 
-def nearest(kernel: Kernel, Xs: Tensor, X: Tensor, variances: Tensor, count: int, memory: int | None) -> Tensor:
+def nearest(kernel: Kernel, Xs: Tensor, X: Tensor, variances: Tensor, count: int, memory: float | None) -> Tensor:
     """The ``count`` rows of X with the largest k(x, x_i)^2 / variances_i, for each x of Xs: (m, count).
 
     Time O(m n d), memory one tile and the result.

@@ -73,7 +73,7 @@ class Posterior(BasePosterior):
     def mean(self, Xs: Array) -> Array:
         """Posterior mean (m,): mu + K(Xs, X) v. Time O(m n d), memory one tile. Differentiable in Xs."""
         inputs, scaled = self._read(Xs)
-        update = self.settings.map_rows(self._update(self.weights[:, :1]), scaled)
+        update = self.settings.compute.map_rows(self._update(self.weights[:, :1]), scaled)
         return inputs.to_caller(self._mean_from(update[0], inputs.X))
 
     def paths(self, Xs: Array) -> Array:
@@ -86,7 +86,7 @@ class Posterior(BasePosterior):
         paths = PosteriorPaths(prior, self._update(self.weights[:, :1] - self.weights[:, 1:]))
 
         def values(rows: slice) -> Tensor:
-            return self._mean_from(self.settings.map_rows(paths, scaled[rows]), inputs.X[rows])
+            return self._mean_from(self.settings.compute.map_rows(paths, scaled[rows]), inputs.X[rows])
 
         return inputs.to_caller(_in_parts(values, scaled, self.num_samples))
 
@@ -121,8 +121,9 @@ class Posterior(BasePosterior):
         # An eigendecomposition: the covariance of smooth kernels is singular up to rounding, Cholesky would fail.
         values, vectors = torch.linalg.eigh(covariance)
         root = vectors * values.clamp_min(0.0).sqrt()
-        draws = normal((num, len(values)), self.settings.generator(generator), torch.float64, scaled.device) @ root.T
-        centre = self.settings.map_rows(self._update(self.weights[:, :1]), scaled)
+        generator = self.settings.compute.sync_generator(generator)
+        draws = normal((num, len(values)), generator, torch.float64, scaled.device) @ root.T
+        centre = self.settings.compute.map_rows(self._update(self.weights[:, :1]), scaled)
         return inputs.to_caller(self._mean_from(centre + draws.to(scaled.dtype), inputs.X))
 
     def log_marginal_likelihood(self, probes: int = 32, generator: torch.Generator | None = None) -> Evidence:
@@ -163,7 +164,7 @@ class Posterior(BasePosterior):
         system, X = self.system.require_targets("update"), self.system.X
         new = read_matrix(X_new, "X_new", columns=X.shape[1], like=X)
         y = read_vector(y_new, new.X.shape[0], "y_new", like=X)
-        generator = self.settings.generator(generator)
+        generator = self.settings.compute.sync_generator(generator)
         seed = repeating_seed(generator)
         data = Observations.of(new.X, y, noise, self.scaling, X.dtype)
         draws = normal((len(y), self.num_samples), generator, torch.float64, X.device).to(X.dtype)
@@ -224,7 +225,7 @@ class Posterior(BasePosterior):
         return inputs, self.scaling.inputs(inputs.X, X.dtype)
 
     def _update(self, weights: Tensor) -> UpdatePaths:
-        return UpdatePaths(self.model.kernel, self.system.X, weights, self.settings.memory)
+        return UpdatePaths(self.model.kernel, self.system.X, weights, self.settings.compute.memory)
 
     def _mean_from(self, values: Tensor, Xs: Tensor) -> Tensor:
         return self.scaling.restore(values, self.model.mean_at(Xs.to(self.system.X.dtype), exact=True))
@@ -251,13 +252,13 @@ class Posterior(BasePosterior):
             return self._exact.variance(Xs, part)
         if method not in ("neighbours", "samples"):
             raise ValueError(f"method must be 'neighbours', 'samples' or 'solve', got {method!r}")
-        kernel, alpha, memory = self.model.kernel, self.weights[:, 1:], self.settings.memory
+        kernel, alpha, memory = self.model.kernel, self.weights[:, 1:], self.settings.compute.memory
         count = NEIGHBOURS if method == "neighbours" else 0
         system = self.system.require_targets("method='neighbours'") if count else self.system
         estimate = SampledVariance(kernel, system, self._require_paths(), alpha, memory, count, part, terms)
 
         def values(rows: slice) -> Tensor:
-            return self.settings.map_rows(lambda X: estimate(X).unsqueeze(0), Xs[rows])
+            return self.settings.compute.map_rows(lambda X: estimate(X).unsqueeze(0), Xs[rows])
 
         return _in_parts(values, Xs, 1)[0]
 

@@ -14,7 +14,7 @@ from pathgp.operators import Operator
 from pathgp.solvers.base import Run, Solution, Solver, Status, column_norms
 from pathgp.solvers.cholesky import factorise
 
-# Of so many sweeps in turn the last has random blocks. Measured by benchmarks/partitions.py.
+# Of so many sweeps in turn the last has random blocks. Measured by benchmarks/solvers/partitions.py.
 _TURN = 3
 # Sweeps without an improvement by a percent after which a run counts as stalled.
 _PATIENCE = 30

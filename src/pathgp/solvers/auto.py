@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import torch
 
+from pathgp.compute.settings import full_rate_float64
 from pathgp.operators import Operator
 from pathgp.solvers.ap import AP, automatic_block_size
 from pathgp.solvers.base import Run, Solution, Solver, Status
-from pathgp.solvers.cg import CG, choose_preconditioner, full_rate_float64
+from pathgp.solvers.cg import CG, choose_preconditioner
 from pathgp.solvers.cholesky import Cholesky
 from pathgp.solvers.grid_blocks import GridBlocks
 from pathgp.solvers.grid_inverse import GridInverse

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pathgp.compute.settings import full_rate_float64
 from pathgp.operators import LatentKroneckerOperator, Operator
 from pathgp.solvers.base import Run, Solution, Solver, Status, column_norms
 from pathgp.solvers.grid_blocks import GridBlocks, smooth_side
@@ -161,10 +162,3 @@ def choose_preconditioner(H: Operator, epochs: float = math.inf) -> Precondition
     if smooth_side(H) is not None:
         return GridBlocks()
     return GridInverse() if unknown <= _HARDLY_KNOWN else RandomlyPivotedCholesky()
-
-
-def full_rate_float64(device: torch.device) -> bool:
-    """Whether a device multiplies in float64 at half the rate of float32 or more: CPUs, and GPUs for data centres."""
-    return device.type == "cpu" or (
-        device.type == "cuda" and torch.cuda.get_device_capability(device) in ((8, 0), (9, 0), (10, 0))
-    )

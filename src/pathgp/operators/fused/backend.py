@@ -8,13 +8,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from pathgp.compute.groups import share
 from pathgp.compute.triton import missing
 from pathgp.kernels import Kernel
 from pathgp.operators.fused.engine import Engine, check_room
 from pathgp.operators.fused.expression import Expression
 from pathgp.operators.fused.points import Extent, Frame, Points, half_width, middle
 from pathgp.operators.fused.structure import HELD_LEVELS, Leaf, Structure
-from pathgp.operators.groups import share
 from pathgp.operators.streamed import Streamed
 
 # In prepared units: up to which radius gradients in the hyperparameters are as good as 1e-3.

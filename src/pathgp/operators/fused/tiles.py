@@ -18,7 +18,7 @@ from pathgp import _version
 from pathgp.compute.files import replacing
 from pathgp.operators.fused.structure import HELD_LEVELS, LEVELS, Structure
 
-# Chips on which the first tile that fits is the fastest or close to it, by benchmarks/fused.py --tune.
+# Chips on which the first tile that fits is the fastest or close to it, by benchmarks/hardware/fused.py --tune.
 _KNOWN = ((9, 0),)
 # Rows of a trial, and what another tile than the first has to undercut.
 TRIAL = 32_768

@@ -1,0 +1,1 @@
+"""Measurements of this library: ``python -m benchmarks.ROOM.NAME`` in a checkout; results are in benchmarks/results."""

@@ -1,0 +1,1 @@
+"""What benchmarks share: data, recording, drawing."""

@@ -1,0 +1,85 @@
+"""What every benchmark shares: timing, a table on the screen, a JSON file with the facts of the machine."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib
+import importlib.util
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import pathgp
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+
+
+def device_name() -> str:
+    """The default device of a benchmark: a GPU where there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def seconds(action: Callable[[], Any]) -> float:
+    """Wall-clock seconds of one call, device work included."""
+    _synchronise()
+    began = time.perf_counter()
+    action()
+    _synchronise()
+    return time.perf_counter() - began
+
+
+def median_seconds(action: Callable[[], Any], runs: int = 5) -> float:
+    """Median over several calls after one that warms up."""
+    action()
+    return statistics.median(seconds(action) for _ in range(runs))
+
+
+def write(name: str, rows: list[dict[str, Any]], **facts: Any) -> Path:
+    """Write rows and the facts of this machine to results/<name>.json."""
+    cuda = torch.cuda.is_available()
+    record = {
+        "date": dt.date.today().isoformat(),
+        "device": torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+        **facts,
+        "rows": rows,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    return path
+
+
+def versions() -> dict[str, str]:
+    """Of what the numbers depend on; Triton's where it is installed."""
+    found = {"pathgp": pathgp.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    if importlib.util.find_spec("triton"):
+        found["triton"] = importlib.import_module("triton").__version__
+    return found
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows with the same keys as an aligned table."""
+    if not rows:
+        return "(nothing)"
+    cells = [[str(key) for key in rows[0]]] + [[_text(row.get(key)) for key in rows[0]] for row in rows]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "" if value is None else str(value)
+
+
+def _synchronise() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -1,0 +1,121 @@
+"""The memory promise at full size: peak resident memory of predictions, and of a streamed product.
+
+    python -m benchmarks.hardware.memory [--rows 1000000] [--quick]
+
+Mean, variance and 64 paths at a million rows from n = 5,000 (float32, three columns), and a product with K of
+n = 100,000 within a budget of 200 MB, where K would take 40 GB. Each is measured in a process of its own, as the
+peak of the resident memory above what the process held before the model was conditioned or the operator built; the
+test inputs exist already by then. Sizes in GB. On the CPU, Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import pathgp
+from benchmarks.common.recording import table, write
+from pathgp.kernels import Matern, Scale
+from pathgp.operators import KernelOperator
+
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+SAMPLES = 64
+
+
+def resident(name: str) -> int:
+    """VmRSS (now) or VmHWM (the peak), in bytes."""
+    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1]) * 1024
+
+
+def reset_peak() -> None:
+    CLEAR.write_text("5")
+
+
+def prediction(what: str, n: int, rows: int) -> dict[str, Any]:
+    """Peak and seconds of one kind of prediction."""
+    generator = torch.Generator().manual_seed(0)
+    X, Xs = torch.rand(n, 3, generator=generator), torch.rand(rows, 3, generator=generator)
+    y = torch.sin(5 * X.sum(1)) + 0.1 * torch.randn(n, generator=generator)
+    start = resident("VmRSS")
+    post = pathgp.GP(Scale(Matern(1.5, 0.3), 1.0), 0.1).condition(X, y, samples=SAMPLES, generator=generator)
+    reset_peak()
+    began = time.perf_counter()
+    predict = {"mean": post.mean, "variance": post.variance, "paths": post.paths}[what]
+    result = predict(Xs)
+    seconds = time.perf_counter() - began
+    return {
+        "what": what,
+        "n": n,
+        "rows": rows,
+        "matrix_gb": 4e-9 * n * rows,
+        "result_gb": 1e-9 * result.numel() * result.element_size(),
+        "peak_gb": 1e-9 * (resident("VmHWM") - start),
+        "limit_gb": 1.0,
+        "seconds": seconds,
+    }
+
+
+def product(n: int, memory: int) -> dict[str, Any]:
+    """Peak and seconds of one streamed product with 16 columns."""
+    generator = torch.Generator().manual_seed(0)
+    X, V = torch.rand(n, 3, generator=generator), torch.randn(n, 16, generator=generator)
+    # A first, small product: libraries take their work space once.
+    KernelOperator(Matern(1.5, 0.3), X[:2000], 0.1, pathgp.Compute(backend="streamed", memory=memory)) @ V[:2000]
+    start = resident("VmRSS")
+    reset_peak()
+    began = time.perf_counter()
+    result = KernelOperator(Matern(1.5, 0.3), X, 0.1, pathgp.Compute(backend="streamed", memory=memory)) @ V
+    seconds = time.perf_counter() - began
+    return {
+        "what": "streamed product",
+        "n": n,
+        "rows": n,
+        "matrix_gb": 4e-9 * n**2,
+        "result_gb": 1e-9 * result.numel() * result.element_size(),
+        "peak_gb": 1e-9 * (resident("VmHWM") - start),
+        "limit_gb": 1e-9 * memory,
+        "seconds": seconds,
+    }
+
+
+def alone(*arguments: str) -> dict[str, Any]:
+    """One measurement in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.hardware.memory", *arguments]
+    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="test rows")
+    parser.add_argument("--quick", action="store_true", help="a hundredth of the work, and nothing is written")
+    parser.add_argument("--only", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.only:
+        found = (
+            product(chosen.rows, 200_000_000)
+            if chosen.only == "product"
+            else prediction(chosen.only, 5000, chosen.rows)
+        )
+        print(json.dumps(found))
+        return
+    rows, n = (chosen.rows // 100, 10_000) if chosen.quick else (chosen.rows, 100_000)
+    results = [alone("--only", what, "--rows", str(rows)) for what in ("mean", "variance", "paths")]
+    results.append(alone("--only", "product", "--rows", str(n)))
+    print(table(results))
+    if not chosen.quick:
+        write("memory", results, measured_on="CPU")
+    if any(r["peak_gb"] > r["limit_gb"] for r in results):
+        raise SystemExit("a peak exceeds its limit")
+
+
+if __name__ == "__main__":
+    main()

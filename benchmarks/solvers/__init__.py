@@ -1,0 +1,1 @@
+"""Solvers, preconditioners and blocks compared."""

@@ -1,0 +1,87 @@
+"""Figure 3.3: four errors of the posterior mean over the work done, at the learned noise and at a low one.
+
+Every marker is one solve with that budget of epochs from a start at zero, so nothing is interpolated and methods that
+plan their averaging by their budget do so. The reference is a Cholesky factorisation; everything is in float64.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.common.drawing import COLOURS, grid, legend, save
+from benchmarks.common.recording import device_name
+from benchmarks.common.uci import Regression, uci
+from pathgp import solvers
+from pathgp.operators import KernelOperator, cross_product
+
+BUDGETS = (2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64)
+LOW_NOISE = 0.001
+ENTRANTS: dict[str, solvers.Solver] = {
+    "AP": solvers.AP(),
+    "CG": solvers.CG(),
+    "CG, no preconditioner": solvers.CG(preconditioner=None),
+    "SDD": solvers.SDD(),
+    "SGD": solvers.SGD(),
+}
+ERRORS = ("test RMSE", "RMSE to the exact mean", "‖v − v*‖₂ / ‖v*‖₂", "‖v − v*‖_K / ‖v*‖_K")
+
+
+def error_norms(path: Path, rows: int | None) -> Path:
+    """One row of panels per noise level, one column per error."""
+    data = uci("elevators", dtype=torch.float64, device=device_name(), rows=rows)
+    figure, axes = grid(2, len(ERRORS), width=12, height=2.5, sharex=True)
+    for row, (name, noise) in enumerate((("learned noise", data.noise), ("low noise", LOW_NOISE))):
+        for (solver, curve), colour in zip(trace(data, noise).items(), COLOURS, strict=False):
+            for column in range(len(ERRORS)):
+                epochs, errors = curve[:, 0], curve[:, 1 + column]
+                axes[row, column].plot(epochs, errors, ".-", color=colour, lw=1.2, ms=4, label=solver)
+        # Beyond one a prediction is worse than none: the standardised targets have variance one.
+        axes[row, 0].set_ylim(0.3, 1.1)
+        axes[row, 0].set_ylabel(f"{name}, σ = {noise:.3g}", fontsize=9)
+    for column, error in enumerate(ERRORS):
+        axes[0, column].set_title(error, fontsize=9, loc="left")
+        for panel in axes[:, column]:
+            panel.set_xscale("log")
+            panel.set_xticks(BUDGETS[::2], map(str, BUDGETS[::2]))
+            panel.minorticks_off()
+            panel.set_yscale("log" if column else "linear")
+        axes[1, column].set_xlabel("epochs", fontsize=9)
+    figure.suptitle(f"elevators, n = {len(data.y):,}", fontsize=9, x=0.01, ha="left")
+    legend(figure, axes[0, 0])
+    return save(figure, path)
+
+
+def trace(data: Regression, noise: float) -> dict[str, Tensor]:
+    """Epochs and the four errors (budgets, 5) of every solver."""
+    kernel, n = data.kernel().to(data.X.device), len(data.y)
+    H = KernelOperator(kernel, data.X, noise)
+    b = data.y.unsqueeze(1)
+    exact = torch.cholesky_solve(b, torch.linalg.cholesky(H.block(torch.arange(n, device=H.device))))
+
+    def predict(v: Tensor) -> Tensor:
+        with torch.no_grad():
+            return cross_product(kernel, data.X_test, data.X, v)[:, 0]
+
+    def k_norm(v: Tensor) -> Tensor:
+        return (v * (H @ v - noise**2 * v)).sum().clamp_min(0.0).sqrt()
+
+    def errors(v: Tensor) -> list[Tensor]:
+        mean, wrong = predict(v), v - exact
+        return [
+            (mean - data.y_test).square().mean().sqrt(),
+            (mean - predict(exact)).square().mean().sqrt(),
+            wrong.norm() / exact.norm(),
+            k_norm(wrong) / k_norm(exact),
+        ]
+
+    curves = {}
+    for name, solver in ENTRANTS.items():
+        points = []
+        for budget in BUDGETS:
+            solution = solver.solve(H, b, tol=0.0, max_epochs=budget, generator=torch.Generator().manual_seed(0))
+            points.append([solution.epochs, *map(float, errors(solution.x))])
+        curves[name] = torch.tensor(points)
+    return curves

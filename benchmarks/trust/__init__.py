@@ -1,0 +1,1 @@
+"""Accuracy: are posteriors right, and are results the same as before?"""

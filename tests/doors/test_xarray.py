@@ -1,0 +1,168 @@
+"""Fields with holes as DataArrays, and long tables."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pathgp
+from pathgp import kernels
+
+pd = pytest.importorskip("pandas")
+xr = pytest.importorskip("xarray", reason="the door to xarray needs xarray")
+
+from pathgp.xarray import fill, fill_table  # noqa: E402
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def field(dtype: Any = np.float64) -> Any:
+    """A smooth field over latitude and days with a third of its values missing."""
+    draw = np.random.default_rng(0)
+    lat, day = np.linspace(-30, 30, 13), pd.date_range("2020-01-01", periods=20, freq="2D")
+    truth = 280 + 5 * np.cos(np.deg2rad(3 * lat))[:, None] + np.sin(np.arange(20) / 3)
+    values = truth + 0.05 * draw.standard_normal(truth.shape)
+    values[draw.random(values.shape) < 0.33] = np.nan
+    attrs = {"units": "K", "long_name": "temperature"}
+    return xr.DataArray(values.astype(dtype), {"lat": lat, "day": day}, ("lat", "day"), attrs=attrs, name="t"), truth
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_field_is_filled(dtype: Any) -> None:
+    da, truth = field(dtype)
+    before = da.copy(deep=True)
+    ds = fill(da, steps=15, samples=16, generator=seeded())
+    xr.testing.assert_identical(da, before)
+    assert ds["mean"].dims == ds["std"].dims == ("lat", "day")
+    assert ds["samples"].dims == ("sample", "lat", "day")
+    assert ds["samples"].shape == (16, 13, 20)
+    assert list(ds.data_vars) == ["mean", "std", "samples"]
+    assert all(ds[name].dtype == dtype for name in ("mean", "std", "samples"))
+    xr.testing.assert_identical(ds["lat"], da["lat"])
+    assert ds["mean"].attrs == {"units": "K", "long_name": "temperature, posterior mean"}
+    assert 0 < ds.attrs["noise"] < 1
+    assert "residual" in ds.attrs["report"]
+    missing = np.isnan(da.values)
+    error = ds["mean"].values - truth
+    assert np.sqrt((error[missing] ** 2).mean()) < 0.3
+    assert (np.abs(error) < 3 * ds["std"].values).mean() > 0.9
+    assert not np.isnan(ds["samples"].values).any()
+
+
+def test_it_is_the_posterior_of_the_grid() -> None:
+    da, _ = field()
+    k1, k2 = kernels.Scale(kernels.Matern(2.5, 20.0), 3.0), kernels.SquaredExponential(4.0)
+    ds = fill(da, {"lat": k1, "day": k2}, noise=0.1, steps=0, samples=8, tol=1e-8, generator=seeded())
+    days = 2.0 * np.arange(20)[:, None]
+    gp = pathgp.LatentKroneckerGP([k1, k2], noise=0.1, mean=float(np.nanmean(da.values)))
+    post = gp.condition([da["lat"].values[:, None], days], da.values, samples=8, tol=1e-8, generator=seeded())
+    np.testing.assert_allclose(ds["mean"], post.mean(), atol=1e-9)
+    np.testing.assert_allclose(ds["std"] ** 2, post.variance(), atol=1e-9)
+    np.testing.assert_allclose(ds["samples"], post.sample(), atol=1e-9)
+
+
+def test_three_dimensions_names_and_no_coordinates() -> None:
+    draw = np.random.default_rng(1)
+    values = draw.standard_normal((3, 6, 5))
+    values[draw.random(values.shape) < 0.3] = np.nan
+    da = xr.DataArray(values, {"kind": ["max", "mean", "min"]}, ("kind", "x", "step"))
+    ds = fill(da, steps=2, samples=4, generator=seeded())
+    assert ds["mean"].shape == (3, 6, 5)
+    assert list(ds["kind"].values) == ["max", "mean", "min"]
+    assert "x" not in ds.coords
+
+
+def test_longitudes_around_the_earth_meet() -> None:
+    lon = np.arange(0.0, 360.0, 10.0)
+    values = np.cos(np.deg2rad(lon))
+    values[[0, 1, 34, 35]] = np.nan
+    da = xr.DataArray(values, {"lon": lon}, ("lon",))
+    kernel = kernels.Scale(kernels.SquaredExponential(0.5), 1.0)
+    ds = fill(da, {"lon": kernel}, noise=0.01, steps=0, samples=8, tol=1e-6, generator=seeded())
+    np.testing.assert_allclose(ds["mean"][[0, 1, 34, 35]], np.cos(np.deg2rad(lon[[0, 1, 34, 35]])), atol=0.02)
+
+
+def test_stations_lie_on_the_sphere() -> None:
+    draw = np.random.default_rng(2)
+    lat, lon = draw.uniform(-60, 60, 12), draw.uniform(-180, 180, 12)
+    values = np.sin(np.deg2rad(lat))[:, None] + 0.01 * draw.standard_normal((12, 4))
+    values[3, 1] = np.nan
+    coords = {"station": [f"s{i}" for i in range(12)], "lat": ("station", lat), "lon": ("station", lon)}
+    da = xr.DataArray(values, coords, ("station", "year"))
+    ds = fill(da, steps=5, samples=4, generator=seeded())
+    assert ds["mean"].shape == (12, 4)
+    assert float(abs(ds["mean"][3, 1] - np.sin(np.deg2rad(lat[3])))) < 0.2
+
+
+def test_bad_fields_are_named() -> None:
+    da, _ = field()
+    with pytest.raises(TypeError, match="choose one variable"):
+        fill(da.to_dataset(name="t"))
+    with pytest.raises(ValueError, match="kernels are given for 'lon', but the dimensions are 'lat', 'day'"):
+        fill(da, {"lon": kernels.Matern(1.5)})
+    with pytest.raises(ValueError, match="every value of the field is missing"):
+        fill(da * np.nan)
+    with pytest.raises(TypeError, match="dtype"):
+        fill(da.astype(str))
+    with pytest.raises(ValueError, match="no dimension"):
+        fill(da[0, 0])
+    with pytest.raises(ValueError, match=r"infinite|inf"):
+        fill(da.where(da["lat"] < 20, np.inf), steps=0)
+    many = xr.DataArray(np.zeros(101), {"name": [f"n{i}" for i in range(101)]}, ("name",))
+    with pytest.raises(ValueError, match="'name' has 101 names"):
+        fill(many)
+
+
+def test_long_tables() -> None:
+    da, truth = field()
+    frame = da.to_dataframe().dropna().reset_index()
+    filled = fill_table(frame, ["lat", "day"], "t", steps=10, samples=8, generator=seeded())
+    assert list(filled.columns) == ["lat", "day", "t", "mean", "std"]
+    assert len(filled) == truth.size
+    assert filled["t"].notna().sum() == len(frame)
+    assert np.sqrt(((filled["mean"].to_numpy() - truth.ravel()) ** 2).mean()) < 0.3
+    with pytest.raises(ValueError, match="no column 'lot'; it has 'lat', 'day', 't'"):
+        fill_table(frame, ["lot", "day"], "t")
+    twice = pd.concat([frame, frame.iloc[:1]], ignore_index=True)
+    with pytest.raises(ValueError, match=f"occurs twice, again in row {len(frame)}"):
+        fill_table(twice, ["lat", "day"], "t")
+
+
+def test_the_hint_where_xarray_is_missing() -> None:
+    program = "import sys; sys.modules['xarray'] = None; import pathgp.xarray"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "pip install 'pathgp[xarray]'" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_seasons_are_found(names: bool) -> None:
+    """A cycle of twelve months in ten years: from a long length scale it would look like noise."""
+    draw = np.random.default_rng(0)
+    time = np.arange("1975-01", "1985-01", dtype="datetime64[M]").astype("datetime64[ns]")
+    truth = 15 - 12 * np.cos(2 * np.pi * np.arange(120) / 12) + draw.normal(size=(10, 1))
+    hole = draw.random(truth.shape) < 0.15
+    values = np.where(hole, np.nan, truth + 0.5 * draw.normal(size=truth.shape))
+    stations = [f"s{i}" for i in range(10)] if names else np.arange(10.0)
+    field = xr.DataArray(values, {"station": stations, "time": time}, ("station", "time"))
+    filled = fill(field, generator=torch.Generator().manual_seed(0))
+    error = (filled["mean"].values - truth)[hole]
+    assert np.sqrt((error**2).mean()) < 0.5
+    assert np.mean(np.abs(error) < 1.96 * filled["std"].values[hole]) > 0.8
+
+
+def test_more_bad_coordinates() -> None:
+    time = np.array(["2000-01-01", "NaT", "2000-01-03"], dtype="datetime64[ns]")
+    with pytest.raises(ValueError, match="coordinate 'time' has no time at position 1"):
+        fill(xr.DataArray([1.0, 2.0, 3.0], {"time": time}, ("time",)))
+    with pytest.raises(ValueError, match="a dimension 'sample' of their own"):
+        fill(xr.DataArray([1.0, 2.0, 3.0], dims=("sample",)))
+    frame = pd.DataFrame({"a": [1, 1], "b": [2, 2], "v": [0.1, 0.2]}, index=[7, 7])
+    with pytest.raises(ValueError, match="the cell a = 1, b = 2 occurs twice, again in row 1"):
+        fill_table(frame, ["a", "b"], "v")

@@ -1,0 +1,129 @@
+"""The memory promise, measured: the peak of what torch allocates, far below the size of K(Xs, X)."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import pathgp
+from pathgp.kernels import Matern
+from pathgp.operators import KernelOperator
+
+
+class PeakMemory(TorchDispatchMode):
+    """Counts the bytes of the tensors made inside the block: ``peak`` is the most that existed at one time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._known: dict[int, weakref.ref[Any]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self._count(tensor)
+        return result
+
+    def _count(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        place, size = storage.data_ptr(), storage.nbytes()
+        if place in self._known:
+            return
+
+        def freed(_: Any) -> None:
+            del self._known[place]
+            self.now -= size
+
+        self._known[place] = weakref.ref(storage, freed)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+
+def data(n: int, m: int) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(n, 3, generator=generator)
+    return X, torch.sin(5 * X.sum(1)), torch.rand(m, 3, generator=generator)
+
+
+def test_the_meter() -> None:
+    with PeakMemory() as meter:
+        a = torch.ones(1000, 1000)
+        b = a + 1.0
+        del a
+        view = b[:500]
+        del b
+        c = view.clone()
+        assert meter.now == 4_000_000 + 2_000_000
+        del view, c
+    assert meter.now == 0
+    assert meter.peak == 8_000_000
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+def test_prediction(standardise: bool) -> None:
+    """16 paths, mean and variance at 20,000 rows from n = 1,000: K(Xs, X) alone would take 80 MB."""
+    X, y, Xs = data(1000, 20_000)
+    gp = pathgp.GP(Matern(1.5, 0.3), 0.1, standardise=standardise)
+    post = gp.condition(X, y, samples=16, features=32, compute=pathgp.Compute(memory=20_000_000))
+    for predict, result in ((post.mean, 4 * 20_000), (post.variance, 4 * 20_000), (post.paths, 64 * 20_000)):
+        with PeakMemory() as meter:
+            predict(Xs)
+        assert meter.peak <= 20_000_000 + 4 * result, predict
+
+
+def test_gradients_of_predictions() -> None:
+    X, y, Xs = data(1000, 5000)
+    post = pathgp.GP(Matern(1.5, 0.3), 0.1).condition(
+        X, y, samples=8, features=32, compute=pathgp.Compute(memory=10_000_000)
+    )
+    Xs.requires_grad_()
+    with PeakMemory() as meter:
+        post.mean(Xs).sum().backward()
+        post.variance(Xs).sum().backward()
+    assert meter.peak <= 20_000_000  # K(Xs, X) and what autograd would keep beside it: 60 MB and more
+
+
+def test_exact_variances() -> None:
+    """The Cholesky factor of H would take 16 n^2 = 16 MB, K(X, Xs) in float64 40 MB; the budget is 8 MB."""
+    X, y, Xs = data(1000, 5000)
+    post = pathgp.GP(Matern(1.5, 0.3), 0.3).condition(
+        X, y, samples=0, solver="cg", compute=pathgp.Compute(memory=8_000_000)
+    )
+    with PeakMemory() as meter:
+        post.variance(Xs[:200])
+    # The budget is one for K or its tiles; the solver's iterates come on top.
+    assert meter.peak <= 12_000_000
+    with PeakMemory() as meter:
+        post.covariance(Xs[:300])
+    assert meter.peak <= 12_000_000 + 4 * 8 * 300**2
+
+
+def test_products() -> None:
+    """A streamed product, of which K would take 64 MB, and its rows and columns."""
+    X, _, _ = data(4000, 1)
+    V = torch.ones(4000, 4)
+    index = torch.arange(0, 4000, 4)
+    with PeakMemory() as meter:
+        H = KernelOperator(Matern(1.5, 0.3), X, 0.1, pathgp.Compute(backend="streamed", memory=4_000_000))
+        H @ V
+        H.rows(index, V)
+        H.columns(index, V[index])
+        H.bilinear(V, V)
+    assert meter.peak <= 4_000_000
+
+
+@pytest.mark.parametrize("solver", ["ap", "cg"])
+def test_conditioning(solver: str) -> None:
+    """K would take 36 MB; the solver's iterates are a few times n (s + 1)."""
+    X, y, _ = data(3000, 1)
+    gp = pathgp.GP(Matern(1.5, 0.3), 0.3)
+    with PeakMemory() as meter:
+        gp.condition(X, y, samples=7, features=32, solver=solver, tol=0.1, compute=pathgp.Compute(memory=12_000_000))
+    assert meter.peak <= 12_000_000 + 20 * 4 * 3000 * 8
