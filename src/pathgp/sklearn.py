@@ -160,18 +160,16 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         if return_std and return_cov:
             raise ValueError("ask for return_std or for return_cov, not for both")
         X = self._read(X)
-        mean = self._to_numpy(self._predictions.mean(X))
+        mean = self._evaluate("mean", X)
         if return_std:
-            return mean, self._to_numpy(self._predictions.variance(X)) ** 0.5
-        if return_cov:
-            return mean, self._to_numpy(self._predictions.covariance(X))
-        return mean
+            return mean, self._evaluate("variance", X) ** 0.5
+        return (mean, self._evaluate("covariance", X)) if return_cov else mean
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> NDArray[np.floating]:
         """Joint draws of f at X from the posterior: (m, n_samples) or (m, outputs, n_samples)."""
         X = self._read(X)
         generator = torch.Generator().manual_seed(check_random_state(random_state).randint(2**31))
-        return np.moveaxis(self._to_numpy(self._predictions.sample(X, n_samples, generator)), 0, -1)
+        return np.moveaxis(self._evaluate("sample", X, num=n_samples, generator=generator), 0, -1)
 
     def sample_paths(self, k: int) -> Callable[[Any], NDArray[np.floating]]:
         """k of the ``samples`` functions that came with the posterior: X (m, d) to (k, m) or (k, m, outputs).
@@ -183,7 +181,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
             raise ValueError(f"k must be between 1 and samples={self.samples}, got {k}")
 
         def functions(X: Any) -> NDArray[np.floating]:
-            return self._to_numpy(self._predictions.paths(self._read(X))[:k])
+            return self._evaluate("paths", self._read(X))[:k]
 
         return functions
 
@@ -268,9 +266,9 @@ class GPRegressor(RegressorMixin, BaseEstimator):
     def _tensor(self, values: NDArray[Any]) -> torch.Tensor:
         return torch.tensor(values, device=self.device)
 
-    def _to_numpy(self, values: torch.Tensor) -> NDArray[np.floating]:
-        """Convert values (..., outputs) to NumPy; without the last axis if y had none."""
-        array = values.detach().cpu().numpy()
+    def _evaluate(self, quantity: str, X: torch.Tensor, **options: Any) -> NDArray[np.floating]:
+        """Evaluate the posterior as a NumPy array (..., outputs); without the last axis if y had none."""
+        array = self._predictions(quantity, X, **options).detach().cpu().numpy()
         return array[..., 0] if self._one_output else array
 
 
@@ -287,54 +285,34 @@ def _tasks(Y: torch.Tensor) -> kernels.Task:
 
 @dataclass(frozen=True)
 class _Independent:
-    """Predictions (..., outputs) from one posterior per output."""
+    """Predictions from one posterior per output."""
 
     posteriors: list[Posterior]
 
-    def mean(self, X: torch.Tensor) -> torch.Tensor:
-        return self._stack(lambda posterior: posterior.mean(X))
-
-    def variance(self, X: torch.Tensor) -> torch.Tensor:
-        method = "solve" if self.posteriors[0].report.rows <= EXACT_ROWS else None
-        return self._stack(lambda posterior: posterior.variance(X, method=method))
-
-    def covariance(self, X: torch.Tensor) -> torch.Tensor:
-        return self._stack(lambda posterior: posterior.covariance(X))
-
-    def sample(self, X: torch.Tensor, num: int, generator: torch.Generator) -> torch.Tensor:
-        return self._stack(lambda posterior: posterior.sample(X, num, generator))
-
-    def paths(self, X: torch.Tensor) -> torch.Tensor:
-        return self._stack(lambda posterior: posterior.paths(X))
-
-    def _stack(self, values: Callable[[Posterior], torch.Tensor]) -> torch.Tensor:
-        return torch.stack([values(posterior) for posterior in self.posteriors], -1)
+    def __call__(self, quantity: str, X: torch.Tensor, **options: Any) -> torch.Tensor:
+        """Evaluate a method of the posterior at X, such as "mean": (..., outputs)."""
+        if quantity == "variance" and self.posteriors[0].report.rows <= EXACT_ROWS:
+            options["method"] = "solve"
+        return torch.stack([getattr(posterior, quantity)(X, **options) for posterior in self.posteriors], -1)
 
 
 @dataclass(frozen=True)
 class _Related:
-    """Predictions (..., outputs) from one posterior over rows and outputs; output j has its own shift and scale."""
+    """Predictions from one posterior over rows and outputs; output j has its own shift and scale."""
 
     posterior: GridPosterior
     shift: torch.Tensor
     scale: torch.Tensor
 
-    def mean(self, X: torch.Tensor) -> torch.Tensor:
-        return self.posterior.mean(X, None) * self.scale + self.shift
-
-    def variance(self, X: torch.Tensor) -> torch.Tensor:
-        return self.posterior.variance(X, None) * self.scale.square()
-
-    def covariance(self, X: torch.Tensor) -> torch.Tensor:
-        m, q = len(X), len(self.scale)
-        joint = self.posterior.covariance(X, None).reshape(m, q, m, q)
-        return joint.diagonal(dim1=1, dim2=3) * self.scale.square()
-
-    def sample(self, X: torch.Tensor, num: int, generator: torch.Generator) -> torch.Tensor:
-        return self.posterior.sample(X, None, num=num, generator=generator) * self.scale + self.shift
-
-    def paths(self, X: torch.Tensor) -> torch.Tensor:
-        return self.posterior.paths(X, None) * self.scale + self.shift
+    def __call__(self, quantity: str, X: torch.Tensor, **options: Any) -> torch.Tensor:
+        """Evaluate a method of the posterior at X, such as "mean": (..., outputs)."""
+        values = getattr(self.posterior, quantity)(X, None, **options)
+        if quantity == "covariance":
+            m, q = len(X), len(self.scale)
+            values = values.reshape(m, q, m, q).diagonal(dim1=1, dim2=3)
+        if quantity in ("variance", "covariance"):
+            return values * self.scale.square()
+        return values * self.scale + self.shift
 
 
 def _refuse_rounding(X: Any) -> None:

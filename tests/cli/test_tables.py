@@ -24,7 +24,7 @@ def test_kinds_of_csv(delimiter: str, encoding: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(block.numbers("a b"), [1.5, -2000.0, np.nan])
     assert block.texts("text, \nlong").tolist() == columns["text, \nlong"]
     # Two lines of names, a cell of two lines.
-    assert [block.place(row) for row in range(3)] == ["line 3", "line 4", "line 6"]
+    assert [block.name_row(row) for row in range(3)] == ["line 3", "line 4", "line 6"]
     assert found.progress == 1.0
 
 
@@ -36,7 +36,7 @@ def test_blank_lines_and_unnamed_columns(tmp_path: Path, capsys: Capture) -> Non
     (block,) = found.blocks(["y", "x"])
     assert list(block.cells) == ["y", "x"]
     np.testing.assert_array_equal(block.numbers("x"), [1.0, 3.0])
-    assert [block.place(row) for row in range(2)] == ["line 3", "line 5"]
+    assert [block.name_row(row) for row in range(2)] == ["line 3", "line 5"]
     assert "column 1 of a.csv has no name" in fails(capsys, "fit", path, "--target", "y")
 
 

@@ -22,9 +22,9 @@ _COMMANDS = """\
   fit       learn a model from a CSV or Parquet file
   predict   mean and standard deviation for the rows of a file
   sample    posterior samples, functions evaluated at the rows of a file
-  info      what is in a model file
-  plan      what a posterior will cost, before anything is run
-  example   write the made-up table that the examples use
+  info      describe a model file
+  plan      estimate the cost of a posterior
+  example   write the made-up table of the examples
   demo      two Gaussian processes on 10,000 points, a table and a picture
 """
 _EPILOG = """\
@@ -43,7 +43,6 @@ def run(arguments: list[str]) -> int:
     options, rest = parser.parse_known_args(arguments)
     if rest and options.command != "demo":
         parser.error(f"{options.command} does not know {' '.join(rest)}: see pathgp {options.command} --help")
-    options.rest = rest
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.filterwarnings("always", category=ConvergenceWarning)
@@ -51,7 +50,7 @@ def run(arguments: list[str]) -> int:
         try:
             module, function = options.function.split(":")
             command = getattr(importlib.import_module(module), function)
-            return int(command(options.rest if options.command == "demo" else options))
+            return int(command(rest if options.command == "demo" else options))
         except UsageError as error:
             print_note(f"error: {error}")
             return 2
@@ -147,18 +146,21 @@ def _predict(commands: Any) -> None:
         "predict",
         "pathgp.cli.predicting:predict",
         "Mean and standard deviation for every row of a file, in its order. The file is read and the predictions are "
-        "written a block at a time, however long it is. Where the file has the target, errors are reported.",
+        "written in blocks of rows, so that it may be long. If the file has the target, errors are reported.",
     )
     _add_model_and_file(command)
     command.add_argument(
         "--variance",
         choices=["default", "samples", "solve", "none"],
         default="default",
-        help="how std is found: from the samples and the 32 nearest observations (default), from the samples alone "
-        "(faster), by exact solves (slow for many rows), or not at all",
+        help="source of std: the samples and the 32 nearest observations (default), the samples alone "
+        "(faster), exact solves (slow for many rows), or none",
     )
     command.add_argument(
-        "--interval", metavar="P", type=_level, help="add columns lower and upper that hold P, such as 0.95"
+        "--interval",
+        metavar="P",
+        type=_level,
+        help="add columns lower and upper of an interval with probability P, such as 0.95",
     )
     command.add_argument("--noise", action="store_true", help="std and interval of a new measurement, noise included")
     _add_result_options(command)
@@ -178,7 +180,7 @@ def _sample(commands: Any) -> None:
 
 
 def _info(commands: Any) -> None:
-    command = _command(commands, "info", "pathgp.cli.summary:info", "What is in a model file.")
+    command = _command(commands, "info", "pathgp.cli.summary:info", "Describe a model file.")
     command.add_argument("model", metavar="MODEL", type=Path, help="a file of pathgp fit --out or of post.save")
     command.add_argument("--json", action="store_true", help="one JSON object in place of the table")
 
@@ -188,7 +190,7 @@ def _plan(commands: Any) -> None:
         commands,
         "plan",
         "pathgp.cli.commands:plan",
-        "What products and a posterior cost, in seconds and memory; nothing is run.",
+        "Estimate the cost of products and of a posterior in seconds and memory, without computing them.",
     )
     command.add_argument("rows", metavar="ROWS", type=_whole, help="rows of the data")
     command.add_argument("columns", metavar="COLUMNS", type=_whole, help="columns of the inputs")
@@ -244,7 +246,7 @@ def _add_reading_options(command: Any, skipping: str) -> None:
 
 def _add_result_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--out", metavar="CSV", type=Path, help="where to write (default: standard output)")
-    command.add_argument("--device", help="default: that of the model, where there is one")
+    command.add_argument("--device", help="default: that of the model, if it is available")
     _add_output_options(command)
 
 

@@ -210,7 +210,7 @@ def _read(
             raise ValueError(f"{message}: fill it in, or leave the predictions of such rows empty with --skip-missing")
         rows = np.flatnonzero(~missing)
         complete = {name: column[rows] for name, column in values.items()}
-        X = columns.matrix(complete.__getitem__, block.places(rows))
+        X = columns.matrix(complete.__getitem__, block.row_names(rows))
         y = None if target is None else block.numbers(target)
         yield torch.tensor(X, device=request.posterior.system.X.device), y, missing
 

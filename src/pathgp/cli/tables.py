@@ -35,10 +35,10 @@ _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive rows of a table: cells by column name, and a function that names the place of a row in the file."""
+    """Consecutive rows of a table: cells by column name, and a function that names a row of the file."""
 
     cells: Mapping[str, Sequence[Any]]
-    place: Callable[[int], str]
+    name_row: Callable[[int], str]
 
     def __len__(self) -> int:
         return len(next(iter(self.cells.values())))
@@ -54,13 +54,13 @@ class Block:
         for name, column in values.items():
             is_empty = np.isnan(column) if column.dtype.kind == "f" else np.array([cell is None for cell in column])
             if is_empty.any() and not first:
-                first = f"column {name!r} has no value in {self.place(int(is_empty.argmax()))}"
+                first = f"column {name!r} has no value in {self.name_row(int(is_empty.argmax()))}"
             missing |= is_empty
         return values, missing, first
 
-    def places(self, rows: NDArray[Any]) -> Callable[[int], str]:
-        """A function that names the places of some rows."""
-        return lambda i: self.place(int(rows[i]))
+    def row_names(self, rows: NDArray[Any]) -> Callable[[int], str]:
+        """A function that names the rows with these numbers."""
+        return lambda i: self.name_row(int(rows[i]))
 
     def numbers(self, name: str) -> NDArray[np.float64]:
         """A column of finite numbers, NaN for empty cells."""
@@ -71,7 +71,7 @@ class Block:
             values = np.array([_number(cell) for cell in cells])
         if np.isinf(values).any():
             row = int(np.isinf(values).argmax())
-            raise ValueError(_not_a_number(name, cells[row], self.place(row)))
+            raise ValueError(_not_a_number(name, cells[row], self.name_row(row)))
         return values
 
     def texts(self, name: str) -> NDArray[np.object_]:
@@ -83,7 +83,7 @@ class Block:
     def dates(self, name: str) -> NDArray[np.float64]:
         """A column of dates in days since 1970, NaN for empty cells."""
         cells = self.cells[name]
-        return days(name, cells if isinstance(cells, np.ndarray) else self.texts(name), self.place)
+        return days(name, cells if isinstance(cells, np.ndarray) else self.texts(name), self.name_row)
 
     def kind(self, name: str) -> str:
         """Guess the kind of a column: "date" if all cells are ISO 8601 dates, "text" if half or more are no numbers."""
@@ -96,7 +96,7 @@ class Block:
         wrong = [text for text in filled if _number(text) == np.inf]
         if wrong and all(map(_DECIMAL_COMMA.fullmatch, wrong)):
             row = next(row for row, cell in enumerate(cells) if _text(cell) == wrong[0])
-            raise ValueError(_not_a_number(name, wrong[0], self.place(row)))
+            raise ValueError(_not_a_number(name, wrong[0], self.name_row(row)))
         return "text" if 2 * len(wrong) >= max(1, len(filled)) else "number"
 
 
@@ -195,7 +195,7 @@ class _CSV(Table):
                 columns = list(zip(*(row for _, row in numbered), strict=True))
                 lines = [line for line, _ in numbered]
                 cells = {name: columns[self.names.index(name)] for name in names}
-                yield Block(cells, _place("line", lines))
+                yield Block(cells, _row_names("line", lines))
 
     @property
     def progress(self) -> float:
@@ -245,8 +245,8 @@ class _Parquet(Table):
         for batch in self._file.iter_batches(batch_size=ROWS, columns=list(names)):
             self._rows_read = start + len(batch)
             if len(batch):
-                place = _place("row", range(start + 1, start + len(batch) + 1))
-                yield Block({name: _cells(name, batch.column(name), place) for name in names}, place)
+                name_row = _row_names("row", range(start + 1, start + len(batch) + 1))
+                yield Block({name: _cells(name, batch.column(name), name_row) for name in names}, name_row)
             start += len(batch)
 
     @property
@@ -254,7 +254,7 @@ class _Parquet(Table):
         return self._rows_read / max(1, self._file.metadata.num_rows)
 
 
-def _cells(name: str, column: Any, place: Callable[[int], str]) -> Any:
+def _cells(name: str, column: Any, name_row: Callable[[int], str]) -> Any:
     """Convert a column of pyarrow to an array of numbers (time spans in days), or to a list of texts."""
     from pyarrow import ArrowInvalid, float64, types
 
@@ -268,12 +268,12 @@ def _cells(name: str, column: Any, place: Callable[[int], str]) -> Any:
     except ArrowInvalid:
         row, value = next((i, v) for i, v in enumerate(column.to_pylist()) if v is not None and int(float(v)) != v)
         raise ValueError(
-            f"column {name!r} has {value} in {place(row)}, a whole number beyond 2^53 that float64 cannot hold: "
+            f"column {name!r} has {value} in {name_row(row)}, a whole number beyond 2^53 that float64 cannot hold: "
             "subtract an offset, use a larger unit, or store times as timestamps"
         ) from None
 
 
-def _place(unit: str, numbers: Sequence[int]) -> Callable[[int], str]:
+def _row_names(unit: str, numbers: Sequence[int]) -> Callable[[int], str]:
     return lambda row: f"{unit} {numbers[row]}"
 
 
@@ -290,17 +290,17 @@ def _number(cell: Any) -> float:
         return np.inf
 
 
-def _not_a_number(name: str, cell: Any, place: str) -> str:
+def _not_a_number(name: str, cell: Any, row: str) -> str:
     if _DECIMAL_COMMA.fullmatch(_text(cell)):
-        return f"column {name!r} has {cell!r} in {place}: write decimals with a point"
+        return f"column {name!r} has {cell!r} in {row}: write decimals with a point"
     try:
         float(cell)
     except ValueError:
         return (
-            f"column {name!r} holds numbers, but {cell!r} in {place}: correct it, leave the cell empty if the value is "
+            f"column {name!r} holds numbers, but {cell!r} in {row}: correct it, leave the cell empty if the value is "
             "missing, or read the column as text with --categorical"
         )
-    return f"column {name!r} is infinite in {place}: correct it, or leave the cell empty"
+    return f"column {name!r} is infinite in {row}: correct it, or leave the cell empty"
 
 
 def _delimiter(lines: list[str]) -> str:

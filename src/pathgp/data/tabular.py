@@ -67,14 +67,14 @@ class Columns:
         return titles
 
     def matrix(
-        self, values: Callable[[Any], NDArray[Any]], place: Callable[[int], str] = row_number
+        self, values: Callable[[Any], NDArray[Any]], name_row: Callable[[int], str] = row_number
     ) -> NDArray[np.float64]:
-        """Return the inputs (n, d) of a table with columns values(name), dates in days; ``place``: names a row."""
+        """Return the inputs (n, d) of a table with columns values(name), dates in days; ``name_row``: for errors."""
         parts: list[NDArray[np.float64]] = []
         for name in self.names:
             column = values(name)
             if name in self.categories:
-                parts.append(_indicators(name, column, self.categories[name], place))
+                parts.append(_indicators(name, column, self.categories[name], name_row))
             else:
                 parts.append(as_float64(column, f"column {name!r}").reshape(-1, 1))
         return np.concatenate(parts, 1)
@@ -120,13 +120,13 @@ def find_columns(X: Any) -> Columns:
 
 def convert_columns(X: Any, columns: Columns) -> NDArray[np.float64]:
     """Convert a frame or an array of times to numbers (n, d), in the same way as the table that was fitted."""
-    found = split_columns(X)
-    if not found:
+    cells = split_columns(X)
+    if not cells:
         given = f"{type(X).__name__} of {np.asarray(X).dtype}"
         raise ValueError(f"X was fitted as a frame or as times, got {given}: give a frame with the same columns")
 
     def values(name: Any) -> NDArray[Any]:
-        column = found[name]
+        column = cells[name]
         if name in columns.dates:
             column = days(name, column)
             if np.isnan(column).any():
@@ -180,7 +180,7 @@ def is_missing(value: Any) -> bool:
         return True
 
 
-def days(name: Any, column: NDArray[Any], place: Callable[[int], str] = row_number) -> NDArray[np.float64]:
+def days(name: Any, column: NDArray[Any], name_row: Callable[[int], str] = row_number) -> NDArray[np.float64]:
     """Convert dates of any unit or form to days since 1970, time spans to days; NaN for missing values.
 
     Times with a zone are converted to UTC; a column must not mix times with and without a zone.
@@ -199,10 +199,10 @@ def days(name: Any, column: NDArray[Any], place: Callable[[int], str] = row_numb
         try:
             instant = _instant(value)
         except (TypeError, ValueError):
-            raise ValueError(f"column {name!r} holds dates, but {value!r} in {place(row)}: correct it") from None
+            raise ValueError(f"column {name!r} holds dates, but {value!r} in {name_row(row)}: correct it") from None
         zones.add(instant.tzinfo is not None)
         if len(zones) > 1:
-            raise ValueError(f"column {name!r} has times with and without a zone, as {value!r} in {place(row)}")
+            raise ValueError(f"column {name!r} has times with and without a zone, as {value!r} in {name_row(row)}")
         epoch = datetime(1970, 1, 1, tzinfo=UTC if instant.tzinfo is not None else None)
         result[row] = (instant - epoch) / _DAY
     return result
@@ -220,13 +220,15 @@ def _instant(value: Any) -> datetime:
     raise TypeError(f"{value!r} is no date")
 
 
-def _indicators(name: Any, column: NDArray[Any], known: list[Any], place: Callable[[int], str]) -> NDArray[np.float64]:
+def _indicators(
+    name: Any, column: NDArray[Any], known: list[Any], name_row: Callable[[int], str]
+) -> NDArray[np.float64]:
     numbers = {category: i for i, category in enumerate(known)}
     codes = np.fromiter((numbers.get(value, -1) for value in column), dtype=np.int64, count=len(column))
     if (codes < 0).any():
         row = int(np.argmax(codes < 0))
         raise ValueError(
-            f"column {name!r} has {column[row]!r} in {place(row)}, which is none of its categories at the fit: "
+            f"column {name!r} has {column[row]!r} in {name_row(row)}, which is none of its categories at the fit: "
             + ", ".join(map(repr, known))
         )
     return np.eye(len(known))[codes]

@@ -1,8 +1,7 @@
-"""The page of a posterior on a grid with holes: `GridPosterior.to_html`."""
+"""The sections of the page of a posterior on a grid with holes."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,10 +11,11 @@ from pathgp.compute.inputs import Array, read_grid, read_matrix, read_vector
 from pathgp.html.accuracy import Comparison, accuracy_section
 from pathgp.html.facts import join_names, kernel_in_words, random_subset, read_names, to_numpy
 from pathgp.html.field import Field, field_section
-from pathgp.html.learning import learning_section, require_report
+from pathgp.html.learning import learning_section
+from pathgp.html.markup import Section
 from pathgp.html.numbers import count, number, percent
-from pathgp.html.page import summary_section, write_page
 from pathgp.html.solver import solver_section
+from pathgp.html.summary import summary_section
 from pathgp.learning.report import FitReport
 from pathgp.posterior.grid import GridPosterior
 
@@ -23,20 +23,16 @@ from pathgp.posterior.grid import GridPosterior
 _MOST_CELLS, _MOST_POINTS = 10_000, 1_000
 
 
-def write(
+def grid_sections(
     post: GridPosterior,
-    path: str | os.PathLike[str],
-    X_test: Array | None = None,
-    y_test: Array | None = None,
-    names: Sequence[str] | None = None,
-    target: str | None = None,
-    fit: FitReport | None = None,
-    title: str | None = None,
-) -> None:
-    """Write the page of a posterior on a grid."""
-    require_report(fit)
+    X_test: Array | None,
+    y_test: Array | None,
+    names: Sequence[str] | None,
+    target: str,
+    fit: FitReport | None,
+) -> tuple[str, list[Section | None]]:
+    """Return the size of the grid in words, and the sections."""
     sides = read_names(names, len(post.data.originals), "side", "side ")
-    y = "y" if target is None else str(target)
     field = Field.of(post)
     comparison = _compare(post, field, X_test, y_test)
     reason = "no values were held out. Give y_test, a grid with true values in holes."
@@ -44,15 +40,13 @@ def write(
     if post.num_samples:
         error = f"the relative error of a standard deviation is about {100 * post.report.std_error:.0f} % or less"
         variances = f"Variances come from {post.num_samples} samples: {error}."
-    sections = [
-        summary_section(post, y, _sentences(post, sides, y), comparison, reason, fit),
-        None if comparison is None else accuracy_section(comparison, y),
-        field_section(field, sides, y),
+    return f"A grid of {' × '.join(f'{size:,}' for size in field.observed.shape)} cells", [
+        summary_section(post, target, _sentences(post, sides, target), comparison, reason, fit),
+        None if comparison is None else accuracy_section(comparison, target),
+        field_section(field, sides, target),
         None if fit is None else learning_section(fit, ()),
         solver_section(post, fit, variances),
     ]
-    shape = " × ".join(f"{size:,}" for size in field.observed.shape)
-    write_page(post, path, title, y, f"A grid of {shape} cells", sections)
 
 
 def _sentences(post: GridPosterior, names: list[str], target: str) -> list[str]:

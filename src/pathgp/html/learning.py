@@ -35,12 +35,6 @@ def learning_section(fit: FitReport, names: Sequence[str]) -> Section:
     return Section("learning", "Learning", [paragraph(words), chart_grid(drawn), items])
 
 
-def require_report(fit: FitReport | None) -> None:
-    """Raise TypeError for anything but the report of a fit or None."""
-    if fit is not None and not isinstance(fit, FitReport):
-        raise TypeError(f"fit must be the FitReport that fit() returned, got {type(fit).__name__}")
-
-
 def fit_verdict(fit: FitReport) -> Verdict:
     """Judge whether learning converged."""
     steps = fit.history

@@ -1,4 +1,4 @@
-"""The document and the summary that the pages of tables and grids share."""
+"""Write the page of a posterior: `Posterior.to_html` and `GridPosterior.to_html`."""
 
 from __future__ import annotations
 
@@ -12,56 +12,38 @@ import numpy as np
 import torch
 
 from pathgp._version import __version__
-from pathgp.html.accuracy import Comparison
-from pathgp.html.learning import fit_verdict
-from pathgp.html.markup import Section, Verdict, document, paragraph, tile_list, verdict_list
-from pathgp.html.solver import certificate, solve_verdict
+from pathgp.compute.inputs import Array
+from pathgp.html.grid import grid_sections
+from pathgp.html.markup import document
+from pathgp.html.table import table_sections
 from pathgp.learning.report import FitReport
 from pathgp.posterior.grid import GridPosterior
 from pathgp.posterior.table import Posterior
 
 
-def write_page(
+def write(
     post: Posterior | GridPosterior,
     path: str | os.PathLike[str],
-    title: str | None,
-    target: str,
-    size: str,
-    sections: Sequence[Section | None],
+    X_test: Array | None = None,
+    y_test: Array | None = None,
+    names: Sequence[str] | None = None,
+    target: str | None = None,
+    fit: FitReport | None = None,
+    title: str | None = None,
 ) -> None:
-    """Write a page; in a group of processes all compute and the main process writes. size: of the data, in words."""
-    heading = f"A Gaussian process for {target}" if title is None else str(title)
+    """Write a page; in a group of processes all compute and the main process writes."""
+    if fit is not None and not isinstance(fit, FitReport):
+        raise TypeError(f"fit must be the FitReport that fit() returned, got {type(fit).__name__}")
+    y = "y" if target is None else str(target)
+    if isinstance(post, GridPosterior):
+        size, sections = grid_sections(post, X_test, y_test, names, y, fit)
+    else:
+        size, sections = table_sections(post, X_test, y_test, names, y, fit)
     lead = f"{size}, computed in {post.report.precision} on {post.report.device}."
     versions = f"pathgp {__version__}, torch {torch.__version__}, numpy {np.__version__}"
     date = f"{datetime.now().astimezone():%d %B %Y, %H:%M %Z}"
     footer = f"Written by {versions}, Python {platform.python_version()}; {date}"
+    heading = f"A Gaussian process for {y}" if title is None else str(title)
     page = document(heading, lead, [section for section in sections if section is not None], footer)
     if post.settings.compute.is_main_process:
         Path(path).write_text(page, encoding="utf-8")
-
-
-def summary_section(
-    post: Posterior | GridPosterior,
-    target: str,
-    sentences: Sequence[str],
-    comparison: Comparison | None,
-    reason: str,
-    fit: FitReport | None,
-) -> Section:
-    """Sentences about the model, key numbers and verdicts. reason: why there is no comparison with observations."""
-    words, verdicts, body = list(sentences), [solve_verdict(post.report)], []
-    if comparison is None:
-        verdicts.append(Verdict(None, f"The accuracy is not known: {reason}"))
-    else:
-        words.append(comparison.sentence(target))
-        if not comparison.is_constant and comparison.r2 <= 0:
-            advice = "Check kernel, length scales and noise, or learn them with fit."
-            verdicts.append(Verdict(False, f"It predicts no better than the average of {target}. {advice}"))
-        verdicts.append(comparison.calibration())
-        if comparison.caveat:
-            verdicts.append(Verdict(False, comparison.caveat))
-        body.append(tile_list(comparison.tiles()))
-    if fit is not None:
-        verdicts.append(fit_verdict(fit))
-    verdicts.append(Verdict(None, certificate(post.report)))
-    return Section("summary", "Summary", [*map(paragraph, words), *body, verdict_list(verdicts)])

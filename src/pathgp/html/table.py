@@ -1,8 +1,7 @@
-"""The page of a posterior of rows: `Posterior.to_html`."""
+"""The sections of the page of a posterior of rows."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import torch
@@ -11,10 +10,11 @@ from pathgp.compute.inputs import Array, read_matrix, read_vector
 from pathgp.html.accuracy import Comparison, accuracy_section
 from pathgp.html.facts import Facts, join_names, kernel_in_words, random_subset, read_names, to_numpy
 from pathgp.html.inputs import effects_section, rank_inputs, relevance_section
-from pathgp.html.learning import learning_section, require_report
+from pathgp.html.learning import learning_section
+from pathgp.html.markup import Section
 from pathgp.html.numbers import count, number
-from pathgp.html.page import summary_section, write_page
 from pathgp.html.solver import solver_section
+from pathgp.html.summary import summary_section
 from pathgp.learning.report import FitReport
 from pathgp.posterior.table import Posterior
 
@@ -23,32 +23,26 @@ _MOST_ROWS, _MOST_SOLVES = 10_000, 300
 _LEFT_OUT = "rows left out one by one"
 
 
-def write(
+def table_sections(
     post: Posterior,
-    path: str | os.PathLike[str],
-    X_test: Array | None = None,
-    y_test: Array | None = None,
-    names: Sequence[str] | None = None,
-    target: str | None = None,
-    fit: FitReport | None = None,
-    title: str | None = None,
-) -> None:
-    """Write the page of a posterior of rows."""
-    require_report(fit)
-    inputs = read_names(names, post.report.columns, "input", "x")
-    facts = Facts(post, inputs, "y" if target is None else str(target))
+    X_test: Array | None,
+    y_test: Array | None,
+    names: Sequence[str] | None,
+    target: str,
+    fit: FitReport | None,
+) -> tuple[str, list[Section | None]]:
+    """Return the size of the data in words, and the sections."""
+    facts = Facts(post, read_names(names, post.report.columns, "input", "x"), target)
     comparison, reason = _compare(facts, X_test, y_test)
     ranking = rank_inputs(facts)
-    sections = [
-        summary_section(post, facts.target, _sentences(facts), comparison, reason, fit),
-        None if comparison is None else accuracy_section(comparison, facts.target),
+    return f"{count(post.report.rows, 'row')}, {count(facts.columns, 'input')}", [
+        summary_section(post, target, _sentences(facts), comparison, reason, fit),
+        None if comparison is None else accuracy_section(comparison, target),
         relevance_section(facts, ranking),
         effects_section(facts, ranking),
-        None if fit is None else learning_section(fit, inputs),
+        None if fit is None else learning_section(fit, facts.names),
         solver_section(post, fit, _variance_source(facts)),
     ]
-    size = f"{count(post.report.rows, 'row')}, {count(facts.columns, 'input')}"
-    write_page(post, path, title, facts.target, size, sections)
 
 
 def _sentences(facts: Facts) -> list[str]:

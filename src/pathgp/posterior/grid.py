@@ -229,7 +229,7 @@ class GridPosterior(BasePosterior):
             fit: what `LatentKroneckerGP.fit` returned, for the learning curves.
             title: of the page.
         """
-        from pathgp.html.grid import write
+        from pathgp.html.page import write
 
         write(self, path, X_test, y_test, names, target, fit, title)
 

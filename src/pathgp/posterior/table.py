@@ -200,7 +200,7 @@ class Posterior(BasePosterior):
             fit: what `GP.fit` returned, for the learning curves.
             title: of the page.
         """
-        from pathgp.html.table import write
+        from pathgp.html.page import write
 
         write(self, path, X_test, y_test, names, target, fit, title)
 
