@@ -39,8 +39,8 @@ def test_a_plan() -> None:
     text = repr(plan)
     for words in ("52000 of 2000 x 52 cells observed, 50.0 % missing", "break-even at 86.0 % (time)", "11 columns"):
         assert words in text
-    (taken,) = [line for line in text.splitlines() if line.endswith("<- taken")]
-    assert taken.startswith("kronecker")
+    (chosen,) = [line for line in text.splitlines() if line.endswith("<- chosen")]
+    assert chosen.startswith("kronecker")
     whole = plan_grid(30, 20)
     assert (whole.observed, whole.missing, whole.columns) == (600, 0.0, 65)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-from PIL import Image
-
 from pathgp.plots import COLOURS as COLOURS
 from pathgp.plots import tidy
+
+try:
+    from matplotlib.figure import Figure
+    from PIL import Image
+except ImportError:
+    raise SystemExit("figures need matplotlib: pip install matplotlib") from None
 
 
 def grid(rows: int, columns: int, width: float = 10.0, height: float = 2.6, **options: Any) -> tuple[Figure, Any]:

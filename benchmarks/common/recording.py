@@ -6,6 +6,7 @@ import datetime as dt
 import importlib
 import importlib.util
 import json
+import os
 import platform
 import statistics
 import time
@@ -17,7 +18,7 @@ import torch
 
 import pathgp
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
+BENCHMARKS = Path(__file__).resolve().parents[1]
 
 
 def device_name() -> str:
@@ -40,8 +41,20 @@ def median_seconds(action: Callable[[], Any], runs: int = 5) -> float:
     return statistics.median(seconds(action) for _ in range(runs))
 
 
+def results_file(name: str) -> Path:
+    """Path of NAME.json in benchmarks/results, or in the folder that $PATHGP_RESULTS names."""
+    return Path(os.environ.get("PATHGP_RESULTS") or BENCHMARKS / "results") / f"{name}.json"
+
+
+def read(name: str) -> list[dict[str, Any]]:
+    """The rows that earlier runs wrote under this name; none if there is no file."""
+    path = results_file(name)
+    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
+    return rows
+
+
 def write(name: str, rows: list[dict[str, Any]], **facts: Any) -> Path:
-    """Write rows and the facts of this machine to results/<name>.json."""
+    """Write rows and the facts of this machine to the file of this name."""
     cuda = torch.cuda.is_available()
     record = {
         "date": dt.date.today().isoformat(),
@@ -51,10 +64,18 @@ def write(name: str, rows: list[dict[str, Any]], **facts: Any) -> Path:
         **facts,
         "rows": rows,
     }
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    path = results_file(name)
+    path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
     return path
+
+
+def require(library: str) -> Any:
+    """Import a library that a benchmark compares with; its absence ends the program with one line."""
+    try:
+        return importlib.import_module(library)
+    except ImportError:
+        raise SystemExit(f"this comparison needs {library}: pip install {library}") from None
 
 
 def versions() -> dict[str, str]:

@@ -28,6 +28,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from benchmarks.common.options import parse
 from benchmarks.common.recording import median_seconds, seconds, table, write
 from pathgp import Compute, kernels
 from pathgp.compute.triton import missing
@@ -290,7 +291,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=14, help="that compile")
     parser.add_argument("--check", action="store_true", help="errors beside their bounds instead of the tables")
     parser.add_argument("--tune", action="store_true", help="times of tiles instead of the tables")
-    arguments = parser.parse_args()
+    arguments = parse(parser, rows=5000)
     need_a_device()
     # Both take the cases of this module.
     from benchmarks.hardware.fused_check import check

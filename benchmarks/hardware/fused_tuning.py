@@ -60,7 +60,7 @@ def prepared(setting: Setting, n: int) -> Callable[[], Any]:
         U = expression.points(X, torch.zeros(d, dtype=torch.float64, device=fused.DEVICE))
         frame = Frame.around(Extent.of(expression, U))
         points = frame.pack(U)
-    engine = replace(Engine.of(frame), tile=tile)
+    engine = replace(Engine(frame), tile=tile)
     V = normal(n, s, 1)
     if task == "product":
         return lambda: engine.add_product(points, points, V, torch.zeros_like(V))

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from statistics import median
 
+from benchmarks.common.options import parse
 from benchmarks.common.recording import table, write
 
 HEAVY = ("sklearn", "botorch", "gpytorch", "xarray", "pandas", "matplotlib", "triton", "pyarrow")
@@ -32,7 +33,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=7)
     runs = []
-    for _ in range(parser.parse_args().runs):
+    options = parse(parser, runs=1)
+    for _ in range(options.runs):
         done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
         runs.append(json.loads(done.stdout))
     along = sorted(set(HEAVY) & set(runs[0][2]))

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 import pathgp
+from benchmarks.common.options import parse
 from benchmarks.common.recording import device_name, seconds, table, write
 from benchmarks.hardware.million import PROBLEMS, Problem, build, matern
 from pathgp.learning.report import Step
@@ -46,7 +47,7 @@ def main() -> None:
     parser.add_argument("--tol", type=float, default=0.01, help="residual at which a solve ends before its budget")
     parser.add_argument("--solver", default="ap")
     parser.add_argument("--precision", choices=("high", "medium", "low"), default="high")
-    options = parser.parse_args()
+    options = parse(parser, problem="known-1000000", rows=500, steps=2, budget=2.0)
     device = device_name()
     problem = build(options.problem, options.rows, device)
     gp = displaced(problem)

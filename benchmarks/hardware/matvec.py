@@ -16,10 +16,10 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-import gpytorch
 import torch
 
-from benchmarks.common.recording import seconds, table, write
+from benchmarks.common.options import parse
+from benchmarks.common.recording import require, seconds, table, write
 from benchmarks.common.uci import UCI, uci
 from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator
@@ -56,7 +56,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=15_000)
     parser.add_argument("--runs", type=int, default=5)
-    arguments = parser.parse_args()
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="time torch.compile")
+    arguments = parse(parser, rows=300, runs=1, compile=False)
     n, d, s = arguments.rows, 18, 65
     generator = torch.Generator().manual_seed(0)
     X, V = torch.randn(n, d, generator=generator), torch.randn(n, s, generator=generator)
@@ -65,6 +66,7 @@ def main() -> None:
     streamed = KernelOperator(kernel, X, 0.1, Compute("streamed"))
     dense = KernelOperator(kernel, X, 0.1, Compute("dense"))
     plain = torch.randn(n, n, generator=generator)
+    gpytorch = require("gpytorch")
     peer = gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=1.5, ard_num_dims=d))
     peer.outputscale = 1.0
     peer.base_kernel.lengthscale = torch.ones(d)
@@ -76,7 +78,7 @@ def main() -> None:
     def gpytorch_recorded() -> torch.Tensor:
         return (peer(X).evaluate_kernel().to_dense() @ V + 0.01 * V).detach()
 
-    compiled = torch.compile(matern)
+    compiled = torch.compile(matern) if arguments.compile else matern
     rough, rough_V = dense._tiles.K.bfloat16(), V.bfloat16()
     compiling = seconds(lambda: chunked(compiled, X, V))
     exact = KernelOperator(kernel, X.double(), 0.1, Compute("streamed")) @ V.double()

@@ -1,6 +1,6 @@
 """The memory promise at full size: peak resident memory of predictions, and of a streamed product.
 
-    python -m benchmarks.hardware.memory [--rows 1000000] [--quick]
+    python -m benchmarks.hardware.memory [--rows 1000000] [--what mean variance paths product]
 
 Mean, variance and 64 paths at a million rows from n = 5,000 (float32, three columns), and a product with K of
 n = 100,000 within a budget of 200 MB, where K would take 40 GB. Each is measured in a process of its own, as the
@@ -21,12 +21,14 @@ from typing import Any
 import torch
 
 import pathgp
+from benchmarks.common.options import parse
 from benchmarks.common.recording import table, write
 from pathgp.kernels import Matern, Scale
 from pathgp.operators import KernelOperator
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 SAMPLES = 64
+WHAT = ("mean", "variance", "paths", "product")
 
 
 def resident(name: str) -> int:
@@ -96,23 +98,25 @@ def alone(*arguments: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000, help="test rows")
-    parser.add_argument("--quick", action="store_true", help="a hundredth of the work, and nothing is written")
+    parser.add_argument("--training-rows", type=int, default=5000)
+    parser.add_argument("--what", nargs="*", choices=WHAT, default=list(WHAT))
     parser.add_argument("--only", help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
+    chosen = parse(parser, rows=10_000, training_rows=500, what=["mean"])
     if chosen.only:
         found = (
             product(chosen.rows, 200_000_000)
             if chosen.only == "product"
-            else prediction(chosen.only, 5000, chosen.rows)
+            else prediction(chosen.only, chosen.training_rows, chosen.rows)
         )
         print(json.dumps(found))
         return
-    rows, n = (chosen.rows // 100, 10_000) if chosen.quick else (chosen.rows, 100_000)
-    results = [alone("--only", what, "--rows", str(rows)) for what in ("mean", "variance", "paths")]
-    results.append(alone("--only", "product", "--rows", str(n)))
+    rows = {what: chosen.rows // 10 if what == "product" else chosen.rows for what in chosen.what}
+    results = [
+        alone("--only", what, "--rows", str(number), "--training-rows", str(chosen.training_rows))
+        for what, number in rows.items()
+    ]
     print(table(results))
-    if not chosen.quick:
-        write("memory", results, measured_on="CPU")
+    write("memory", results, measured_on="CPU")
     if any(r["peak_gb"] > r["limit_gb"] for r in results):
         raise SystemExit("a peak exceeds its limit")
 

@@ -34,20 +34,21 @@ from torch import Tensor
 
 import pathgp
 from benchmarks.common.datasets import load
-from benchmarks.common.recording import RESULTS, device_name, table, write
+from benchmarks.common.options import parse
+from benchmarks.common.recording import device_name, read, table, write
 from benchmarks.common.uci import hyperparameters
 from pathgp import kernels, solvers
 from pathgp.compute.random import normal
 from pathgp.metrics import nll, rmse
 from pathgp.operators import Operator
 from pathgp.pathwise import PriorPaths
-from pathgp.posterior.conditioning import Settings, Solve
+from pathgp.posterior.conditioning import Settings, SolveRequest
 from pathgp.posterior.table import Posterior
 
 PROBLEMS = ("known-1000000", "known-1844352", "etopo5", "flights3m")
 SOLVERS: dict[str, solvers.Solver] = {"AP": solvers.AP(), "SDD": solvers.SDD()}
 LADDER = (0.3, 0.1, 0.03, 0.01, 0.003)
-SAMPLES, FEATURES, HELD_OUT = 64, 512, 5000
+SAMPLES, FEATURES, HELD_OUT = 64, 512, 5000  # held out: at most as many as there are training rows
 # A draw that stands for the truth has more features than the paths that are fitted to it.
 TRUTH_FEATURES = 8192
 
@@ -75,7 +76,7 @@ def known(rows: int, device: str) -> Problem:
     gp = matern(torch.tensor(found["lengthscale"], dtype=torch.float64), found["signal"], found["noise"])
     generator = torch.Generator().manual_seed(0)
     columns = len(found["lengthscale"])
-    X = torch.randn(rows + HELD_OUT, columns, generator=generator).to(device)
+    X = torch.randn(rows + min(rows, HELD_OUT), columns, generator=generator).to(device)
     path = PriorPaths.draw(gp.kernel.to(device), 1, TRUTH_FEATURES, columns, generator)
     with torch.no_grad():
         f = torch.cat([path(part)[0] for part in X.split(100_000)])
@@ -88,7 +89,8 @@ def etopo5(rows: int | None, device: str) -> Problem:
     """Points of the grid, all equally likely per area."""
     grid = load("etopo5_global")
     lat, lon = (np.deg2rad(side[:, 0].astype(np.float64)) for side in grid.factors)
-    count = (rows or 2_000_000) + HELD_OUT
+    rows = rows or 2_000_000
+    count = rows + min(rows, HELD_OUT)
     weight = np.repeat(np.cos(lat).clip(0.0), len(lon))
     # The largest keys u^(1/w) are a weighted draw without replacement (Efraimidis and Spirakis 2006).
     keys = np.log(np.random.default_rng(0).random(weight.size)) / np.maximum(weight, 1e-12)
@@ -101,7 +103,9 @@ def etopo5(rows: int | None, device: str) -> Problem:
 def flights3m(rows: int | None, device: str) -> Problem:
     """A tenth is held out, of which some rows are scored."""
     data = load("flights3m")
-    order = np.random.default_rng(0).permutation(len(data.y))[: (rows or 2_700_000) + HELD_OUT]
+    rows = rows or 2_700_000
+    count = rows + min(rows, HELD_OUT)
+    order = np.random.default_rng(0).permutation(len(data.y))[:count]
     X, y = data.X[order], data.y[order]
     return real("flights3m", X, y, matern(torch.ones(X.shape[1], dtype=torch.float64), 1.0, 0.5), True, device)
 
@@ -114,7 +118,8 @@ def real(name: str, X: np.ndarray, y: np.ndarray, gp: pathgp.GP, scale_inputs: b
     inputs = torch.tensor(X, dtype=torch.float32, device=device)
     targets = torch.tensor((y - y.mean()) / y.std(), dtype=torch.float32, device=device)
     gp = neighbourhoods(gp, inputs, targets)
-    return Problem(name, gp, inputs[HELD_OUT:], targets[HELD_OUT:], inputs[:HELD_OUT], targets[:HELD_OUT])
+    held_out = min(len(X) // 2, HELD_OUT)
+    return Problem(name, gp, inputs[held_out:], targets[held_out:], inputs[:held_out], targets[:held_out])
 
 
 def neighbourhoods(gp: pathgp.GP, X: Tensor, y: Tensor, count: int = 5) -> pathgp.GP:
@@ -153,9 +158,12 @@ def climb(problem: Problem, name: str, limit: float, backend: str, precision: st
     began = time.perf_counter()
     prior = model.draw_prior(data, SAMPLES, FEATURES, generator)
     draws = normal((len(data.y), SAMPLES), generator, torch.float32, device)
+    _wait(device)
+    drawn = time.perf_counter()
     system = model.system(data, prior, draws)
     _wait(device)
     took, epochs, weights = time.perf_counter() - began, 0.0, None
+    preparation = time.perf_counter() - drawn  # repeated by every rung, and counted once
     print(f"{problem.name} {name}: right-hand sides after {took:.1f} s", flush=True)
     rows: list[dict[str, Any]] = []
     told = 0.0
@@ -177,13 +185,13 @@ def climb(problem: Problem, name: str, limit: float, backend: str, precision: st
             break
         budget = max(3.0, (limit - took) / pace) if math.isfinite(limit) else None
         told = 0.0
-        how = Solve(replace(settings, tol=tol, max_epochs=budget), generator, x0=weights, callback=tell)
+        request = SolveRequest(replace(settings, tol=tol, max_epochs=budget), generator, x0=weights, callback=tell)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pathgp.ConvergenceWarning)
-            posterior = Posterior.solved(model, data.scaling, system, prior, how)
+            posterior = model.solve(data, prior, draws, request)
         _wait(device)
         weights, solution = posterior.weights, posterior.report.solution
-        took, epochs = took + posterior.report.seconds, epochs + solution.epochs
+        took, epochs = took + posterior.report.seconds - preparation, epochs + solution.epochs
         pace = took / epochs
         rows.append(
             {
@@ -236,8 +244,7 @@ def build(name: str, rows: int | None, device: str) -> Problem:
 
 def stored(device: str) -> dict[str, dict[str, Any]]:
     """The rows of the file, by what tells one from another."""
-    path = RESULTS / f"million_{device}.json"
-    return {key(row): row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
+    return {key(row): row for row in read(f"million_{device}")}
 
 
 def key(row: dict[str, Any]) -> str:
@@ -252,7 +259,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="training rows, instead of all")
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--precision", choices=("high", "medium", "low"), default="high")
-    options = parser.parse_args()
+    options = parse(parser, problems=["known-1000000"], rows=500, solvers=["AP"])
     device = device_name()
     for name in options.problems:
         problem = build(name, options.rows, device)

@@ -24,13 +24,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.common.options import parse
 from benchmarks.common.recording import median_seconds, write
 from benchmarks.hardware import fused
 from benchmarks.hardware.fused import column_widths, forms, need_a_device, normal, operator, relative, shown
 from pathgp.operators import KernelOperator
 from pathgp.operators.fused import source
 from pathgp.operators.fused.engine import halves
-from pathgp.operators.fused.structure import Structure
+from pathgp.operators.fused.leaves import Structure
 from pathgp.operators.fused.tiles import Tile
 
 WAYS = ("floats", "integers", "turns", "no turns")
@@ -110,8 +111,8 @@ def product(
 @cache
 def kernel(structure: Structure) -> Any:
     tile = [*source._tile(structure), f"K = theta_0 * {source._value(structure.tree, '')}"]
-    body = PRODUCT.format(load=source._indented(source._loads(structure), 4), tile=source._indented(tile, 8))
-    return source._compiled(body, "product")
+    body = PRODUCT.format(load=source._indent(source._loads(structure), 4), tile=source._indent(tile, 8))
+    return source._compile(body, "product")
 
 
 def product(H: KernelOperator, V: Tensor, tile: Tile, way: str) -> Tensor:
@@ -127,9 +128,9 @@ def product(H: KernelOperator, V: Tensor, tile: Tile, way: str) -> Tensor:
     order = torch.arange(blocks, dtype=torch.int32, device=V.device)
     turns = torch.cat([order, torch.full_like(order, blocks)])
     ticket = torch.zeros(1, dtype=torch.int32, device=V.device)
-    arguments = *points.arguments(), *points.arguments(), high, low, engine.theta, out, turns, ticket
-    constants = {"M": tile.rows, "N": tile.rows, "S": width, "HIGH": engine.precision == "high", "WAY": way}
-    kernel(engine.frame.structure)[(blocks,)](*arguments, **constants, FIXED=FIXED, **tile.options())
+    arguments = *points.arguments(), *points.arguments(), high, low, engine.frame.theta, out, turns, ticket
+    constants = {"N": tile.rows, "S": width, "HIGH": engine.precision == "high", "WAY": way, "FIXED": FIXED}
+    kernel(engine.frame.structure)[(blocks,)](*arguments, **(tile.options() | constants))
     return out.sum(0)[: H.shape[0], : V.shape[1]].to(torch.float32)
 
 
@@ -153,7 +154,7 @@ def measured(n: int) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=100_000)
-    n = parser.parse_args().rows
+    n = parse(parser, rows=1000).rows
     need_a_device()
     write("symmetry", measured(n), n=n)
 

@@ -21,7 +21,6 @@ posterior there. All points of both curves share the draws they are evaluated wi
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import warnings
 from dataclasses import replace
@@ -33,7 +32,8 @@ import torch
 from torch import Tensor
 
 import pathgp
-from benchmarks.common.recording import RESULTS, device_name, seconds, table, write
+from benchmarks.common.options import parse
+from benchmarks.common.recording import device_name, read, results_file, seconds, table, write
 from benchmarks.common.uci import UCI, Regression, uci
 from benchmarks.thesis.uci_learning import RATE, SAMPLES, initial, move, warm_up
 from pathgp.learning.report import FitReport
@@ -249,9 +249,7 @@ def record(row: dict[str, Any], device: str) -> None:
     shown = {k: v for k, v in row.items() if k not in ("curve", "scores")}
     print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()), flush=True)
     name = f"learning_peers_{device}"
-    path = RESULTS / f"{name}.json"
-    earlier = json.loads(path.read_text())["rows"] if path.exists() else []
-    merged = {tuple(r[k] for k in ("set", "split", "n", "steps", "method")): r for r in [*earlier, row]}
+    merged = {tuple(r[k] for k in ("set", "split", "n", "steps", "method")): r for r in [*read(name), row]}
     write(name, list(merged.values()))
 
 
@@ -268,7 +266,9 @@ def main() -> None:
     parser.add_argument("--generators", type=int, default=4)
     parser.add_argument("--every", type=int, default=5, help="grid of steps on which the best likelihood is looked for")
     parser.add_argument("--rows-of-data", type=int, default=0, help="training rows; 0 takes all")
-    options = parser.parse_args()
+    options = parse(
+        parser, sets=["pol"], steps=2, gpytorch_steps=1, rows_of_data=100, generators=1, every=1, ways=["adam"]
+    )
     rows: list[dict[str, Any]] = []
     names = options.sets or (list(UCI[:3]) if large else ["elevators"])
     for name in names:
@@ -276,7 +276,7 @@ def main() -> None:
     keys = ["set", "n", "method", "seconds", "fit_seconds", "predict_seconds", "log_likelihood", "steps_taken"]
     keys += ["seconds_within", *(f"times {way}" for way in WAYS), "extrapolated", "failed"]
     print("\n" + table([{key: row.get(key) for key in keys} for row in rows]))
-    print("written to", RESULTS / f"learning_peers_{device}.json")
+    print("written to", results_file(f"learning_peers_{device}"))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.common.recording import RESULTS, device_name, seconds, table, write
+from benchmarks.common.options import parse
+from benchmarks.common.recording import device_name, read, seconds, table, write
 from benchmarks.thesis import climate, lcbench_curves
 from pathgp import kernels
 from pathgp.operators import LatentKroneckerOperator
@@ -127,7 +128,7 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=11)
     parser.add_argument("--limit", type=float, default=500.0, help="epochs")
     parser.add_argument("--device", default=device_name())
-    options = parser.parse_args()
+    options = parse(parser, names=["MiniBooNE"], cut=20, columns=3, limit=50.0)
     rows = [measure(*problem, options) for problem in problems(options.names, options.cut, options.device)]
     shown = (
         "problem",
@@ -139,13 +140,8 @@ def main() -> None:
     )
     print(table([{key: row.get(key) for key in shown} for row in rows]))
     file = f"holes_{options.device}"
-    kept = stored(file) | {key(row): row for row in rows}
+    kept = {key(row): row for row in [*read(file), *rows]}
     print("written to", write(file, list(kept.values()), tol=TOL))
-
-
-def stored(file: str) -> dict[str, dict[str, Any]]:
-    path = RESULTS / f"{file}.json"
-    return {key(row): row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
 
 
 def key(row: dict[str, Any]) -> str:

@@ -17,20 +17,21 @@ from typing import Any
 import torch
 
 import pathgp
+from benchmarks.common.options import parse
 from benchmarks.common.recording import device_name, table, write
 from benchmarks.common.uci import UCI, uci
 from benchmarks.thesis import climate
 from pathgp.posterior import conditioning
 
 FIELDS = ("era5_uk_t2m", "pacific_sst", "colorado_monthly_met")
-# Entries of each side of a field, and its noise in standard deviations of the values.
-SIDE, NOISE = 400, 0.1
+# Noise of a field in standard deviations of its values.
+NOISE = 0.1
 
 
-def measure(name: str, device: str, rows: int | None) -> dict[str, Any]:
+def measure(name: str, device: str, rows: int | None, cut: int) -> dict[str, Any]:
     """One set under both rules."""
     if name in FIELDS:
-        field = climate.cut(climate.FIELDS[name](), SIDE).on(device)
+        field = climate.cut(climate.FIELDS[name](), cut).on(device)
         gp, observations = climate.model(field), (field.factors, field.split(0.3, 0)[0])
         gp.noise = NOISE
     else:
@@ -59,10 +60,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", nargs="*", default=[*UCI, *FIELDS])
     parser.add_argument("--rows", type=int, help="of tables, at most")
-    options = parser.parse_args()
+    parser.add_argument("--cut", type=int, default=400, help="entries of each side of a field")
+    options = parse(parser, sets=["pol", "pacific_sst"], rows=200, cut=20)
     warnings.simplefilter("ignore", pathgp.ConvergenceWarning)
     device = device_name()
-    rows = [measure(name, device, options.rows) for name in options.sets]
+    rows = [measure(name, device, options.rows, options.cut) for name in options.sets]
     print(table(rows))
     print(f"written to {write(f'last_solve_{device}', rows)}")
 

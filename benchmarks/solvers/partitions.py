@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.common.options import parse
 from benchmarks.common.recording import table, write
 from benchmarks.common.uci import system, uci
 from pathgp import Compute, kernels
@@ -92,7 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--blocks", type=int, nargs="*", default=[8, 32])
-    options = parser.parse_args()
+    options = parse(parser, rows=200, blocks=[4])
     rows: list[dict[str, Any]] = []
     for name, H, B in problems(options.rows):
         for blocks in options.blocks:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.common.options import parse
 from benchmarks.common.recording import device_name, seconds, table, write
 from benchmarks.common.uci import UCI, system, uci
 from pathgp import solvers
@@ -35,20 +36,20 @@ ALLOWED = {"pol": 18, "bike": 24, "elevators": 10, "protein": 48, "keggdirected"
 SLOW = 60.0
 
 
-def race(name: str, chosen: list[str], runs: int, max_epochs: float, device: str) -> list[dict[str, Any]]:
+def race(name: str, options: argparse.Namespace, device: str) -> list[dict[str, Any]]:
     """All chosen solvers on one data set."""
-    data = uci(name, device=device)
+    data = uci(name, device=device, rows=options.rows)
     H, B = system(data)
     rows = []
-    for label in chosen:
+    for label in options.solvers:
         times: list[float] = []
-        while len(times) < runs and sum(times) < SLOW:
+        while len(times) < options.runs and sum(times) < SLOW:
             found: list[solvers.Solution] = []
 
             def attempt(label: str = label, run: int = len(times), found: list[solvers.Solution] = found) -> None:
                 source = torch.Generator().manual_seed(run)
                 solve = ENTRANTS[label].solve
-                found.append(solve(H, B, tol=0.01, max_epochs=max_epochs, generator=source, rule="average"))
+                found.append(solve(H, B, tol=0.01, max_epochs=options.max_epochs, generator=source, rule="average"))
 
             times.append(seconds(attempt))
         solution = found[0]
@@ -75,12 +76,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sets", nargs="*", default=None, help="data sets; all five on a GPU, the small ones on a CPU")
     parser.add_argument("--solvers", nargs="*", default=list(ENTRANTS), choices=list(ENTRANTS))
+    parser.add_argument("--rows", type=int, help="training rows, at most")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--max-epochs", type=float, default=200.0)
-    arguments = parser.parse_args()
+    arguments = parse(parser, sets=["pol"], rows=200, runs=1)
     device = device_name()
     names = arguments.sets or list(UCI if device == "cuda" else UCI[:3])
-    rows = [row for n in names for row in race(n, arguments.solvers, arguments.runs, arguments.max_epochs, device)]
+    rows = [row for name in names for row in race(name, arguments, device)]
     print("\n" + table([{key: value for key, value in row.items() if key != "note"} for row in rows]))
     for name in names:
         mine = {row["solver"]: row for row in rows if row["set"] == name}

@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
-import json
 import math
 import time
 from dataclasses import dataclass
@@ -39,7 +38,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import pathgp
 from benchmarks.common.datasets import load
-from benchmarks.common.recording import RESULTS, device_name, median_seconds, seconds, table, write
+from benchmarks.common.options import parse
+from benchmarks.common.recording import device_name, median_seconds, read, seconds, table, write
 from benchmarks.hardware.memory import reset_peak, resident
 from pathgp import kernels
 from pathgp.data.grid import GridObservations
@@ -238,8 +238,7 @@ def resources(root: int, ways: tuple[str, ...], runs: int = 15, inputs: int = 10
 
 def record(rows: Rows, device: str) -> None:
     """Write rows; what the file holds about other sizes and ratios stays."""
-    path = RESULTS / f"break_even_{device}.json"
-    earlier = json.loads(path.read_text())["rows"] if path.exists() else []
+    earlier = read(f"break_even_{device}")
     names = ("part", "p", "missing", "way", "columns", "steps")
     merged = {tuple(row.get(name) for name in names): row for row in [*earlier, *rows]}
     crossings = {}
@@ -264,7 +263,7 @@ def main() -> None:
     parser.add_argument("--fit-rows", type=int, default=4449 if large else 400, help="rows of the fits; 0 for none")
     parser.add_argument("--fit-ratios", type=float, nargs="*", default=ratios[1:-1] if large else [0.2, 0.5, 0.8])
     parser.add_argument("--steps", type=int, default=50 if large else 20)
-    options = parser.parse_args()
+    options = parse(parser, rows=60, ratios=[0.0, 0.5], columns=3, runs=1, fit_rows=30, fit_ratios=[0.5], steps=2)
     rows = []
     if options.rows:
         rows += products(arm(options.rows, device), options.ratios, options.columns, options.runs)

@@ -44,7 +44,8 @@ from torch import Tensor
 
 import pathgp
 from benchmarks.common.datasets import load
-from benchmarks.common.recording import RESULTS, device_name, seconds, table, write
+from benchmarks.common.options import parse
+from benchmarks.common.recording import device_name, read, seconds, table, write
 from benchmarks.peers.sparse import named, variational
 from benchmarks.thesis.break_even import Peak
 from benchmarks.thesis.lcbench import PRECONDITIONERS, RATE, SAMPLES, TOL, scores
@@ -239,8 +240,7 @@ def key(row: dict[str, Any]) -> str:
 
 def stored(device: str) -> dict[str, dict[str, Any]]:
     """The rows of the file."""
-    path = RESULTS / f"climate_{device}.json"
-    return {key(row): row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
+    return {key(row): row for row in read(f"climate_{device}")}
 
 
 def record(row: dict[str, Any], device: str) -> None:
@@ -271,7 +271,7 @@ def compare(field: Field, share: float, seed: int, options: argparse.Namespace) 
 
 def show(device: str) -> None:
     """The table of the file."""
-    rows = json.loads((RESULTS / f"climate_{device}.json").read_text())["rows"]
+    rows = read(f"climate_{device}")
     keys = ("field", "sizes", "held_out", "seed", "method", "steps", "probes", "seconds", "peak_gb")
     keys += ("train_rmse", "train_nll", "test_rmse", "test_nll", "test_coverage", "failed")
     print(table([{key: row.get(key) for key in keys} for row in rows]))
@@ -292,7 +292,7 @@ def main() -> None:
     parser.add_argument("--sparse", type=int, default=1000, help="inducing points; 0 leaves the comparison out")
     parser.add_argument("--device", default=device_name())
     parser.add_argument("--table", action="store_true", help="print the table of the file, measure nothing")
-    options = parser.parse_args()
+    options = parse(parser, names=["generated"], sizes=[20, 15], missing=[0.3], steps=2, sparse=10)
     known = {"generated": lambda: generated(tuple(options.sizes)), **FIELDS}
     unknown = set(options.names) - set(known)
     if unknown:

@@ -1,6 +1,6 @@
 """The thesis's figures, drawn with this library.
 
-    python -m benchmarks.thesis.figures NAME [--out DIR] [--rows N]
+    python -m benchmarks.thesis.figures [NAME ...] [--out DIR] [--rows N]
 
 NAME is 2.1, 2.2, 2.3 (priors), 3.1 (solvers on a toy problem), 3.3 (error norms), 4.1, 4.2, 4.3 (gradient methods),
 5.1, 5.3, 5.4, 5.5, 5.8, 5.9 (learning), 6.2, 6.3 (grids with holes), or all. Figures on real data use a part of the
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.common.options import parse
 from benchmarks.thesis import (
     figures_costs,
     figures_descent,
@@ -64,11 +65,13 @@ CPU = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [*PRIORS, *DATA, *LEARNING, *GRIDS]
-    parser.add_argument("name", choices=[*names, "all"], metavar="NAME")
+    parser.add_argument("names", nargs="*", metavar="NAME", default=["all"])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/scratch"), help="folder for the PNG files")
     parser.add_argument("--rows", type=int, help="training rows; by default all on a GPU and a part on a CPU")
-    options = parser.parse_args()
-    for name in names if options.name == "all" else [options.name]:
+    options = parse(parser, names=["2.1", "4.1"], rows=60)
+    if unknown := set(options.names) - {*names, "all"}:
+        parser.error(f"no figure {', '.join(sorted(unknown))}: choose from {', '.join(names)}, all")
+    for name in names if "all" in options.names else options.names:
         began = time.perf_counter()
         path = options.out / f"figure-{name}.png"
         if name in PRIORS:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from statistics import fmean
 from typing import Any
 
-from benchmarks.common.recording import RESULTS, table
+from benchmarks.common.recording import read, table
 from benchmarks.thesis.lcbench_curves import SETS
 
 # Table 6.1, in the order of SETS; minutes are those of the thesis's GPU.
@@ -59,13 +58,12 @@ def key(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def stored(device: str) -> dict[tuple[Any, ...], dict[str, Any]]:
     """The rows of the file."""
-    path = RESULTS / f"lcbench_{device}.json"
-    return {key(row): row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
+    return {key(row): row for row in read(f"lcbench_{device}")}
 
 
 def show(device: str) -> None:
     """Means over the seeds, the thesis's numbers beside them, and whether ours are as good."""
-    rows = json.loads((RESULTS / f"lcbench_{device}.json").read_text())["rows"]
+    rows = read(f"lcbench_{device}")
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         if "failed" not in row:

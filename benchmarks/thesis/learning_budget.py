@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from benchmarks.common.options import parse
 from benchmarks.common.recording import device_name, table, write
 from benchmarks.common.uci import uci
 from benchmarks.thesis.uci_learning import Plan, full
@@ -33,7 +34,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="*", default=list(ROWS), help="SOLVER-ESTIMATOR-START, as in uci_learning.py")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--rows-of-data", type=int, default=0, help="training rows; 0 takes all")
-    options = parser.parse_args()
+    options = parse(parser, rows=["AP-pathwise-warm"], steps=2, rows_of_data=200)
     device = device_name()
     data = uci(options.set, device=device, rows=options.rows_of_data or None)
     plan = Plan(options.steps, 1, options.budget, options.rows_of_data or None)

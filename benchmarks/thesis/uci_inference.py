@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 import pathgp
+from benchmarks.common.options import parse
 from benchmarks.common.recording import device_name, table, write
 from benchmarks.common.uci import UCI, Regression, uci
 from pathgp import solvers
@@ -87,15 +88,15 @@ def budget(method: str, n: int, steps: int) -> float:
     return 2 * steps * 512 / n * 1.05 if method == "SGD" else 1000.0
 
 
-def variance_of(posterior: pathgp.Posterior, Xs: Tensor, paths: slice) -> Tensor:
-    """What ``posterior.variance(Xs)`` would be with these paths alone."""
-    prior, weights = posterior.prior, posterior.weights[:, 1:][:, paths]
+def variances(posterior: pathgp.Posterior, Xs: Tensor) -> list[Tensor]:
+    """What ``posterior.variance(Xs)`` would be with each group of paths alone."""
+    prior, weights = posterior.prior, posterior.weights[:, 1:]
     Xs = Xs.to(weights.dtype)
     assert prior is not None
     with torch.no_grad():
-        f = prior(Xs)[paths]
-        h = posterior._update(weights)(Xs)
-        return variance_from_paths(f - h, h, posterior.model.kernel.diag(Xs))
+        f, h = prior(Xs).split(GROUP), posterior._update(weights)(Xs).split(GROUP)
+        k = posterior.model.kernel.diag(Xs)
+        return [variance_from_paths(f_g - h_g, h_g, k) for f_g, h_g in zip(f, h, strict=True)]
 
 
 def infer(data: Regression, method: str, noise: float, groups: int, steps: int) -> dict[str, Any]:
@@ -113,11 +114,8 @@ def infer(data: Regression, method: str, noise: float, groups: int, steps: int) 
             generator=torch.Generator().manual_seed(0),
         )
     mean = posterior.mean(data.X_test)
-    scores = []
-    if groups:
-        for group in range(groups):
-            variance = variance_of(posterior, data.X_test, slice(group * GROUP, (group + 1) * GROUP))
-            scores.append(nll(data.y_test, mean, variance + noise**2))
+    found = variances(posterior, data.X_test) if groups else []
+    scores = [nll(data.y_test, mean, variance + noise**2) for variance in found]
     report = posterior.report
     return {
         "status": report.status.name,
@@ -134,43 +132,41 @@ def noise_of(data: Regression, low: bool) -> float:
     return LOW_NOISE if low else data.noise
 
 
-def exact_row(name: str, low: bool, device: str) -> dict[str, Any]:
+def exact_row(name: str, options: argparse.Namespace, device: str) -> dict[str, Any]:
     """The scores of the exact posterior."""
-    data = uci(name, device=device)
+    data, low = uci(name, device=device, rows=options.rows), options.low_noise
     mean, variance = exact(data, noise_of(data, low))
     y = data.y_test.double()
     score = None if low else nll(y, mean, variance + data.noise**2)
     return {"set": name, "method": "exact", "rmse": rmse(y, mean), "nll": score}
 
 
-def solver_row(name: str, method: str, steps: int, low: bool, device: str) -> dict[str, Any]:
+def solver_row(name: str, method: str, options: argparse.Namespace, device: str) -> dict[str, Any]:
     """The scores of a solver beside those of the thesis."""
-    data = uci(name, device=device)
+    data, low = uci(name, device=device, rows=options.rows), options.low_noise
     groups = 0 if low else 1 if method == "SGD" else 8
-    found = infer(data, method, noise_of(data, low), groups, steps)
+    found = infer(data, method, noise_of(data, low), groups, options.steps)
     thesis = THESIS.get(method, {}).get(name, (None, None, None))
     reference = {"thesis rmse": thesis[2] if low else thesis[0], "thesis nll": None if low else thesis[1]}
     return {"set": name, "method": method, **found, **reference}
 
 
-def run(
-    sets: list[str], methods: list[str], steps: int, low: bool, device: str, processes: int
-) -> list[dict[str, Any]]:
-    """All rows; stochastic solvers last, ``processes`` of them at a time."""
-    rows = {}
+def run(sets: list[str], options: argparse.Namespace, device: str) -> list[dict[str, Any]]:
+    """All rows; stochastic solvers last, several at a time if ``--processes`` says so."""
+    rows, methods, processes = {}, options.solvers, options.processes
     for name in sets:
-        rows[name, "exact"] = exact_row(name, low, device)
+        rows[name, "exact"] = exact_row(name, options, device)
         if device == "cuda":
             torch.cuda.empty_cache()  # what the factorisation held is not needed again
         for method in methods:
             if method not in STOCHASTIC:
-                rows[name, method] = solver_row(name, method, steps, low, device)
+                rows[name, method] = solver_row(name, method, options, device)
                 print(_shown([rows[name, method]]).splitlines()[-1], flush=True)
     jobs = [(name, method) for method in reversed(methods) if method in STOCHASTIC for name in reversed(sets)]
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        futures = {job: pool.submit(solver_row, *job, steps, low, device) for job in jobs} if processes > 1 else {}
+        futures = {job: pool.submit(solver_row, *job, options, device) for job in jobs} if processes > 1 else {}
         for job in jobs:
-            rows[job] = futures[job].result() if futures else solver_row(*job, steps, low, device)
+            rows[job] = futures[job].result() if futures else solver_row(*job, options, device)
             rows[job]["processes"] = processes
             print(_shown([rows[job]]).splitlines()[-1], flush=True)
     ordered = [rows[name, method] for name in sets for method in ("exact", *methods)]
@@ -192,17 +188,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sets", nargs="*", default=None, help="data sets; all five on a GPU, the small ones on a CPU")
     parser.add_argument("--solvers", nargs="*", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--rows", type=int, help="training rows, at most")
     parser.add_argument("--steps", type=int, default=100_000, help="steps of SDD (at most) and SGD")
     parser.add_argument("--low-noise", action="store_true", help="noise 0.001, RMSE only")
     parser.add_argument("--processes", type=int, default=1, help="runs of SDD and SGD at the same time")
-    arguments = parser.parse_args()
+    arguments = parse(parser, sets=["pol"], solvers=["CG"], rows=200)
     device = device_name()
     names = arguments.sets or list(UCI if device == "cuda" else UCI[:3])
-    low, processes = arguments.low_noise, arguments.processes
-    rows = run(names, arguments.solvers, arguments.steps, low, device, processes)
+    rows = run(names, arguments, device)
     print("\n" + _shown(rows))
     assert all(row["rmse"] is not None and math.isfinite(row["rmse"]) for row in rows)
-    kind = "uci_low_noise" if low else "uci_inference"
+    kind = "uci_low_noise" if arguments.low_noise else "uci_inference"
     print("written to", write(f"{kind}_{device}", rows, steps=arguments.steps, samples=GROUP))
 
 

@@ -31,7 +31,8 @@ from typing import Any
 import torch
 
 import pathgp
-from benchmarks.common.recording import RESULTS, device_name, seconds, table, write
+from benchmarks.common.options import parse
+from benchmarks.common.recording import BENCHMARKS, device_name, results_file, seconds, table, write
 from benchmarks.common.uci import UCI, Regression, uci
 from pathgp import kernels, solvers
 from pathgp.learning.estimators import Estimate, Iterative, State
@@ -67,7 +68,7 @@ REFERENCE = "CG-pathwise-warm"
 ROWS = (*THESIS, "AP-shuffled-pathwise-warm")
 SAMPLED = tuple(row for row in ROWS if row.startswith(("AP-", "SDD-")) and not row.endswith("-pathwise-warm"))
 # Not under version control.
-SCRATCH = RESULTS.parent / "scratch"
+SCRATCH = BENCHMARKS / "scratch"
 
 Trajectory = list[dict[str, list[float]]]
 
@@ -181,7 +182,7 @@ class Results:
 
     def __init__(self, name: str, processes: int) -> None:
         self.name, self.processes = name, processes
-        self.rows = gather([RESULTS / f"{name}.json"])[0]
+        self.rows = gather([results_file(name)])[0]
 
     def holds(self, name: str, split: int, row: str, plan: Plan) -> bool:
         found = self.rows.get((name, split, row, plan.rows_of_data, plan.steps))
@@ -299,7 +300,7 @@ def ratios(lines: list[dict[str, Any]]) -> list[str]:
 def show(device: str, merge: bool) -> None:
     """The table of all files of a device; with ``merge`` into one file."""
     name = f"uci_learning_{device}"
-    rows, facts = gather(RESULTS.glob(f"{name}*.json"))
+    rows, facts = gather(results_file(name).parent.glob(f"{name}*.json"))
     lines = summary(rows.values())
     print(table(lines))
     print("\n".join(ratios(lines)))
@@ -338,7 +339,7 @@ def main() -> None:
     parser.add_argument("--out", default="", help="write uci_learning_DEVICE_OUT.json, for runs at the same time")
     parser.add_argument("--table", nargs="?", const=device, help="only print the table, of 'cuda' or 'cpu' results")
     parser.add_argument("--merge", nargs="?", const=device, help="the same, and write it all to one file")
-    options = parser.parse_args()
+    options = parse(parser, sets=["pol"], rows=[REFERENCE, "AP-standard-cold"], steps=2, every=1, rows_of_data=200)
     if options.table or options.merge:
         show(options.merge or options.table, bool(options.merge))
         return

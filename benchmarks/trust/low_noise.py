@@ -1,7 +1,7 @@
 """Default fits on data with little noise, through every door, against the exact likelihood and a hundred steps of Adam.
 
     python -m benchmarks.trust.low_noise [--sets smooth friedman-1e-03 bike ...] [--doors GP GPRegressor cli fill]
-                                         [--rows-max 5000] [--quick] [--all-rows] [--processes 1] [--list]
+                                         [--rows-max 5000] [--hard] [--all-rows] [--processes 1] [--list]
 
 Doors: `GP.fit(initialise="data")` with ``standardise=True``, `GPRegressor`, `pathgp fit` and `xarray.fill`, everything
 else by default; the first three have a Matern-5/2 kernel with a length scale per column. Tables are learned from by the
@@ -49,7 +49,8 @@ import pathgp
 import pathgp.cli
 import pathgp.sklearn
 import pathgp.xarray
-from benchmarks.common.recording import RESULTS, table, write
+from benchmarks.common.options import parse
+from benchmarks.common.recording import read, results_file, table, write
 from benchmarks.common.uci import uci
 from benchmarks.trust.cases import Part, deviation_of
 from pathgp.data.tabular import kernel_of_columns
@@ -64,8 +65,8 @@ ROWS = {
     "friedman": ((500, 1200), (1200, 300), (300, 2000), (1000, 600), (5000, 400), (1500, 800)),
     "rough": ((400, 800), (200, 1200), (1500, 300), (1200, 500), (600, 1000), (2000, 200)),
 }
-QUICK = ("smooth-0e+00-200", "smooth-0e+00-1200", "matern-1e-05-1200", "friedman-1e-05-1200", "rough-1e-05-1200")
-QUICK += ("field-smooth-0e+00", "field-matern-1e-04", "field-rough-1e-05")
+HARD = ("smooth-0e+00-200", "smooth-0e+00-1200", "matern-1e-05-1200", "friedman-1e-05-1200", "rough-1e-05-1200")
+HARD += ("field-smooth-0e+00", "field-matern-1e-04", "field-rough-1e-05")
 HELD_OUT, EXACT_ROWS, DENSE_ROWS = 500, 1500, 5000
 MARGIN, LEAST_COVERAGE = 0.01, 0.85
 PROBLEMS = ("failed", "below start", "below Adam", "not converged", "coverage")
@@ -477,23 +478,18 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def stored(name: str) -> list[dict[str, Any]]:
-    path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text())["rows"] if path.exists() else []
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", nargs="*", default=[""], help="words that the name of a set must contain one of")
     parser.add_argument("--doors", nargs="*", choices=DOORS, default=DOORS)
     parser.add_argument("--rows-max", type=int, default=DENSE_ROWS, help="leave larger sets out")
-    parser.add_argument("--quick", action="store_true", help="a few sets that have been trouble, a few minutes")
+    parser.add_argument("--hard", action="store_true", help="only sets that were hard for earlier versions: minutes")
     parser.add_argument("--all-rows", action="store_true", help="also bike with all its rows")
     parser.add_argument("--processes", type=int, default=1, help="sets at a time")
     parser.add_argument("--list", action="store_true", help="only list the sets")
     parser.add_argument("--name", default="low_noise", help="of the file of results")
-    options = parser.parse_args()
-    words = QUICK if options.quick else options.sets
+    options = parse(parser, sets=["smooth-0e+00-200"], doors=["GPRegressor"])
+    words = HARD if options.hard else options.sets
     chosen = [
         (rows, name)
         for name, rows, _ in sets(options.all_rows)
@@ -515,11 +511,11 @@ def main() -> None:
                 found = f"{row['verdict']}, {row['seconds']:.0f} s"
                 print(f"[{i + 1}/{len(chosen)}] {row['set']}, {row['door']}: {found}", file=sys.stderr, flush=True)
                 rows.append(row)
-            merged = {(each["set"], each["door"]): each for each in [*stored(options.name), *rows]}
+            merged = {(each["set"], each["door"]): each for each in [*read(options.name), *rows]}
             write(options.name, list(merged.values()), counts=summarise(list(merged.values())))
     print(table([{key: row.get(key) for key in keys} for row in rows]))
     print("\n" + table(summarise(rows)))
-    print("written to", RESULTS / f"{options.name}.json")
+    print("written to", results_file(options.name))
 
 
 if __name__ == "__main__":

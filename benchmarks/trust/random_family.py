@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from benchmarks.common.options import parse
 from benchmarks.common.recording import table, write
 from benchmarks.trust.check import VERDICTS, measure
 
@@ -60,7 +61,7 @@ def main() -> None:
     parser.add_argument("--rows-max", type=int, default=3000, help="sizes are drawn between 1 and this")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--name", default="trust", help="of the file of results")
-    options = parser.parse_args()
+    options = parse(parser, cases=3, rows_max=50, processes=1)
     if options.case is not None:
         torch.set_num_threads(1)
         for name, value in measure(options.case, options.rows_max).items():

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 import pathgp
+from benchmarks.common.options import parse
 from benchmarks.common.recording import table
 from pathgp import kernels
 
@@ -181,13 +182,13 @@ def flat(name: str, numbers: Numbers) -> dict[str, np.ndarray]:
     }
 
 
-def evaluated(folder: Path) -> dict[str, np.ndarray]:
+def evaluated(folder: Path, problems: list[str]) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name, run in PROBLEMS.items():
+        for name in problems:
             print(name, file=sys.stderr, flush=True)
-            found |= flat(name, run(folder))
+            found |= flat(name, PROBLEMS[name](folder))
     return found
 
 
@@ -212,21 +213,22 @@ def main() -> None:
     parser.add_argument("action", choices=("record", "compare"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rtol", type=float, default=1e-6)
-    options = parser.parse_args()
+    parser.add_argument("--problems", nargs="*", choices=list(PROBLEMS), default=list(PROBLEMS))
+    options = parse(parser, problems=["sums", "grids"])
     torch.set_num_threads(1)
     file = options.folder / "numbers.npz"
     if options.action == "record":
         options.folder.mkdir(parents=True, exist_ok=True)
-        found = evaluated(options.folder)
+        found = evaluated(options.folder, options.problems)
         np.savez(file, **found, **flat("saved", saved(options.folder)))
-        print(f"{len(found)} arrays of {len(PROBLEMS)} problems in {file}")
+        print(f"{len(found)} arrays of {len(options.problems)} problems in {file}")
         return
     with np.load(file) as content:
         before = dict(content)
     read_back = flat("saved", saved(options.folder))
     scratch = options.folder / "again"
     scratch.mkdir(exist_ok=True)
-    different = compare(before, evaluated(scratch) | read_back, options.rtol)
+    different = compare(before, evaluated(scratch, options.problems) | read_back, options.rtol)
     print(table(different) if different else f"all {len(before)} arrays agree to {options.rtol:g}")
     raise SystemExit(bool(different))
 

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 import pathgp
+from benchmarks.common.options import parse
 from benchmarks.common.recording import table, write
 from benchmarks.common.uci import Regression, uci
 from pathgp.metrics import nll
@@ -36,7 +37,7 @@ from pathgp.posterior.path_variance import SampledVariance
 
 SETS = ("pol", "elevators", "bike", "protein")
 SAMPLES = 64
-RANKS, NEIGHBOURS = (100, 500, 1000), (16, 32, 64)
+NEIGHBOURS = (16, 32, 64)
 
 
 def pivots(K: Tensor, rank: int, generator: torch.Generator) -> Tensor:
@@ -103,7 +104,7 @@ def estimates(problem: Problem, seed: int, chosen: dict[int, Tensor]) -> Iterato
     yield "likelihood, prior variance", variance_from_paths(g, h, problem.prior), paths
     system = post.system
     draws, noise = system.targets[:, 1:].T, problem.data.noise * system.noise_draws.T
-    for rank in RANKS:
+    for rank in chosen:
         for kind in ("low rank", "subset"):
             began = time.perf_counter()
             control = problem.low_rank if kind == "low rank" else problem.subset
@@ -124,10 +125,10 @@ def estimates(problem: Problem, seed: int, chosen: dict[int, Tensor]) -> Iterato
         yield f"neighbours {count}, likelihood", variance, time.perf_counter() - began
 
 
-def study(name: str, rows: int, points: int, draws: int) -> list[dict[str, Any]]:
+def study(name: str, rows: int, points: int, draws: int, ranks: list[int]) -> list[dict[str, Any]]:
     """All estimators on one data set, averaged over independent sets of paths."""
     problem = Problem(uci(name, dtype=torch.float64, rows=rows), points)
-    chosen = {rank: pivots(problem.K, rank, torch.Generator().manual_seed(0)) for rank in RANKS}
+    chosen = {rank: pivots(problem.K, rank, torch.Generator().manual_seed(0)) for rank in ranks}
     found: dict[str, list[tuple[float, float, float]]] = {}
     for seed in range(draws):
         for estimator, variance, spent in estimates(problem, seed, chosen):
@@ -152,12 +153,13 @@ def main() -> None:
     parser.add_argument("sets", nargs="*", default=list(SETS))
     parser.add_argument("--rows", type=int, default=3000, help="training rows")
     parser.add_argument("--points", type=int, default=600, help="test rows")
+    parser.add_argument("--ranks", nargs="*", type=int, default=[100, 500, 1000], help="of the low-rank controls")
     parser.add_argument("--draws", type=int, default=6, help="independent sets of 64 paths")
-    arguments = parser.parse_args()
+    arguments = parse(parser, sets=["pol"], rows=200, points=20, draws=2, ranks=[20])
     rows: list[dict[str, Any]] = []
     with torch.no_grad():
         for name in arguments.sets:
-            rows += study(name, arguments.rows, arguments.points, arguments.draws)
+            rows += study(name, arguments.rows, arguments.points, arguments.draws, arguments.ranks)
             print(table([row for row in rows if row["set"] == name]), flush=True)
     print("written to", write("variance", rows, training_rows=arguments.rows, samples=SAMPLES, draws=arguments.draws))
 

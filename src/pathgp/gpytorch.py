@@ -1,4 +1,4 @@
-"""The door to GPyTorch: its kernels and fitted exact models become ours, and ours become its.
+"""The door to GPyTorch: converts kernels and fitted exact models in both directions.
 
     from pathgp.gpytorch import from_gpytorch, to_gpytorch
 
@@ -7,12 +7,12 @@
     model, likelihood = to_gpytorch(posterior)       # and back
 
 GPyTorch keeps variances where we keep standard deviations, and its periodic kernel has lambda where ours has the square
-of the length scale. What has no counterpart raises ValueError and is named.
+of the length scale. Anything without a counterpart raises ValueError with its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from pathgp import kernels
+from pathgp.kernels.expression import Columns, fold
 from pathgp.means import Constant
 from pathgp.models import GP
 from pathgp.posterior.table import Posterior
@@ -55,9 +56,9 @@ def from_gpytorch(source: Any) -> Any:
     hyperparameters are copied: the models do not change each other.
     """
     if isinstance(source, gpytorch.kernels.Kernel):
-        return _kernel(source)
+        return _import_kernel(source)
     if isinstance(source, gpytorch.models.ExactGP):
-        return _model(source)
+        return _import_model(source)
     raise TypeError(f"from_gpytorch takes a GPyTorch kernel or ExactGP, got {type(source).__name__}")
 
 
@@ -67,13 +68,13 @@ def to_gpytorch(source: kernels.Kernel | Posterior) -> Any:
     A posterior must have a constant mean and no standardisation: GPyTorch keeps data in one unit only.
     """
     if isinstance(source, kernels.Kernel):
-        return _exported(source)
+        return _export_kernel(source)
     if isinstance(source, Posterior):
-        return _exported_model(source)
+        return _export_model(source)
     raise TypeError(f"to_gpytorch takes a pathgp kernel or Posterior, got {type(source).__name__}")
 
 
-def _kernel(source: Any) -> kernels.Kernel:
+def _import_kernel(source: Any) -> kernels.Kernel:
     if len(source.batch_shape):
         shape = tuple(source.batch_shape)
         raise ValueError(f"{type(source).__name__} has batch shape {shape}: import one model at a time")
@@ -93,29 +94,9 @@ def _values(parameter: Tensor) -> Tensor:
     return flat.clone() if len(flat) > 1 else flat[0].clone()
 
 
-def _lengthscales(source: Any) -> Tensor:
-    return _values(source.lengthscale)
-
-
-def _matern(source: Any) -> kernels.Kernel:
-    return kernels.Matern(float(source.nu), _lengthscales(source))
-
-
-def _rational_quadratic(source: Any) -> kernels.Kernel:
-    return kernels.RationalQuadratic(float(source.alpha.detach()), _lengthscales(source))
-
-
-def _periodic(source: Any) -> kernels.Kernel:
-    return kernels.Periodic(_values(source.period_length), _lengthscales(source).sqrt())
-
-
-def _linear(source: Any) -> kernels.Kernel:
-    return kernels.Linear(_values(source.variance).sqrt())
-
-
 def _scale(source: Any) -> kernels.Kernel:
-    base = _kernel(source.base_kernel)
-    # GPyTorch hands the columns of a base kernel up to its scale, and looks at those alone.
+    base = _import_kernel(source.base_kernel)
+    # GPyTorch moves the columns of a base kernel to its scale, and reads only those.
     base.active_dims = None
     return kernels.Scale(base, _values(source.outputscale).sqrt())
 
@@ -123,30 +104,32 @@ def _scale(source: Any) -> kernels.Kernel:
 def _sum(source: Any) -> kernels.Kernel:
     """A constant beside a linear kernel is its intercept; elsewhere it has no counterpart."""
     constants = [part for part in source.kernels if isinstance(part, gpytorch.kernels.ConstantKernel)]
-    parts = [_kernel(part) for part in source.kernels if part not in constants]
+    parts = [_import_kernel(part) for part in source.kernels if part not in constants]
     if constants:
         bias = torch.stack([_values(part.constant) for part in constants]).sum().sqrt()
         linear = next((part for part in parts if isinstance(part, kernels.Linear)), None)
         if linear is None:
-            advice = "no LinearKernel stands beside it, whose intercept it would be: use ConstantMean"
-            raise ValueError(f"ConstantKernel cannot be imported where {advice}")
+            advice = "without a LinearKernel in the same sum, whose intercept it would be: use ConstantMean"
+            raise ValueError(f"ConstantKernel cannot be imported {advice}")
         parts[parts.index(linear)] = kernels.Linear(linear.scale.detach(), bias, linear.active_dims)
     return kernels.Sum(*parts) if len(parts) > 1 else parts[0]
 
 
 _READERS: dict[type, Callable[[Any], kernels.Kernel]] = {
-    gpytorch.kernels.RBFKernel: lambda source: kernels.SquaredExponential(_lengthscales(source)),
-    gpytorch.kernels.MaternKernel: _matern,
-    gpytorch.kernels.RQKernel: _rational_quadratic,
-    gpytorch.kernels.PeriodicKernel: _periodic,
-    gpytorch.kernels.LinearKernel: _linear,
+    gpytorch.kernels.RBFKernel: lambda k: kernels.SquaredExponential(_values(k.lengthscale)),
+    gpytorch.kernels.MaternKernel: lambda k: kernels.Matern(float(k.nu), _values(k.lengthscale)),
+    gpytorch.kernels.RQKernel: lambda k: kernels.RationalQuadratic(float(k.alpha.detach()), _values(k.lengthscale)),
+    gpytorch.kernels.PeriodicKernel: lambda k: kernels.Periodic(
+        _values(k.period_length), _values(k.lengthscale).sqrt()
+    ),
+    gpytorch.kernels.LinearKernel: lambda k: kernels.Linear(_values(k.variance).sqrt()),
     gpytorch.kernels.ScaleKernel: _scale,
     gpytorch.kernels.AdditiveKernel: _sum,
-    gpytorch.kernels.ProductKernel: lambda source: kernels.Product(*map(_kernel, source.kernels)),
+    gpytorch.kernels.ProductKernel: lambda k: kernels.Product(*map(_import_kernel, k.kernels)),
 }
 
 
-def _model(source: Any) -> Imported:
+def _import_model(source: Any) -> Imported:
     for transform in ("input_transform", "outcome_transform"):
         if getattr(source, transform, None) is not None:
             raise ValueError(
@@ -160,19 +143,19 @@ def _model(source: Any) -> Imported:
         shapes = f"the inputs have shape {tuple(X.shape)}, y {tuple(y.shape)}"
         raise ValueError(f"one output is imported at a time: {shapes}")
     deviation, known = read_noise(source.likelihood)
-    gp = GP(_kernel(source.covar_module), noise=deviation, mean=_mean(source.mean_module))
+    gp = GP(_import_kernel(source.covar_module), noise=deviation, mean=_mean(source.mean_module))
     return Imported(gp, X.detach(), y.detach(), known)
 
 
 def read_noise(likelihood: Any) -> tuple[float, Tensor | None]:
-    """The learned standard deviation, and those that are known for every row."""
+    """The learned standard deviation, and the known ones of the rows, or None."""
     if type(likelihood) is gpytorch.likelihoods.GaussianLikelihood:
         return float(likelihood.noise.detach().sqrt()), None
     if isinstance(likelihood, gpytorch.likelihoods.FixedNoiseGaussianLikelihood):
         known = likelihood.noise_covar.noise.detach().sqrt()
         learned = likelihood.second_noise
         deviation = float(learned.detach().sqrt()) if isinstance(learned, Tensor) else 0.0
-        # A model of ours has some noise of its own: a millionth of the known one changes nothing.
+        # A GP needs positive noise of its own: a millionth of the known one changes nothing.
         return (deviation or 1e-6 * float(known.min())), known
     raise ValueError(f"{type(likelihood).__name__} cannot be imported: only Gaussian noise, learned or known")
 
@@ -185,22 +168,23 @@ def _mean(source: Any) -> float | Constant:
     raise ValueError(f"{type(source).__name__} cannot be imported: only ZeroMean and ConstantMean")
 
 
-def _exported(source: kernels.Kernel, columns: tuple[int, ...] | None = None) -> Any:
-    """The counterpart of a kernel that sees some columns; only leaves name columns there."""
-    if source.active_dims is not None:
-        dims = source.active_dims
-        columns = tuple(dims) if columns is None else tuple(columns[i] for i in dims)
-    if isinstance(source, kernels.Scale):
-        scale = gpytorch.kernels.ScaleKernel(_exported(source.kernel, columns))
-        return _set(scale, outputscale=source.signal.square())
-    if isinstance(source, (kernels.Sum, kernels.Product)):
-        kind = gpytorch.kernels.AdditiveKernel if isinstance(source, kernels.Sum) else gpytorch.kernels.ProductKernel
-        return kind(*(_exported(part, columns) for part in source.parts))
-    write = _WRITERS.get(type(source))
-    if write is None:
-        known = ", ".join(sorted(kind.__name__ for kind in _WRITERS))
-        raise ValueError(f"{type(source).__name__} has no counterpart in GPyTorch; these have one: {known}")
-    return write(source, None if columns is None else torch.tensor(columns))
+def _export_kernel(kernel: kernels.Kernel) -> Any:
+    """The counterpart of a kernel; only elementary kernels name their columns there."""
+
+    def visit(node: kernels.Kernel, columns: Columns, parts: Iterator[Any]) -> Any:
+        if isinstance(node, kernels.Scale):
+            return _set(gpytorch.kernels.ScaleKernel(next(parts)), outputscale=node.signal.square())
+        if isinstance(node, kernels.Sum):
+            return gpytorch.kernels.AdditiveKernel(*parts)
+        if isinstance(node, kernels.Product):
+            return gpytorch.kernels.ProductKernel(*parts)
+        write = _WRITERS.get(type(node))
+        if write is None:
+            known = ", ".join(sorted(kind.__name__ for kind in _WRITERS))
+            raise ValueError(f"{type(node).__name__} has no counterpart in GPyTorch; these have one: {known}")
+        return write(node, None if columns is None else torch.tensor(columns))
+
+    return fold(kernel, visit)
 
 
 def _set(kernel: Any, **values: Tensor) -> Any:
@@ -266,7 +250,7 @@ class _ExactModel(gpytorch.models.ExactGP):
         return gpytorch.distributions.MultivariateNormal(self.mean_module(X), self.covar_module(X))
 
 
-def _exported_model(posterior: Posterior) -> tuple[Any, Any]:
+def _export_model(posterior: Posterior) -> tuple[Any, Any]:
     gp, system = posterior.model, posterior.system.require_targets("to_gpytorch")
     if gp.standardise:
         raise ValueError("standardise=True has no counterpart in GPyTorch: standardise the data yourself")
@@ -285,5 +269,5 @@ def _exported_model(posterior: Posterior) -> tuple[Any, Any]:
         least = gpytorch.constraints.GreaterThan(min(1e-4, 0.5 * float(system.deviation) ** 2))
         likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=least).to(torch.float64)
         likelihood.initialize(noise=system.deviation.detach().cpu().square())
-    model = _ExactModel(X, y, likelihood, mean, _exported(gp.kernel)).to(X)
+    model = _ExactModel(X, y, likelihood, mean, _export_kernel(gp.kernel)).to(X)
     return model.eval(), model.likelihood.eval()

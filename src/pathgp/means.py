@@ -1,4 +1,4 @@
-"""Mean functions that are learned: modules from inputs (n, d) to values (n,), in the units of y.
+"""Learned mean functions: modules from inputs (n, d) to values (n,), in the units of y.
 
 A model's mean may be a number, any function of the inputs, or a torch module; the parameters of a module are
 learned together with the kernel.

@@ -1,4 +1,4 @@
-"""Numbers for a prediction: error, density and calibration on held-out data.
+"""Scores of predictions on held-out data: error, density and calibration.
 
 All take NumPy arrays or tensors of shape (m,) and return a float, computed in float64. Variances are those of an
 observation, noise included: ``post.variance(Xs, noise=True)``.
@@ -54,15 +54,15 @@ def coverage(y: Array, mean: Array, variance: Array, level: float = 0.95) -> flo
 
 
 def _vectors(**arrays: Array) -> list[NDArray[np.float64]]:
-    """Float64 vectors of one length: (m, 1) against (m,) would broadcast to (m, m) without a word."""
+    """Float64 vectors of one length: (m, 1) and (m,) would silently broadcast to (m, m)."""
     vectors = [
         np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value, dtype=np.float64)
         for value in arrays.values()
     ]
     shapes = {name: vector.shape for name, vector in zip(arrays, vectors, strict=True)}
     if len(set(shapes.values())) > 1 or vectors[0].ndim != 1:
-        described = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        raise ValueError(f"expected vectors of one length, got {described}")
+        listing = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise ValueError(f"expected vectors of one length, got {listing}")
     if vectors[0].size == 0:
         raise ValueError("expected at least one value, got none")
     return vectors

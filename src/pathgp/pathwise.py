@@ -2,8 +2,8 @@
 
     f|y(.) = f(.) + K(., X) (v - alpha),   v = H^-1 (y - mu),   alpha = H^-1 (f(X) + eps),   eps ~ N(0, Sigma)
 
-f is a draw from the prior that can be evaluated anywhere, made of random features with frequencies and weights
-of its own. The weights v and alpha are solved for once; evaluating a path never needs another solve.
+f is a draw from the prior that can be evaluated anywhere; it consists of random features with its own frequencies and
+weights. The weights v and alpha are solved for once; evaluating a path needs no further solve.
 Thesis, section 2.1.2; Wilson et al. (2020, 2021).
 """
 
@@ -31,12 +31,12 @@ class PriorPaths:
 
     @classmethod
     def draw(cls, kernel: Kernel, samples: int, features: int, columns: int, generator: torch.Generator) -> PriorPaths:
-        """Each path gets ``features`` random features of its own, at inputs with ``columns`` columns."""
+        """Draw paths with ``features`` random features each, independent of each other, for inputs (m, ``columns``)."""
         phi = kernel.features(features, generator=generator, paths=samples, dim=columns)
         return cls(phi, normal((samples, phi.num), generator, torch.float64, torch.device("cpu")))
 
     def state(self) -> dict[str, Any]:
-        """What the paths consist of beside their kernel, in numbers and tensors, for ``from_state``."""
+        """Numbers and tensors that define the paths together with their kernel, for ``from_state``."""
         return {"features": self.features.state(), "weights": self.weights}
 
     @classmethod
@@ -45,10 +45,10 @@ class PriorPaths:
         return cls(FeatureMap.from_state(kernel, state["features"]), state["weights"])
 
     def follow(self, generator: torch.Generator) -> PriorPaths:
-        """These paths, with features that carry the kernel as it is now.
+        """These paths, with features that represent the kernel at its present hyperparameters.
 
-        The same object unless a periodic kernel has outgrown its harmonics. Features that stay keep their draws: a
-        series changes by what was missing; the frequencies of a product with it are dealt out anew over the harmonics.
+        The same object unless a periodic kernel needs more harmonics. Features that stay keep their draws: a series
+        changes by the missing terms; the frequencies of a product with it are assigned anew to the harmonics.
         """
         if self.features.suffices:
             return self
@@ -108,6 +108,6 @@ def variance_from_moments(G: Tensor, H: Tensor, prior: Tensor) -> Tensor:
     for _ in range(3):
         near, far = (prior - variance).square(), variance.square()
         combined = (near * G + far * (prior - H)) / (near + far).clamp_min(tiny)
-        # The estimate of a small variance can come out negative; the mean square then stands.
+        # The estimate of a small variance can be negative; the mean square is used instead.
         variance = torch.where(combined > 0, combined, G).minimum(prior)
     return variance

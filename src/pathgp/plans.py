@@ -1,4 +1,4 @@
-"""What a posterior will cost, before anything is run: of rows, and of a grid with holes with and without its structure.
+"""Predicted costs of a posterior: for rows, and for a grid with holes, with and without its structure.
 
 For grids see section 6.2.6 of the thesis.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import cast
 
@@ -35,12 +35,12 @@ from pathgp.solvers.auto import (
 
 # Epochs of SDD to a residual of 0.01, as measured on regression data with learned hyperparameters: 100 to 300.
 _EPOCHS_SDD = 200.0
-# On a GPU a step of it takes so many seconds at least, and so many passes over vectors: in all 0.21 ms on an H200 with
-# batches of 512 and 13,500 rows, 0.32 ms with 50,000, 0.8 ms with 200,000.
+# Rows of a step of SDD on a GPU, its least seconds, and its passes over vectors: in all 0.21 ms on an H200 with batches
+# of 512 and 13,500 rows, 0.32 ms with 50,000, 0.8 ms with 200,000.
 _BATCH, _STEP, _PASSES = 512, 2e-4, 16
 # Operations of a kernel beside its distances: a square root, an exponential and a polynomial.
 _OPERATIONS = 12
-# Half of the memory of an H200, as `memory_budget` would take it.
+# Half of the memory of an H200, the default of `memory_budget`.
 _H200_MEMORY = 70e9
 # Numbers per row and column while a solver works: right-hand sides, iterates, directions, residuals.
 _VECTORS = 8
@@ -64,9 +64,9 @@ class Cost:
 
 @dataclass(frozen=True)
 class Plan:
-    """What `plan` found; prints as a table.
+    """The result of `plan`; prints as a table.
 
-    backends: the cost of a product with 1 + samples columns, by backend.  choice: the backend "auto" takes.
+    backends: the cost of a product with 1 + samples columns, by backend.  choice: the backend that "auto" uses.
     solvers: epochs and seconds of the mean and all samples to a residual of 0.01, by solver; without those that do not
     fit.  memory: the budget of each member in bytes.  vectors: bytes of the iterates.
     """
@@ -88,7 +88,7 @@ class Plan:
         sizes = f"{self.rows:,} rows, {self.columns} columns, {self.samples} samples"
         lines = [
             f"{sizes}; {self.precision}, {self.device}{among}",
-            f"vectors take {_bytes(self.vectors)}; {_bytes(self.memory)} are there for K",
+            f"vectors take {_bytes(self.vectors)}; {_bytes(self.memory)} available for K",
             "",
             f"{'one product':<12}{'entries':>10}{'operations':>12}{'moved':>10}{'kept':>10}{'seconds':>10}",
         ]
@@ -104,8 +104,8 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class _Imagined:
-    """What the predictions look at in an operator."""
+class _ImaginedOperator:
+    """The attributes of an operator that predictions read."""
 
     shape: tuple[int, int]
     dtype: torch.dtype
@@ -129,10 +129,10 @@ def plan(
     members: int = 1,
     measure: bool = False,
 ) -> Plan:
-    """What products and a posterior cost for n rows of d columns; seconds are good to a factor of two or so.
+    """Predict what products and a posterior cost for n rows of d columns; seconds are right to about a factor of two.
 
-    Seconds come from tables of rates, epochs from regression data with learned hyperparameters: between a third and
-    three times as many on other data.
+    Seconds come from tables of rates. Epochs come from regression data with learned hyperparameters; other data may
+    need between a third and three times as many.
 
     Args:
         n: rows of the data.
@@ -140,65 +140,66 @@ def plan(
         samples: paths of the posterior.
         device: "cpu", a CUDA device of this machine, or "h200" from anywhere.
         dtype: of the inputs.
-        memory: budget in bytes for K on each member; by default half of what is free.
-        members: processes or devices that share the work out.
-        measure: take the rates of this machine, measured within a second or two and remembered by the process.
+        memory: budget in bytes for K on each member; by default half of the free memory.
+        members: processes or devices that share the work.
+        measure: use the rates of this machine, measured within a second or two and remembered by the process.
     """
     n, d, samples = whole_number(n, "n", 1), whole_number(d, "d", 1), whole_number(samples, "samples", 0)
-    members, distant = whole_number(members, "members", 1), str(device).lower() == "h200"
-    if measure and distant:
+    members, is_remote = whole_number(members, "members", 1), str(device).lower() == "h200"
+    if measure and is_remote:
         raise ValueError("measure=True takes the rates of this machine: give a device of it, or leave out measure")
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
-    place = torch.device("cuda") if distant else _place(device)
-    known = given_bytes(memory)
-    budget = _H200_MEMORY if distant and known is None else memory_budget(known, place)
-    r = H200 if distant else measured(place, dtype) if measure else rates(place, dtype)
-    size, s = torch.finfo(dtype).bits // 8, 1 + samples
+    place, budget = torch.device("cuda") if is_remote else _local_device(device), given_bytes(memory)
+    budget = int(_H200_MEMORY) if is_remote and budget is None else memory_budget(budget, place)
+    r = H200 if is_remote else measured(place, dtype) if measure else rates(place, dtype)
+    H = _ImaginedOperator((n, n), dtype, place, "dense", budget, n**2, members)
+    backends = _product_costs(H, d, 1 + samples, r)
+    is_dense = backends["dense"].fits and (n <= SMALL or "fused" not in backends)
+    choice = "dense" if is_dense else list(backends)[-1]
+    solvers = _solver_costs(replace(H, backend=choice), 1 + samples, r, backends[choice].seconds)
+    vectors = float(_VECTORS * dtype.itemsize * n * (1 + samples))
+    where, precision = "NVIDIA H200" if is_remote else str(place), str(dtype).removeprefix("torch.")
+    return Plan(n, d, samples, where, members, precision, budget, vectors, backends, choice, solvers)
 
-    def imagined(backend: str) -> Operator:
-        return cast(Operator, _Imagined((n, n), dtype, place, backend, budget, n**2, members))
 
-    single, kept = n**2 / members, float(size * n * -(-n // members))
-    evaluated = {"dense": 0.0, "streamed": single / 2}
+def _product_costs(H: _ImaginedOperator, d: int, s: int, r: Rates) -> dict[str, Cost]:
+    """The cost of K V, with s columns, by backend; the last is the default if K does not fit into memory."""
+    n, size, single = H.shape[0], H.dtype.itemsize, H.entries / H.members
+    kept = {"dense": float(size * n * -(-n // H.members))}
+    entries = {"dense": 0.0, "streamed": single / 2}
     moved = {"dense": size * single, "streamed": size * n * (d + 2.0 * s)}
-    if r.fused and dtype == torch.float32:
-        evaluated["fused"], moved["fused"] = single, moved["streamed"]
-    if place.type == "cuda":
-        # Tiles of the streamed backend go through the memory of a GPU: written, changed in place and read.
-        moved["streamed"] += 6 * size * evaluated["streamed"]
-    backends = {
-        name: Cost(
-            entries,
-            entries * (3 * d + _OPERATIONS) + 2 * single * s,
-            moved[name],
-            kept if name == "dense" else 0.0,
-            product(imagined(name), s, r),
-            name != "dense" or kept <= budget,
-        )
-        for name, entries in evaluated.items()
-    }
-    dense = backends["dense"].fits and (n <= SMALL or "fused" not in backends)
-    choice = "dense" if dense else list(backends)[-1]
-    H = imagined(choice)
-    rows = backends[choice].seconds + (n**2 / 2 / members / r.evaluate if choice == "streamed" else 0.0)
-    if place.type == "cuda":
-        rows += max(1.0, n / _BATCH) * (_STEP + _PASSES * size * n * s / r.read)
-    few, more = EPOCHS_LEAST + EPOCHS_AP, EPOCHS_LEAST + EPOCHS_CG
-    found = {
-        "AP": (few, predict_ap(H, s, few, r)),
-        "CG": (more, predict_cg(H, s, more, r)),
-        "SDD": (_EPOCHS_SDD, _EPOCHS_SDD * rows),
-    }
-    if 16.0 * n**2 <= budget:
-        found["Cholesky"] = (1.0 + n / (6.0 * s), predict_cholesky(H, s, r))
-    precision = str(dtype).removeprefix("torch.")
-    vectors = float(_VECTORS * size * n * s)
-    where = "NVIDIA H200" if distant else str(place)
-    return Plan(n, d, samples, where, members, precision, budget, vectors, backends, choice, found)
+    if r.fused and H.dtype == torch.float32:
+        entries["fused"], moved["fused"] = single, moved["streamed"]
+    if H.device.type == "cuda":
+        # Tiles of the streamed backend pass through the memory of a GPU: written, changed in place and read.
+        moved["streamed"] += 6 * size * entries["streamed"]
+    costs = {}
+    for name, evaluated in entries.items():
+        flops, stored = evaluated * (3 * d + _OPERATIONS) + 2 * single * s, kept.get(name, 0.0)
+        seconds = product(cast(Operator, replace(H, backend=name)), s, r)
+        costs[name] = Cost(evaluated, flops, moved[name], stored, seconds, stored <= H.memory)
+    return costs
 
 
-def _place(device: str | torch.device) -> torch.device:
+def _solver_costs(imagined: _ImaginedOperator, s: int, r: Rates, seconds: float) -> dict[str, tuple[float, float]]:
+    """Epochs and seconds by solver, for s right-hand sides; ``seconds``: of one product."""
+    n, H = imagined.shape[0], cast(Operator, imagined)
+    epochs_ap, epochs_cg = EPOCHS_LEAST + EPOCHS_AP, EPOCHS_LEAST + EPOCHS_CG
+    epoch_sdd = seconds + (n**2 / 2 / H.members / r.evaluate if H.backend == "streamed" else 0.0)
+    if H.device.type == "cuda":
+        epoch_sdd += max(1.0, n / _BATCH) * (_STEP + _PASSES * H.dtype.itemsize * n * s / r.read)
+    costs = {
+        "AP": (epochs_ap, predict_ap(H, s, epochs_ap, r)),
+        "CG": (epochs_cg, predict_cg(H, s, epochs_cg, r)),
+        "SDD": (_EPOCHS_SDD, _EPOCHS_SDD * epoch_sdd),
+    }
+    if 16.0 * n**2 <= H.memory:
+        costs["Cholesky"] = (1.0 + n / (6.0 * s), predict_cholesky(H, s, r))
+    return costs
+
+
+def _local_device(device: str | torch.device) -> torch.device:
     """A device of this machine."""
     try:
         place = torch.device(device)
@@ -213,7 +214,7 @@ def _place(device: str | torch.device) -> torch.device:
 
 @cache
 def measured(device: torch.device, dtype: torch.dtype) -> Rates:
-    """The rates of this machine, from small problems; a fused product and the latency are taken from the table."""
+    """The rates of this machine, from small problems; those of fused products and the latency come from the table."""
     n = 1024 if device.type == "cpu" else 8192
     A = torch.rand(n, n, dtype=dtype, device=device)
     B = A.to(torch.float64)
@@ -234,7 +235,7 @@ def measured(device: torch.device, dtype: torch.dtype) -> Rates:
 
 
 def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    """The best of the runs within a quarter of a second, five at least: other programs only make it longer."""
+    """The shortest run within a quarter of a second, of at least five: other programs only make runs longer."""
     runs: list[float] = []
     while len(runs) < 5 or sum(runs) < 0.25:
         began = time.perf_counter()
@@ -260,7 +261,7 @@ def _bytes(number: float) -> str:
 class GridPlan:
     """Costs of one product of H with ``columns`` columns, dense and through the factors; prints as a small table.
 
-    flops: operations.  bytes: of the matrices that are kept.  seconds: predicted, good to a factor of two or so.
+    flops: operations.  bytes: of the matrices that are kept.  seconds: predicted, right to about a factor of two.
     """
 
     sizes: tuple[int, ...]
@@ -277,7 +278,7 @@ class GridPlan:
 
     @property
     def choice(self) -> str:
-        """What `LatentKroneckerGP` takes: the way with fewer operations."""
+        """The method that `LatentKroneckerGP` uses: the one with fewer operations."""
         return "dense" if self.flops["dense"] < self.flops["kronecker"] else "kronecker"
 
     def __repr__(self) -> str:
@@ -289,7 +290,7 @@ class GridPlan:
             f"{'':<10}  {'operations':>12}  {'memory':>10}  {'seconds':>9}   a product with {self.columns} columns",
         ]
         for way in self.flops:
-            mark = "  <- taken" if way == self.choice else ""
+            mark = "  <- chosen" if way == self.choice else ""
             memory = f"{self.bytes[way] / 1e9:.3g} GB"
             lines.append(f"{way:<10}  {self.flops[way]:>12.3g}  {memory:>10}  {self.seconds[way]:>9.2g}{mark}")
         return "\n".join(lines)
@@ -302,7 +303,7 @@ def plan_grid(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> GridPlan:
-    """What products cost on a grid with these sides, of which ``observed`` cells (by default all) have a value."""
+    """Predict what products cost on a grid with these sides, with a value in ``observed`` cells (by default all)."""
     if not sizes:
         raise ValueError("plan_grid needs the sizes of the sides, for instance plan_grid(2000, 52)")
     sizes = tuple(whole_number(p, "a side of the grid", 1) for p in sizes)
@@ -310,7 +311,7 @@ def plan_grid(
     n = cells if observed is None else whole_number(observed, "observed", 1)
     if n > cells:
         raise ValueError(f"{n} observed cells of {cells}")
-    size, rate = torch.finfo(dtype).bits // 8, rates(torch.device(device), dtype)
+    size, rate = dtype.itemsize, rates(torch.device(device), dtype)
     flops = {"dense": 2.0 * n**2 * columns, "kronecker": 2.0 * cells * sum(sizes) * columns}
     kept = {"dense": float(size * n**2), "kronecker": float(size * sum(p**2 for p in sizes))}
     grids = 4.0 * size * cells * columns

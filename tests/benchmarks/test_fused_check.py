@@ -29,7 +29,7 @@ def checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(module, "CHECKED", 60)
     monkeypatch.setattr(module, "cases", lambda: itertools.islice(every(), 2))
     monkeypatch.setattr(module, "in_parallel", serial)
-    monkeypatch.setattr("benchmarks.common.recording.RESULTS", tmp_path)
+    monkeypatch.setenv("PATHGP_RESULTS", str(tmp_path))
     monkeypatch.setattr("sys.argv", ["fused.py", "--check", "--rows", "200"])
     return module
 

@@ -67,7 +67,7 @@ def test_what_cannot_pass_is_named() -> None:
     for kernel in (gpytorch.kernels.CosineKernel(), gpytorch.kernels.RBFKernel() + gpytorch.kernels.CosineKernel()):
         with pytest.raises(ValueError, match=r"CosineKernel cannot be imported; these can: .*MaternKernel"):
             from_gpytorch(kernel)
-    with pytest.raises(ValueError, match="ConstantKernel cannot be imported where no LinearKernel"):
+    with pytest.raises(ValueError, match="ConstantKernel cannot be imported without a LinearKernel"):
         from_gpytorch(gpytorch.kernels.RBFKernel() + gpytorch.kernels.ConstantKernel())
     with pytest.raises(ValueError, match="batch shape"):
         from_gpytorch(gpytorch.kernels.RBFKernel(batch_shape=torch.Size([2])))

@@ -10,46 +10,17 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
+from kernel_cases import COUNTS, MIXED, REAL, mixed_inputs
 from pathgp import kernels
-from pathgp.features import FeatureMap, tiles
+from pathgp.features import FeatureMap, waves
 from pathgp.kernels import Kernel
 
-# Columns of X: two real ones, a task number, three counts.
-REAL, TASK, COUNTS = [0, 1], [2], [3, 4, 5]
-
-
-def zoo() -> dict[str, Kernel]:
-    matern = kernels.Scale(kernels.Matern(1.5, torch.tensor([0.5, 2.0]), active_dims=REAL), 1.3)
-    rational = kernels.RationalQuadratic(0.8, active_dims=REAL)
-    periodic = kernels.Periodic(1.7, 0.9, active_dims=[0])
-    task = kernels.Task(3, 2, active_dims=TASK)
-    tanimoto = kernels.Tanimoto(active_dims=COUNTS)
-    return {
-        "matern": matern,
-        "cauchy": kernels.Matern(0.5, 0.1, active_dims=REAL),
-        "rational": rational,
-        "periodic": periodic,
-        "periodic matern": periodic * matern,
-        "tanimoto": tanimoto,
-        "tanimoto matern": tanimoto * matern,
-        "tasks": matern * task,
-        "sum": matern + periodic + task * rational + kernels.Linear(0.5, bias=1.0, active_dims=REAL),
-        "tanimoto tasks": kernels.Scale(tanimoto * task, 0.5),
-    }
-
-
-NAMES = list(zoo())
+NAMES = list(MIXED)
 SMOOTH = [name for name in NAMES if "tanimoto" not in name]
 
 
 def inputs(n: int = 7, dtype: torch.dtype = torch.float64) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    parts = [
-        torch.randn(n, 2, generator=generator),
-        torch.randint(0, 3, (n, 1), generator=generator),
-        torch.randint(0, 4, (n, 3), generator=generator),
-    ]
-    return torch.cat(parts, 1).to(dtype)
+    return mixed_inputs(n, dtype)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -57,7 +28,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def frozen(name: str) -> Kernel:
-    return zoo()[name].requires_grad_(False)
+    return MIXED[name]().requires_grad_(False)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -93,7 +64,7 @@ def test_values_do_not_depend_on_tiles_or_splits(name: str, monkeypatch: pytest.
     torch.testing.assert_close(phi.weighted(X[13:17], W), whole[:, 13:17], rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(phi(X[13:17]), features[:, 13:17], rtol=1e-10, atol=1e-10)
     for entries in (1, 700, 5000):
-        monkeypatch.setitem(tiles._ENTRIES, "cpu", entries)
+        monkeypatch.setitem(waves._ENTRIES, "cpu", entries)
         torch.testing.assert_close(phi.weighted(X, W), whole, rtol=1e-10, atol=1e-10)
 
 
@@ -151,7 +122,7 @@ def test_hashes_are_constant_almost_everywhere() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_differentiable_in_hyperparameters_and_weights(name: str) -> None:
-    kernel = zoo()[name]
+    kernel = MIXED[name]()
     X = inputs(3)
     phi = kernel.features(110, seeded(), paths=2)
     W = torch.randn(2, phi.num, dtype=torch.float64, generator=seeded())
@@ -165,7 +136,7 @@ def test_differentiable_in_hyperparameters_and_weights(name: str) -> None:
     torch.testing.assert_close(gradient, phi(X).detach().sum(1))
 
 
-@pytest.mark.parametrize("name", ["matern", "rational", "periodic matern", "sum"])
+@pytest.mark.parametrize("name", ["matern", "rational", "periodic matern", "mixed sum"])
 def test_features_move_smoothly_with_the_hyperparameters(name: str) -> None:
     kernel = frozen(name)
     X = inputs()

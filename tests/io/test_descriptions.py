@@ -56,9 +56,9 @@ def _combined(inner: st.SearchStrategy[K.Kernel]) -> st.SearchStrategy[K.Kernel]
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_kernel_expression(kernel: K.Kernel, noise: float, tmp_path: Path) -> None:
     model = GP(kernel, noise)
-    files.write(tmp_path / "file", {"model": saving.described(model), "state": dict(model.state_dict())})
+    files.write(tmp_path / "file", {"model": saving.encode(model), "state": dict(model.state_dict())})
     content = files.read(tmp_path / "file")
-    found = saving.built(content["model"], torch.device("cpu"))
+    found = saving.decode(content["model"], torch.device("cpu"))
     assert repr(found) == repr(model)
     found.load_state_dict(content["state"])
     state = model.state_dict()
@@ -70,13 +70,13 @@ def test_any_kernel_expression(kernel: K.Kernel, noise: float, tmp_path: Path) -
     "solver", [getattr(solvers, name)() for name in ("AP", "Auto", "CG", "Cholesky", "SDD", "SGD")]
 )
 def test_every_solver(solver: solvers.Solver) -> None:
-    assert saving.built(saving.described(solver), torch.device("cpu")) == solver
+    assert saving.decode(saving.encode(solver), torch.device("cpu")) == solver
 
 
 @pytest.mark.parametrize("name", ["GridBlocks", "GridInverse", "PivotedCholesky", "RandomlyPivotedCholesky"])
 def test_every_preconditioner(name: str) -> None:
     solver = solvers.CG(getattr(solvers, name)())
-    assert saving.built(saving.described(solver), torch.device("cpu")) == solver
+    assert saving.decode(saving.encode(solver), torch.device("cpu")) == solver
 
 
 def test_what_is_said_about_it(tmp_path: Path) -> None:

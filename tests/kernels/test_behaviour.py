@@ -53,7 +53,9 @@ def test_reprs() -> None:
     assert repr(kernels.Linear(torch.ones(9))) == "Linear(scale=[1, 1, 1, ..., 1, 1])"
     assert repr(kernels.Periodic(2.0, 0.5)) == "Periodic(period=2, lengthscale=0.5)"
     assert repr(kernels.RationalQuadratic(3.0)) == "RationalQuadratic(alpha=3, lengthscale=1)"
-    assert repr(kernels.Task(2, active_dims=[4])) == "Task(2, rank=1, scale=[0.7071, 0.7071], active_dims=[4])"
+    assert (
+        repr(kernels.Task(2, active_dims=[4])) == "Task(num_tasks=2, rank=1, scale=[0.7071, 0.7071], active_dims=[4])"
+    )
 
 
 def test_sums_and_products_are_flat() -> None:

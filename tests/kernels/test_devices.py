@@ -2,53 +2,34 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from torch import Tensor
 
+from kernel_cases import KERNELS, MIXED, mixed_inputs
 from pathgp import kernels
-from pathgp.kernels import Kernel
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator"),
 ]
 
-# Columns of X: two real ones, a task number, three counts.
-MATERN = kernels.Scale(kernels.Matern(1.5, torch.tensor([0.5, 2.0]), active_dims=[0, 1]), 1.3)
-PERIODIC = kernels.Periodic(1.7, 0.9, active_dims=[0])
-TASK = kernels.Task(3, 2, active_dims=[2])
-TANIMOTO = kernels.Tanimoto(active_dims=[3, 4, 5])
-KERNELS: dict[str, Kernel] = {
-    "SE": kernels.SquaredExponential(0.7, active_dims=[1]),
-    "Matern": MATERN,
-    "Matern 0.5": kernels.Matern(0.5, active_dims=[0, 1]),
-    "Matern 2.2": kernels.Matern(2.2, active_dims=[0, 1]),
-    "RQ": kernels.RationalQuadratic(0.8, active_dims=[0, 1]),
-    "Periodic": PERIODIC,
-    "Linear": kernels.Linear(bias=0.5, active_dims=[0, 1]),
-    "Task": TASK,
-    "Tanimoto": TANIMOTO,
-    "sum": MATERN + PERIODIC * MATERN + TASK * TANIMOTO,
-}
+CASES = {**KERNELS, **MIXED}
 
 
-def inputs(n: int, dtype: torch.dtype) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    parts = [torch.randn(n, 2, generator=generator), torch.randint(0, 3, (n, 4), generator=generator)]
-    return torch.cat(parts, 1).to(dtype)
+def inputs(name: str, dtype: torch.dtype) -> Tensor:
+    X = mixed_inputs(50, dtype)
+    return X[:, :2] if name in KERNELS else X
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("moved", [False, True])
 def test_kernels(name: str, dtype: torch.dtype, moved: bool) -> None:
     """Also when the kernel itself stays on the CPU: hyperparameters follow the inputs."""
-    X = inputs(50, dtype)
+    X = inputs(name, dtype)
     tolerance = 1e-12 if dtype == torch.float64 else 2e-6
-    kernel = copy.deepcopy(KERNELS[name])
+    kernel = CASES[name]()
     expected, diagonal = kernel(X, X[:9]).detach(), kernel.diag(X).detach()
     parameters = list(kernel.parameters())
     gradients = torch.autograd.grad(kernel(X).square().sum(), parameters) if parameters else ()
@@ -64,13 +45,13 @@ def test_kernels(name: str, dtype: torch.dtype, moved: bool) -> None:
         torch.testing.assert_close(left.cpu(), right, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("moved", [False, True])
 def test_features(name: str, dtype: torch.dtype, moved: bool) -> None:
     """The same draws on every device, from a CPU generator."""
-    X = inputs(50, dtype)
-    kernel = copy.deepcopy(KERNELS[name]).requires_grad_(False)
+    X = inputs(name, dtype)
+    kernel = CASES[name]().requires_grad_(False)
     phi = kernel.features(300, torch.Generator().manual_seed(0), paths=3)
     W = torch.randn(3, phi.num, dtype=dtype)
     features, values = phi(X), phi.weighted(X, W)

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
+from kernel_cases import KERNELS, ROUGH
 from pathgp import kernels
 
-SCALES = torch.tensor([0.5, 1.5], dtype=torch.float64)
-
-SMOOTH: dict[str, kernels.Kernel] = {
-    "SE": kernels.SquaredExponential(SCALES),
-    "Matern 1.5": kernels.Matern(1.5, SCALES),
-    "Matern 2.2": kernels.Matern(2.2, SCALES),
-    "Matern 2.5": kernels.Matern(2.5, 0.7),
-    "RQ": kernels.RationalQuadratic(0.6, SCALES),
-    "Periodic": kernels.Periodic(torch.tensor([1.0, 2.0]), SCALES),
-    "Linear": kernels.Linear(SCALES, bias=0.3),
-    "combined": kernels.Scale(kernels.Matern(2.5) + kernels.Linear(active_dims=[1]), 1.3)
-    * kernels.RationalQuadratic(2.0, active_dims=[0]),
-}
-ROUGH: dict[str, kernels.Kernel] = {
-    "Matern 0.5": kernels.Matern(0.5, SCALES),
-    "Matern 0.3": kernels.Matern(0.3, SCALES),
-    "Matern 1.0": kernels.Matern(1.0, SCALES),
-}
-ALL = {**SMOOTH, **ROUGH}
+SMOOTH = [name for name in KERNELS if name not in ROUGH]
 
 
 def points(n: int, seed: int) -> Tensor:
@@ -37,14 +18,13 @@ def points(n: int, seed: int) -> Tensor:
 
 
 def in_parameters_and_inputs(kernel: kernels.Kernel, X: Tensor, Z: Tensor) -> tuple:
-    kernel = copy.deepcopy(kernel)
     leaves = (X.clone().requires_grad_(), Z.clone().requires_grad_(), *kernel.parameters())
     return (lambda X, Z, *_: kernel(X, Z)), leaves
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", KERNELS)
 def test_gradients(name: str) -> None:
-    function, leaves = in_parameters_and_inputs(ALL[name], points(4, 0), points(3, 1))
+    function, leaves = in_parameters_and_inputs(KERNELS[name](), points(4, 0), points(3, 1))
     assert gradcheck(function, leaves)
     assert gradgradcheck(function, leaves)
 
@@ -53,14 +33,14 @@ def test_gradients(name: str) -> None:
 def test_gradients_at_equal_points(name: str) -> None:
     X = points(3, 0)
     X[1] = X[0]
-    function, leaves = in_parameters_and_inputs(ALL[name], X, X[1:])
+    function, leaves = in_parameters_and_inputs(KERNELS[name](), X, X[1:])
     assert gradcheck(function, leaves, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", KERNELS)
 def test_derivatives_stay_finite_at_equal_points(name: str) -> None:
     """Also for Matern-1/2, which has no derivative there: by convention zero."""
-    kernel = copy.deepcopy(ALL[name])
+    kernel = KERNELS[name]()
     X = points(4, 0)
     X[1] = X[0]
     X.requires_grad_()
@@ -71,10 +51,10 @@ def test_derivatives_stay_finite_at_equal_points(name: str) -> None:
     assert all(torch.isfinite(g).all() for g in second)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", KERNELS)
 def test_the_gradient_of_the_square_matrix(name: str) -> None:
     """kernel(X) has the derivative of kernel(X, X), both arguments counted."""
-    kernel = copy.deepcopy(ALL[name])
+    kernel = KERNELS[name]()
     X, A = points(5, 0).requires_grad_(), torch.randn(5, 5, dtype=torch.float64)
     leaves = [X, *kernel.parameters()]
     expected = torch.autograd.grad((A * kernel(X, X)).sum(), leaves)
@@ -86,7 +66,7 @@ def test_the_gradient_of_the_square_matrix(name: str) -> None:
 @pytest.mark.parametrize("name", SMOOTH)
 def test_second_derivative_in_the_inputs_at_a_point(name: str) -> None:
     """d^2 k / dx dz at x = z, the variance of the slope of a path, is the limit of differences."""
-    kernel = copy.deepcopy(ALL[name])
+    kernel = KERNELS[name]()
     if name == "combined":
         kernel = kernels.Scale(kernels.Matern(2.5), 1.3)
     at = points(1, 0)

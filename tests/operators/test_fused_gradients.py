@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import Tensor
@@ -11,7 +9,7 @@ from torch import Tensor
 from fused_cases import DEVICE, KERNELS, N, error, normal
 from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator, cross_product
-from pathgp.operators.fused import cross, engine, points
+from pathgp.operators.fused import backend, engine, points
 
 pytest.importorskip("triton")
 
@@ -62,9 +60,9 @@ def test_cross_products_and_their_gradient(name: str, form: str, monkeypatch: py
 
     def recorded(frame: points.Frame) -> engine.Engine:
         used.update(leaf.form for leaf in frame.structure.leaves if leaf.kind not in ("linear", "matern12"))
-        return engine.Engine.of(frame)
+        return engine.Engine(frame)
 
-    monkeypatch.setattr(cross, "Engine", SimpleNamespace(of=recorded))
+    monkeypatch.setattr(backend, "Engine", recorded)
     check_cross(KERNELS[name](), normal(37, 2, 0), normal(N, 2, 1) + 0.5, 2e-5)
     assert used == (set() if name in ("Matern-1/2", "Linear") else {form})
 

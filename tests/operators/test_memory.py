@@ -62,10 +62,6 @@ class Cramped(kernels.Matern):
         self._allocate(X.shape[0] * Z.shape[0])
         return super()._matrix(X, Z)
 
-    def _gram(self, X: Tensor) -> Tensor:
-        self._allocate(X.shape[0] ** 2)
-        return super()._gram(X)
-
     def _allocate(self, entries: int) -> None:
         if entries > self.limit:
             self.failures.append(entries)

@@ -22,9 +22,9 @@ CANDIDATES = [tiles.Tile(), tiles.Tile(columns=32), tiles.Tile(64, 32, 4)]
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache of its own, empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    tiles._found.cache_clear()
+    tiles._measured.cache_clear()
     yield tmp_path
-    tiles._found.cache_clear()
+    tiles._measured.cache_clear()
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_measured_once(measured: list[tiles.Tile]) -> None:
 def test_remembered_by_the_next_process(measured: list[tiles.Tile], monkeypatch: pytest.MonkeyPatch) -> None:
     choose()
     choose("another")
-    tiles._found.cache_clear()
+    tiles._measured.cache_clear()
     assert choose() == choose("another") == CANDIDATES[2]
     assert len(measured) == 2 * len(CANDIDATES)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "another chip")
@@ -68,9 +68,9 @@ def test_remembered_by_the_next_process(measured: list[tiles.Tile], monkeypatch:
 def test_a_damaged_file_is_written_anew(measured: list[tiles.Tile], text: str) -> None:
     choose()
     tiles._file().write_text(text)
-    tiles._found.cache_clear()
+    tiles._measured.cache_clear()
     assert choose() == CANDIDATES[2]
-    tiles._found.cache_clear()
+    tiles._measured.cache_clear()
     choose()
     assert len(measured) == 2 * len(CANDIDATES)
 
@@ -149,6 +149,6 @@ def test_a_gpu_finds_its_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     X, V = torch.randn(20_000, 9, device=DEVICE), torch.randn(20_000, 65, device=DEVICE)
     H = KernelOperator(kernels.Matern(1.5, 2.0), X, 0.3, Compute("fused"))
     expected = H @ V
-    assert len(tiles._found()) == 1
+    assert len(tiles._measured()) == 1
     assert tiles._file().exists()
     assert torch.equal(H @ V, expected)

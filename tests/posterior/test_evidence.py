@@ -15,7 +15,8 @@ import reference
 from pathgp.kernels import Linear, Matern, Scale
 from pathgp.operators import KernelOperator
 from pathgp.posterior import exact_covariance as exact_module
-from pathgp.posterior.evidence import Evidence, Lanczos, log_determinant
+from pathgp.posterior.evidence import Evidence, log_determinant
+from pathgp.posterior.lanczos import Lanczos
 from pathgp.posterior.leave_one_out import from_samples
 from pathgp.posterior.local_preconditioner import LocalPreconditioner, local_blocks
 from posterior_cases import CASES, Case

@@ -10,8 +10,8 @@ import pathgp
 import reference
 from pathgp.kernels import Kernel, Matern, Tanimoto
 from pathgp.pathwise import PriorPaths
-from pathgp.posterior.conditioning import System
 from pathgp.posterior.path_variance import NEIGHBOURS, SampledVariance, nearest
+from pathgp.posterior.system import System
 from posterior_cases import CASES, Case, counts
 
 

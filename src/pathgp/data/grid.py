@@ -1,18 +1,17 @@
-"""A grid of observations with holes, as a model sees it, and draws from a prior on it.
+"""A grid of observations with holes, in a model's units, and draws from a prior on it.
 
-A prior on a grid has the covariance K_1 x ... x K_k, of which S_1 x ... x S_k with S_i S_i^T = K_i is a square root:
-draws need the roots of the factors only. At new inputs G_i the roots are extended by rows,
+A prior on a grid has the covariance K_1 x ... x K_k. With S_i S_i^T = K_i its square root is S_1 x ... x S_k: draws
+need only the roots of the factors. At new inputs G_i the roots are extended by rows,
 
     S_i = [ L      0   ]      L L^T = K(F, F),   S21 = K(G, F) L^-T,   S22 S22^T = K(G, G) - S21 S21^T,
           [ S21    S22 ]
 
-and a joint draw at old and new inputs takes all 2^k blocks of (S_1 x ... x S_k) w. The block of w that belongs to the
-training grid is shared with the draw that was conditioned on data, so that both are values of one function.
+and a joint draw at old and new inputs consists of all 2^k blocks of (S_1 x ... x S_k) w. The block of w that belongs to
+the training grid is shared with the draw that was conditioned on data, so that both are values of one function.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,13 +23,14 @@ from torch import Tensor
 
 from pathgp.compute.inputs import whole_number
 from pathgp.compute.random import normal, spawn_generator
+from pathgp.data.observations import fingerprint
 from pathgp.data.standardise import Standardisation
 from pathgp.kernels import Kernel
 from pathgp.operators.kronecker import along_sides, unravelled
 from pathgp.solvers.cholesky import factorise
 
-# Directions of S22 with less than this part of the variance at new inputs are rounding errors: inputs seen before.
-_NOTHING = 1e-12
+# Directions of S22 with less than this part of the variance at new inputs are rounding errors of repeated inputs.
+_NEGLIGIBLE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,8 @@ class GridObservations:
         raise ValueError("a grid is learned from as a whole")
 
     def fingerprint(self) -> str:
-        """A digest of the numbers: equal for equal data only."""
-        digest = hashlib.sha256()
-        for tensor in (*self.factors, self.observed, self.y, self.known):
-            if tensor is not None:
-                digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-                digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()[:16]
+        """A digest of the numbers."""
+        return fingerprint(*self.factors, self.observed, self.y, self.known)
 
 
 @dataclass(frozen=True)
@@ -138,7 +133,7 @@ class GridPrior:
         return {"w": self.w, "features": self.features}
 
     def follow(self, generator: torch.Generator) -> GridPrior:
-        """Itself: the roots are made anew from the present hyperparameters."""
+        """Return self: the roots are computed from the present hyperparameters."""
         return self
 
     def on_grid(self, kernels: Sequence[Kernel], factors: Sequence[Tensor]) -> Tensor:
@@ -149,22 +144,38 @@ class GridPrior:
         roots = [root(k, F).to(self.w) for k, F in zip(kernels, factors, strict=True)]
         return along_sides(roots, self.w)
 
-    def extended(self, shapes: Sequence[tuple[int, int]], generator: torch.Generator) -> Tensor:
-        """w with fresh numbers in all new blocks; ``shapes``: old and new entries of every side."""
-        if not any(b for _, b in shapes):
-            return self.w
-        # w itself may come from the same seed: its numbers must not appear again in the new blocks.
-        source = spawn_generator(generator)
-        fresh = normal((*(a + b for a, b in shapes), self.w.shape[-1]), source, self.w.dtype, self.w.device)
-        fresh[tuple(slice(a) for a, _ in shapes)] = self.w
-        return fresh
+    def extend(
+        self,
+        kernels: Sequence[Kernel],
+        factors: Sequence[Tensor],
+        inputs: Sequence[Tensor | None],
+        generator: torch.Generator,
+        budget: int,
+    ) -> tuple[list[Tensor], Tensor]:
+        """Roots [S21, S22] of every side at new inputs (None: the training grid), and w with new numbers for them.
+
+        (S_1 x ... x S_k) w are the draws at the inputs. ``budget``: memory in bytes.
+        """
+        roots = [extended_root(k, F, G) for k, F, G in zip(kernels, factors, inputs, strict=True)]
+        shape, w = tuple(len(F) + new for F, (_, new) in zip(factors, roots, strict=True)), self.w
+        needed = w.element_size() * w.shape[-1] * math.prod(shape)
+        if needed > max(budget, 2 * w.nbytes):
+            raise ValueError(
+                f"draws that continue the old ones at the new inputs take {needed / 1e9:.2g} GB, and the memory "
+                f"budget is {budget / 1e9:.2g} GB: ask for fewer inputs at once, or use paths"
+            )
+        if shape != tuple(w.shape[:-1]):
+            # Spawned: w may come from the same seed, and its numbers must not be repeated in the new blocks.
+            w = normal((*shape, w.shape[-1]), spawn_generator(generator), w.dtype, w.device)
+            w[tuple(slice(len(F)) for F in factors)] = self.w
+        return [root.to(w) for root, _ in roots], w
 
 
 def root(kernel: Kernel, F: Tensor) -> Tensor:
     """L with L L^T = K(F, F), float64.
 
-    A Cholesky factor follows the hyperparameters smoothly. Smooth kernels are singular up to rounding; the jitter that
-    lets the factorisation succeed is some 1e-14 of the variance: draws must not have more noise than the data.
+    A Cholesky factor is a smooth function of the hyperparameters. Smooth kernels are singular up to rounding; the
+    jitter is about 1e-14 of the variance, because draws must not have more noise than the data.
     """
     with torch.no_grad():
         return factorise(kernel(F.to(torch.float64)), least=1e-15)[0]
@@ -173,8 +184,8 @@ def root(kernel: Kernel, F: Tensor) -> Tensor:
 def extended_root(kernel: Kernel, F: Tensor, G: Tensor | None) -> tuple[Tensor, int]:
     """[S21, S22] (g, p + r) with the joint covariance of draws at F and at new inputs G, and r; float64.
 
-    G None means F itself, for which S21 = L and r = 0. S22 comes from an eigendecomposition without the directions
-    of no variance, so that inputs seen before add nothing.
+    G None means F itself, for which S21 = L and r = 0. S22 comes from an eigendecomposition without the directions of
+    zero variance, so that repeated inputs add no columns.
     """
     L = root(kernel, F)
     if G is None:
@@ -183,14 +194,14 @@ def extended_root(kernel: Kernel, F: Tensor, G: Tensor | None) -> tuple[Tensor, 
         F, G = F.to(torch.float64), G.to(torch.float64)
         S21 = torch.linalg.solve_triangular(L, kernel(F, G), upper=False).T
         values, vectors = torch.linalg.eigh(kernel(G) - S21 @ S21.T)
-        keep = values > _NOTHING * float(kernel.diag(G).max()) if len(G) else values > 0
+        keep = values > _NEGLIGIBLE * float(kernel.diag(G).max()) if len(G) else values > 0
         S22 = vectors[:, keep] * values[keep].sqrt()
     return torch.cat([S21, S22], 1), S22.shape[1]
 
 
 def require_roots(data: GridObservations, budget: int) -> None:
-    """A ValueError with advice where the roots of the sides, which prior draws need, go beyond the memory budget."""
-    # A root and the kernel matrix it is made of, float64.
+    """Raise ValueError if the roots of the sides, which prior draws need, exceed the memory budget."""
+    # A root and its kernel matrix, float64.
     needed = max(16 * p**2 for p in data.observed.shape)
     if needed > budget:
         longest = max(data.observed.shape)
@@ -201,7 +212,7 @@ def require_roots(data: GridObservations, budget: int) -> None:
 
 
 def cells(sides: Sequence[Tensor]) -> Tensor:
-    """The inputs of all cells of a grid, row by row: (g_1 ... g_k, d_1 + ... + d_k), float64 where one side is."""
+    """The inputs of all cells of a grid, row by row: (g_1 ... g_k, d_1 + ... + d_k), float64 if any side is."""
     shape = torch.Size([len(G) for G in sides])
     places = unravelled(torch.arange(shape.numel(), device=sides[0].device), shape)
     return torch.cat([G[place] for G, place in zip(sides, places, strict=True)], 1)

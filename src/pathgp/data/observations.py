@@ -31,7 +31,7 @@ class Observations:
     def of(
         cls, given: Tensor, y: Tensor, noise: Array | None, scaling: Standardisation, dtype: torch.dtype
     ) -> Observations:
-        """Checked inputs and targets under a standardisation; a copy, for a caller may write into X later."""
+        """Standardise checked inputs and targets; X is copied, since the caller may write to it later."""
         known = read_noise(noise, given)
         X = scaling.inputs(given, dtype).detach().clone()
         known = None if known is None else known / scaling.target_scale
@@ -63,17 +63,22 @@ class Observations:
         return Observations(self.given[rows], self.y[rows], self.X[rows], known, self.scaling)
 
     def fingerprint(self) -> str:
-        """A digest of the numbers: equal for equal data only."""
-        digest = hashlib.sha256()
-        for tensor in (self.X, self.y, self.known):
-            if tensor is not None:
-                digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-                digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()[:16]
+        """A digest of the numbers."""
+        return fingerprint(self.X, self.y, self.known)
+
+
+def fingerprint(*tensors: Tensor | None) -> str:
+    """A digest of shapes, dtypes and numbers: equal only for equal tensors."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        if tensor is not None:
+            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def read_noise(noise: Array | None, X: Tensor) -> Tensor | None:
-    """Known standard deviations (n,), not negative."""
+    """Known standard deviations (n,), checked not to be negative."""
     if noise is None:
         return None
     known = read_vector(noise, X.shape[0], "noise", like=X)

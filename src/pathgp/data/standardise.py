@@ -1,7 +1,7 @@
-"""Shift and scale of inputs and targets, kept with the model so that predictions come back in the user's units.
+"""Shift and scale of inputs and targets, kept with the model so that results are in the caller's units.
 
-Numbers with an offset, such as seconds since 1970, have too many digits for float32. They are shifted and scaled in
-float64, and only then rounded.
+All conversions between the two units are methods of `Standardisation`. Numbers with an offset, such as seconds since
+1970, have too many digits for float32: they are shifted and scaled in float64, and only then rounded.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from pathgp.compute.inputs import rounding_error
 from pathgp.kernels import Kernel, Task
-from pathgp.kernels.algebra import leaves
+from pathgp.kernels.expression import leaves
+
+Number = TypeVar("Number", float, Tensor)
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Standardisation:
 
     @classmethod
     def of(cls, X: Tensor, y: Tensor, kept: Sequence[int] = (), results: torch.dtype | None = None) -> Standardisation:
-        """Mean zero and standard deviation one on these rows; what is constant is only shifted.
+        """Mean zero and standard deviation one on these rows; constant columns are only shifted.
 
         kept: columns of X that stay as they are.  results: the dtype of predictions, by default that of X.
         """
@@ -47,7 +50,7 @@ class Standardisation:
         shift, scale = X64.mean(0), _deviation(X64)
         shift[list(kept)], scale[list(kept)] = 0.0, 1.0
         scaling = cls(shift, scale, y64.mean(), _deviation(y64), _name(results))
-        # Variances come back in the square of y's unit, which float32 cannot hold for y of 1e-20, say.
+        # Variances have the squared unit of y, which float32 cannot represent for y of 1e-20, for example.
         square, limits = float(scaling.target_scale) ** 2, torch.finfo(results)
         if not limits.tiny <= square <= limits.max:
             raise ValueError(
@@ -63,27 +66,36 @@ class Standardisation:
             return X.to(dtype)
         return ((X.to(torch.float64) - self.shift) / self.scale).to(dtype)
 
-    def original_inputs(self, X: Tensor) -> Tensor:
-        """Inputs in the model's units back in those of the caller, in the same dtype: what mean functions see."""
+    def restore_inputs(self, X: Tensor) -> Tensor:
+        """Inputs in the caller's units, in the dtype of X: the inputs of mean functions."""
         return (X.to(torch.float64) * self.scale + self.shift).to(X.dtype)
 
     def targets(self, y: Tensor) -> Tensor:
         """y in the model's units, float64."""
         return (y.to(torch.float64) - self.target_shift) / self.target_scale
 
-    def restore(self, values: Tensor, mean: Tensor | float = 0.0) -> Tensor:
-        """Function values, without their ``mean`` in the units of y, back in these units."""
-        dtype = self._results
+    def restore(self, values: Tensor, mean: Tensor | float = 0.0, dtype: torch.dtype | None = None) -> Tensor:
+        """Function values in the units of y, plus their ``mean`` in these units; in the dtype of results by default."""
+        dtype = dtype or self._results
         return values.to(dtype) * self.target_scale.to(dtype) + (self.target_shift + mean).to(dtype)
 
+    def restore_variance(self, values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Variances and covariances in the squared units of y."""
+        dtype = dtype or self._results
+        return values.to(dtype) * self.target_scale.square().to(dtype)
+
+    def restore_deviation(self, value: float) -> float:
+        """A standard deviation or an error bound in the units of y."""
+        return value * float(self.target_scale)
+
+    def restore_log_density(self, value: Number, count: int = 1) -> Number:
+        """The log density of ``count`` observations in the units of y; a number or a tensor."""
+        return value - count * math.log(float(self.target_scale))
+
     def rounding(self, targets: Tensor) -> float:
-        """The error of restored values as large as these targets, as results are rounded."""
+        """Rounding error of restored values as large as these targets (n,) in the model's units."""
         largest = abs(float(self.target_shift)) + float(self.target_scale) * float(targets.abs().max())
         return torch.finfo(self._results).eps * largest
-
-    def restore_variance(self, values: Tensor) -> Tensor:
-        dtype = self._results
-        return values.to(dtype) * self.target_scale.square().to(dtype)
 
     @property
     def _results(self) -> torch.dtype:
@@ -91,16 +103,16 @@ class Standardisation:
 
 
 def task_columns(kernel: Kernel, X: Tensor) -> list[int]:
-    """The columns of X in which a kernel looks for task numbers, which are names: they cannot be scaled."""
+    """The columns of X with the task numbers of a kernel: they are names, which must not be scaled."""
     return [c for k, columns in leaves(kernel, range(X.shape[1])) if isinstance(k, Task) for c in columns]
 
 
 def blurred_column(X: Tensor, dtype: torch.dtype) -> int | None:
     """The first column of X (n, d) that rounding to a dtype would spoil, or None.
 
-    Rounding spoils a column if it merges more than a twentieth of its distinct values, or moves a typical value by more
-    than a hundredth of a typical gap between neighbours; a constant column, if it moves by more than 1e-4, for new
-    inputs may differ from it. Time O(n d log n), none where X has this dtype.
+    Rounding spoils a column if it merges more than a twentieth of its distinct values, or moves the median value by
+    more than a hundredth of the median gap between neighbours; a constant column, if it moves by more than 1e-4, as new
+    inputs may differ from it. Time O(n d log n); none if X already has this dtype.
     """
     if X.dtype == dtype or torch.finfo(X.dtype).eps >= torch.finfo(dtype).eps:
         return None
@@ -116,7 +128,7 @@ def blurred_column(X: Tensor, dtype: torch.dtype) -> int | None:
 
 
 def require_digits(y: Tensor, dtype: torch.dtype) -> None:
-    """ValueError where targets y (n,), float64 and in the model's units, vary too little about a level for a dtype."""
+    """Raise ValueError if targets y (n,), float64 and in the model's units, vary too little about their mean."""
     if 0.01 < rounding_error(y, dtype) < math.inf:
         raise ValueError(
             f"y varies by {float(y.std()):.1g} about {float(y.mean()):.3g}, digits that {_name(dtype)} lacks: use "
@@ -130,6 +142,6 @@ def _name(dtype: torch.dtype) -> str:
 
 def _deviation(values: Tensor) -> Tensor:
     deviation = values.std(0, correction=0)
-    # A column that is constant up to rounding would otherwise be blown up to unit variance.
+    # Dividing a column that is constant up to rounding would amplify rounding errors to unit variance.
     negligible = deviation <= 1e-12 * values.abs().amax(0).clamp_min(1e-300)
     return torch.where(negligible, torch.ones_like(deviation), deviation)

@@ -217,7 +217,7 @@ def _instant(value: Any) -> datetime:
         return value
     if isinstance(value, date):
         return datetime.combine(value, time())
-    raise TypeError(f"{value!r} is no date")
+    raise TypeError(f"{value!r} is not a date")
 
 
 def _indicators(

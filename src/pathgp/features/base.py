@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from pathgp.features.exact import ExactMap
-from pathgp.features.expansion import Term, expand
 from pathgp.features.fourier import Frequencies
-from pathgp.features.stochastic import RandomMap
-from pathgp.features.tiles import tiled
-from pathgp.kernels.base import Kernel, as_inputs
-from pathgp.kernels.periodic import Periodic
+from pathgp.features.stochastic import RandomMap, draw_seed
+from pathgp.features.waves import tiled
+from pathgp.kernels import Finite, Kernel, Periodic, Stationary, Tanimoto
+from pathgp.kernels.base import as_inputs
+from pathgp.kernels.expression import Term, expand
 
 
 class FeatureMap:
@@ -30,7 +30,7 @@ class FeatureMap:
         kernel: the kernel it belongs to, by reference.
         num: the number of features, at most the number asked for.
         paths: the number of independent draws, or None for one map without a leading dimension.
-        seed: what the draws were made from.
+        seed: the seed of the draws.
     """
 
     def __init__(
@@ -47,31 +47,36 @@ class FeatureMap:
             raise ValueError(f"num and paths must be at least 1, got {num} and {paths}")
         self.kernel = kernel
         self.paths = paths
-        self.seed = _drawn_seed(generator) if seed is None else seed
-        self._asked: dict[str, Any] = {"num": num, "seed": self.seed, "paths": paths, "dim": dim}
+        if seed is None:
+            seed = secrets.randbits(63) if generator is None else draw_seed(generator)
+        self.seed = seed
+        self._arguments: dict[str, Any] = {"num": num, "seed": seed, "paths": paths, "dim": dim}
         self._origin = {name: value.clone() for name, value in kernel.state_dict().items()}
         terms = expand(kernel)
-        self._columns = max((max(a.columns) + 1 for t in terms for a in t.atoms if a.columns), default=1)
-        source = torch.Generator().manual_seed(self.seed)
-        self.terms = _built(terms, num, dim, 1 if paths is None else paths, source)
+        leaves = [leaf for term in terms for leaf in term.leaves]
+        for leaf in leaves:
+            _require_features(leaf.kernel)
+        self._columns = max((max(leaf.columns) + 1 for leaf in leaves if leaf.columns), default=1)
+        source = torch.Generator().manual_seed(seed)
+        self.terms = _build_maps(terms, num, dim, 1 if paths is None else paths, source)
         # The maps are not in the order of the expansion: finite ones come first.
-        self._places = [next(i for i, term in enumerate(terms) if term is part.term) for part in self.terms]
+        self._numbers = [next(i for i, term in enumerate(terms) if term is part.term) for part in self.terms]
         self.num = sum(term.num for term in self.terms)
 
     def state(self) -> dict[str, Any]:
-        """What the map consists of beside its kernel, in numbers and tensors, for ``from_state``.
+        """The arguments and draws of the map, in numbers and tensors, for ``from_state``.
 
-        The draws themselves are in it, so that it does not depend on how a version of torch draws, except for
-        those of Tanimoto kernels, which are made anew from seeds.
+        It contains the draws themselves, so that it does not depend on how a version of torch draws. Those of Tanimoto
+        kernels are the exception: they are repeated from seeds.
         """
         draws = [(f.normal, f.uniform, f.weight) for f in self._frequencies()]
-        return {**self._asked, "origin": self._origin, "draws": draws}
+        return {**self._arguments, "origin": self._origin, "draws": draws}
 
     @classmethod
     def from_state(cls, kernel: Kernel, state: dict[str, Any]) -> FeatureMap:
         """The map with this ``state()``, for a kernel of the same structure."""
         current = {name: value.clone() for name, value in kernel.state_dict().items()}
-        # Which harmonics a periodic kernel keeps was decided for the hyperparameters of that time.
+        # The hyperparameters at construction determine which harmonics a periodic kernel keeps.
         kernel.load_state_dict(state["origin"])
         try:
             phi = cls(kernel, state["num"], paths=state["paths"], dim=state["dim"], seed=state["seed"])
@@ -83,16 +88,16 @@ class FeatureMap:
 
     @property
     def suffices(self) -> bool:
-        """Whether the map carries its kernel as it is now: a periodic one may have outgrown its harmonics."""
-        return all(term.harmonics is None or term.harmonics.suffice for term in self.terms)
+        """Whether the map has enough harmonics for the present length scales of periodic kernels."""
+        return all(term.harmonics is None or term.harmonics.suffices for term in self.terms)
 
     def rebuild(self, generator: torch.Generator) -> tuple[FeatureMap, Tensor]:
-        """A map for the kernel as it is now, with the draws of this one wherever the features are the same.
+        """A map for the present hyperparameters, with the draws of this one for all features that stay.
 
         Also returns for every feature its number in this map, -1 for a new one: (num,).
         """
-        asked = self._asked
-        phi = FeatureMap(self.kernel, asked["num"], generator, asked["paths"], asked["dim"])
+        num, dim = self._arguments["num"], self._arguments["dim"]
+        phi = FeatureMap(self.kernel, num, generator, self.paths, dim)
         places, start = [], 0
         for before, after in zip(self.terms, phi.terms, strict=True):
             if isinstance(before, RandomMap) and isinstance(after, RandomMap):
@@ -119,7 +124,7 @@ class FeatureMap:
         if W.ndim != 2 or W.shape[1] != self.num or (self.paths is not None and W.shape[0] != self.paths):
             rows = "s" if self.paths is None else self.paths
             raise ValueError(f"the weights must have shape ({rows}, {self.num}), got {tuple(W.shape)}")
-        parts = zip(self._places, self.terms, W.to(X).split([term.num for term in self.terms], 1), strict=True)
+        parts = zip(self._numbers, self.terms, W.to(X).split([term.num for term in self.terms], 1), strict=True)
         chosen = (self._weighted(term, X, weights) for i, term, weights in parts if only is None or i in only)
         return reduce(torch.add, chosen)
 
@@ -137,30 +142,30 @@ class FeatureMap:
         if self.paths is None or isinstance(term, ExactMap):
             return tiled(lambda part: W @ term(part)[0].T, [X], term.num)
         if W.requires_grad:
-            # Amplitude and phase, behind the faster way below, have no derivative at weights of zero.
+            # The faster method below uses amplitude and phase, which have no derivative at weights of zero.
             return tiled(lambda part: torch.einsum("snf,sf->sn", term(part), W), [X], W.numel())
         return term.weighted(X, W)
 
 
-def _built(
+def _build_maps(
     terms: list[Term], num: int, dim: int | None, paths: int, source: torch.Generator
 ) -> list[ExactMap | RandomMap]:
-    """One map per term: finite ones take what they need, then the others share equally what is left."""
+    """One map per term: finite maps get the features they need, then the other terms share the rest equally."""
     maps: list[ExactMap | RandomMap] = []
-    order = sorted(terms, key=lambda term: (term.is_random, bool(term.of(Periodic))))
+    order = sorted(terms, key=lambda term: (bool(term.of(Stationary, Tanimoto)), bool(term.of(Periodic))))
     for i, term in enumerate(order):
         share = num - sum(part.num for part in maps)
-        if term.is_random or term.of(Periodic):
+        if term.of(Stationary, Tanimoto, Periodic):
             share //= len(order) - i
-        exact = None if term.is_random else ExactMap(term, share, dim)
-        if exact is not None and exact.is_exact:
-            maps.append(exact)
-        else:
-            maps.append(RandomMap(term, share, dim, paths, source))
+        exact = None if term.of(Stationary, Tanimoto) else ExactMap(term, share, dim)
+        maps.append(exact if exact is not None and exact.is_exact else RandomMap(term, share, dim, paths, source))
     return maps
 
 
-def _drawn_seed(generator: torch.Generator | None) -> int:
-    if generator is None:
-        return secrets.randbits(63)
-    return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
+def _require_features(kernel: Kernel) -> None:
+    has_measure = isinstance(kernel, Stationary) and type(kernel).mixing is not Stationary.mixing
+    if not has_measure and not isinstance(kernel, Finite | Periodic | Tanimoto):
+        raise NotImplementedError(
+            f"{type(kernel).__name__} has no random features, because neither its spectral measure nor a "
+            "finite feature map is known; means, variances by solves and joint draws (post.sample) need none"
+        )

@@ -21,8 +21,8 @@ import math
 import torch
 from torch import Tensor
 
-from pathgp.features.expansion import Atom
-from pathgp.kernels.stationary import Stationary
+from pathgp.kernels import Stationary
+from pathgp.kernels.expression import Leaf
 
 # Heavier tail of g: |g| is increased by this many standard deviations, each about 1 / sqrt(2).
 _FARTHER = 2.0
@@ -35,11 +35,9 @@ class Frequencies:
     same on every device and in every dtype.
     """
 
-    def __init__(self, atom: Atom, paths: int, num: int, seed: int) -> None:
-        if not isinstance(atom.kernel, Stationary):
-            raise TypeError(f"frequencies belong to stationary kernels, got {type(atom.kernel).__name__}")
-        self.kernel = atom.kernel
-        self.columns = atom.columns
+    def __init__(self, leaf: Leaf, paths: int, num: int, seed: int) -> None:
+        assert isinstance(leaf.kernel, Stationary)
+        self.leaf, self.kernel = leaf, leaf.kernel
         self.shape = (paths, num)
         self.seed = seed
         self.normal: Tensor | None = None
@@ -47,23 +45,23 @@ class Frequencies:
         self.weight: Tensor | None = None
 
     def weights(self, dim: int, device: torch.device, paths: slice) -> Tensor:
-        """sqrt(p / q) of the frequencies of some paths: (paths, num), float64."""
-        self._draws(dim if self.columns is None else len(self.columns), device)
+        """sqrt(p / q) of the frequencies of these paths: (paths, num), float64."""
+        self._draws(len(self.leaf.columns_of(dim)), device)
         assert self.weight is not None
         return self.weight[paths].to(device)
 
     def __call__(self, dim: int, device: torch.device, paths: slice) -> Tensor:
-        """Current frequencies of some paths in the space of all ``dim`` columns: (paths, dim, num), float64."""
-        columns = range(dim) if self.columns is None else self.columns
+        """Current frequencies of these paths in the space of all ``dim`` columns: (paths, dim, num), float64."""
+        columns = self.leaf.columns_of(dim)
         normal = self._draws(len(columns), device)[paths]
         lengthscale = self.kernel.lengthscales(len(columns), device)
         omega = normal / (lengthscale.unsqueeze(-1) if lengthscale.ndim == 1 else lengthscale)
         if self.uniform is not None:
             omega = omega * self.kernel.mixing(self.uniform[paths]).to(device).unsqueeze(1)
-        if self.columns is None:
+        if self.leaf.columns is None:
             return omega
         full = omega.new_zeros(omega.shape[0], dim, omega.shape[2])
-        return full.index_add(1, torch.tensor(self.columns, device=device), omega)
+        return full.index_add(1, torch.tensor(columns, device=device), omega)
 
     def adopt(self, other: Frequencies, places: Tensor) -> None:
         """Copy draws from ``other``: pair i gets those of pair places[i]; negative places are skipped."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathgp.features.expansion import Atom
+from pathgp.kernels.expression import Leaf
 from pathgp.kernels.tanimoto import check_non_negative
 
 _ENTRIES = 2**22  # of a temporary
@@ -31,20 +31,20 @@ class Tokens:
     What a hash makes of a token is computed once per token, not once per row.
     """
 
-    dims: Tensor  # (tokens,), -1 for the token of nothing, which comes first
+    dims: Tensor  # (tokens,), -1 for the empty token, which comes first
     logs: Tensor  # (tokens,), logarithms of the values
-    rows: Tensor  # (n, longest row), numbers of tokens, padded with that of nothing
+    rows: Tensor  # (n, longest row), numbers of tokens, padded with that of the empty one
 
 
 class Hashes:
     """``paths`` x ``num`` random hashes for one Tanimoto kernel.
 
-    Their parameters, three numbers per hash and dimension, would be the largest thing in memory: they are made
-    anew from one seed per path when they are used.
+    Their parameters, three numbers per hash and dimension, are not stored: each use draws them again from one seed
+    per path.
     """
 
-    def __init__(self, atom: Atom, paths: int, num: int, seed: int) -> None:
-        self.atom = atom
+    def __init__(self, leaf: Leaf, paths: int, num: int, seed: int) -> None:
+        self.leaf = leaf
         self.num = num
         generator = torch.Generator().manual_seed(seed)
         self.seeds = torch.randint(2**63 - 1, (paths,), generator=generator).tolist()
@@ -52,7 +52,7 @@ class Hashes:
     @torch.no_grad()
     def tokens(self, X: Tensor) -> Tokens:
         """The active columns of X as bags of tokens."""
-        points = self.atom.select(X).to(torch.float64)
+        points = self.leaf.select(X).to(torch.float64)
         check_non_negative(points, "X")
         row, dim = points.nonzero(as_tuple=True)
         value = points[row, dim]
@@ -68,8 +68,8 @@ class Hashes:
 
     @torch.no_grad()
     def signs(self, tokens: Tokens, dim: int, paths: range) -> Tensor:
-        """The signs of some paths, for inputs of ``dim`` columns: (n, paths, num), int8."""
-        active = dim if self.atom.columns is None else len(self.atom.columns)
+        """The signs of these paths, for inputs of ``dim`` columns: (n, paths, num), int8."""
+        active = len(self.leaf.columns_of(dim))
         return torch.stack([self._signs(tokens, active, self.seeds[j]) for j in paths], 1)
 
     def _signs(self, tokens: Tokens, dim: int, seed: int) -> Tensor:
@@ -93,19 +93,19 @@ def _table(tokens: Tokens, uniform: Tensor, salt: Tensor) -> tuple[Tensor, Tenso
     r = -(u1 * u2).log()
     t = (tokens.logs.unsqueeze(1) / r + beta).floor()
     rank = r * (t - beta) + r - (-(u3 * u4).log()).log()
-    rank[0] = -1e300  # nothing wins only where there is nothing else: all rows of zeros share their hash
+    rank[0] = -1e300  # the empty token wins in rows of zeros only, which all share their hash
     t[0] = 0.0
-    bits = _mixed(_mixed(_mixed(tokens.dims.unsqueeze(1) + salt) + t.long()) + salt)
+    bits = _mix(_mix(_mix(tokens.dims.unsqueeze(1) + salt) + t.long()) + salt)
     return rank, (1 - 2 * (bits & 1)).to(torch.int8)
 
 
-def _mixed(x: Tensor) -> Tensor:
+def _mix(x: Tensor) -> Tensor:
     x = x + _GOLDEN
-    x = (x ^ _shifted(x, 30)) * _FIRST
-    x = (x ^ _shifted(x, 27)) * _SECOND
-    return x ^ _shifted(x, 31)
+    x = (x ^ _shift_right(x, 30)) * _FIRST
+    x = (x ^ _shift_right(x, 27)) * _SECOND
+    return x ^ _shift_right(x, 31)
 
 
-def _shifted(x: Tensor, bits: int) -> Tensor:
+def _shift_right(x: Tensor, bits: int) -> Tensor:
     """The logical right shift; the one of int64 copies the sign bit."""
     return (x >> bits) & (2 ** (64 - bits) - 1)

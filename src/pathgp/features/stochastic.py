@@ -25,18 +25,12 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from pathgp.features.exact import check_share, finite_columns, finite_features
-from pathgp.features.expansion import Atom, Term
+from pathgp.features.exact import Harmonics, finite_columns, finite_features
 from pathgp.features.fourier import Frequencies
-from pathgp.features.harmonics import Harmonics
 from pathgp.features.hashing import Hashes
-from pathgp.features.tiles import tile_entries, tiled
-from pathgp.features.waves import angles, sine_sum
-from pathgp.kernels.finite import Finite
-from pathgp.kernels.periodic import Periodic
-from pathgp.kernels.squared_exponential import SquaredExponential
-from pathgp.kernels.stationary import Stationary
-from pathgp.kernels.tanimoto import Tanimoto
+from pathgp.features.waves import angles, sine_sum, tile_entries, tiled
+from pathgp.kernels import Finite, Periodic, SquaredExponential, Stationary, Tanimoto
+from pathgp.kernels.expression import Leaf, Term
 
 _SIGNS = 2**25  # entries of the signs held at once, int8
 _PREPARED = 2**22  # numbers of the frequencies held at once, float64
@@ -51,28 +45,27 @@ class RandomMap:
         self.has_waves = bool(term.of(Stationary, Periodic))
         self.has_columns = bool(term.of(Finite))
         width = 2 if self.has_waves else 1
-        columns = finite_columns(term, dim)
-        check_share(term, width * columns, share)
+        columns = finite_columns(term, share, dim, width)
         self.each = each = share // (width * columns)
         harmonics = Harmonics(term.of(Periodic), dim, limit=each) if term.of(Periodic) else None
-        self.harmonics = harmonics if harmonics is not None and harmonics.suffice else None
-        self.harmonic, self.count = _dealt(each, columns, self.harmonics)
+        self.harmonics = harmonics if harmonics is not None and harmonics.suffices else None
+        self.harmonic, self.count = _assign_harmonics(each, columns, self.harmonics)
         self.pairs = each * columns
         self.num = width * self.pairs
-        self.frequencies = [Frequencies(atom, paths, self.pairs, _seed(source)) for atom in term.of(Stationary)]
-        self.hashes = [Hashes(atom, paths, self.pairs, _seed(source)) for atom in term.of(Tanimoto)]
+        self.frequencies = [Frequencies(leaf, paths, self.pairs, draw_seed(source)) for leaf in term.of(Stationary)]
+        self.hashes = [Hashes(leaf, paths, self.pairs, draw_seed(source)) for leaf in term.of(Tanimoto)]
         self.circles = [] if self.harmonics is not None else term.of(Periodic)
         # Points on the circles are in units of the length scale.
-        plane = Atom(SquaredExponential().requires_grad_(False), None)
-        self.circle_frequencies = [Frequencies(plane, paths, self.pairs, _seed(source)) for _ in self.circles]
+        plane = Leaf(SquaredExponential().requires_grad_(False), None)
+        self.circle_frequencies = [Frequencies(plane, paths, self.pairs, draw_seed(source)) for _ in self.circles]
 
     def labels(self) -> list[tuple[Hashable, ...]]:
-        """A name for every feature, the same in another map of the term that can take over the draws."""
+        """A name for every feature; features of two maps of the term with the same name can share their draws."""
         pairs = self._pair_labels()
         return [(wave, *pair) for wave in (("sin", "cos") if self.has_waves else ("",)) for pair in pairs]
 
     def adopt(self, other: RandomMap) -> None:
-        """Take over the draws of all pairs that ``other`` has, too."""
+        """Copy the draws of all pairs that ``other`` has as well."""
         known = {label: i for i, label in enumerate(other._pair_labels())}
         places = torch.tensor([known.get(label, -1) for label in self._pair_labels()])
         if bool((places >= 0).any()):
@@ -81,8 +74,8 @@ class RandomMap:
                 frequencies.adopt(before, places)
 
     def _pair_labels(self) -> list[tuple[Hashable, ...]]:
-        """Of every pair: its column, its harmonic, and a number among those that share both."""
-        # Hashes are made anew from seeds of this map.
+        """A name for every pair: its column, its harmonic, and a number among the pairs that share both."""
+        # Hashes depend on the seeds of this map, and never match those of another.
         kind = id(self) if self.hashes else "circles" if self.circles else "harmonics"
         vectors = [()] * self.pairs
         if self.harmonics is not None:
@@ -124,7 +117,7 @@ class RandomMap:
         columns = finite_features(self.term, X)
         augmented = torch.cat([self._points(X), X.new_ones(X.shape[0], 1, dtype=torch.float64)], 1)
         modulated = self.has_columns or bool(self.hashes)
-        # Sums of sines see to tiles of their own; their gradients do not.
+        # Sums of sines have tiles of their own, except with gradients.
         alone = self.has_waves and not modulated and not torch.is_grad_enabled()
         entries = _PREPARED // augmented.shape[1] if alone else tile_entries(X.device) // max(1, X.shape[0])
         group = max(1, entries // self.pairs)
@@ -141,7 +134,7 @@ class RandomMap:
         return torch.cat(result)
 
     def _contraction(self, X: Tensor, W: Tensor, amplitude: Tensor, paths: slice) -> Callable[..., Tensor]:
-        """The function of a tile of rows behind ``weighted``, for some paths: (paths, rows)."""
+        """The function of a tile of rows in ``weighted``, for these paths: (paths, rows)."""
         if self.has_waves:
             a, b = W.split(self.pairs, 1)
             # a sin(t) + b cos(t) = |(a, b)| sin(t + atan2(b, a)); the phase is one more row of the product.
@@ -165,7 +158,7 @@ class RandomMap:
 
     def _points(self, X: Tensor) -> Tensor:
         """X and the positions on the circles of periodic kernels without a series: (n, d + c), float64."""
-        kernels = ((atom.kernel, atom.select(X)) for atom in self.circles)
+        kernels = ((leaf.kernel, leaf.select(X)) for leaf in self.circles)
         circles = [kernel.embed(columns) for kernel, columns in kernels if isinstance(kernel, Periodic)]
         return torch.cat([X.to(torch.float64), *circles], 1)
 
@@ -177,8 +170,8 @@ class RandomMap:
             total = total + frequencies(dim, device, paths) / (2.0 * math.pi)
         if self.harmonics is not None:
             total = total + self.harmonics.turns(dim, device)[:, self.harmonic.to(device)]
-        for atom, frequencies in zip(self.circles, self.circle_frequencies, strict=True):
-            more = frequencies(2 * atom.width(dim), device, paths) / (2.0 * math.pi)
+        for leaf, frequencies in zip(self.circles, self.circle_frequencies, strict=True):
+            more = frequencies(2 * len(leaf.columns_of(dim)), device, paths) / (2.0 * math.pi)
             total = torch.cat([total.expand(len(more), -1, -1), more], 1)
         return total
 
@@ -188,14 +181,14 @@ class RandomMap:
         amplitude = (self.term.signal.to(device) * self.count.to(device).rsqrt()).unsqueeze(0)
         for frequencies in self.frequencies:
             amplitude = amplitude * frequencies.weights(X.shape[1], device, paths)
-        for atom, frequencies in zip(self.circles, self.circle_frequencies, strict=True):
-            amplitude = amplitude * frequencies.weights(2 * atom.width(X.shape[1]), device, paths)
+        for leaf, frequencies in zip(self.circles, self.circle_frequencies, strict=True):
+            amplitude = amplitude * frequencies.weights(2 * len(leaf.columns_of(X.shape[1])), device, paths)
         if self.harmonics is None:
             return amplitude
         return amplitude * self.harmonics.weights(device).sqrt()[self.harmonic.to(device)]
 
 
-def _dealt(each: int, columns: int, harmonics: Harmonics | None) -> tuple[Tensor, Tensor]:
+def _assign_harmonics(each: int, columns: int, harmonics: Harmonics | None) -> tuple[Tensor, Tensor]:
     """For every pair its harmonic and how many pairs share it; ``each`` pairs for every column in turn."""
     counts = torch.tensor([each])
     if harmonics is not None:
@@ -207,5 +200,6 @@ def _dealt(each: int, columns: int, harmonics: Harmonics | None) -> tuple[Tensor
     return harmonic.repeat(columns), counts[harmonic].double().repeat(columns)
 
 
-def _seed(source: torch.Generator) -> int:
-    return int(torch.randint(2**63 - 1, (), generator=source))
+def draw_seed(generator: torch.Generator) -> int:
+    """A seed for a generator of its own."""
+    return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))

@@ -1,16 +1,39 @@
-"""Sums of many sines: the inner loop of prior paths."""
+"""Sums of many sines, the inner loop of prior paths, in tiles that fit the cache or the memory."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from pathgp.compute.memory import spans
 from pathgp.compute.triton import missing
-from pathgp.features.tiles import tile_entries
+
+# Entries of a temporary. On a CPU it has to stay in the cache, which decides the speed; on a GPU it has to be
+# large enough to fill the machine.
+_ENTRIES = {"cpu": 2**18, "cuda": 2**25}
+
+
+def tile_entries(device: torch.device) -> int:
+    """How many numbers a temporary should hold."""
+    return _ENTRIES.get(device.type, _ENTRIES["cpu"])
+
+
+def tiled(function: Callable[..., Tensor], rows: list[Tensor], width: int, recompute: bool = True) -> Tensor:
+    """``function`` (s, n) of tensors with n rows each, in tiles of rows; a row takes ``width`` numbers of memory.
+
+    With gradients enabled, the backward pass computes a tile again instead of storing it, unless the function itself
+    stores nothing large (``recompute=False``).
+    """
+    count = max(1, tile_entries(rows[0].device) // width)
+    tiles = zip(*(tensor.split(count) for tensor in rows), strict=True)
+    if not (recompute and torch.is_grad_enabled()):
+        return torch.cat([function(*tile) for tile in tiles], 1)
+    return torch.cat([checkpoint(function, *tile, use_reentrant=False, preserve_rng_state=False) for tile in tiles], 1)
 
 
 def angles(X: Tensor, turns: Tensor, dtype: torch.dtype) -> Tensor:

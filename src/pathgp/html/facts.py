@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from pathgp import kernels
 from pathgp.data.standardise import task_columns
 from pathgp.html.numbers import number
 from pathgp.kernels import Kernel
+from pathgp.kernels.expression import Columns, fold
 from pathgp.kernels.stationary import Stationary
 from pathgp.posterior.table import Posterior
 
@@ -54,9 +55,9 @@ class Facts:
     @cached_property
     def X(self) -> NDArray[np.float64]:
         """Training inputs of `rows` in the caller's units."""
-        scaling, X = self.post.scaling, self.post.system.X
+        X = self.post.system.X
         scaled = X[torch.from_numpy(self.rows).to(X.device)].to(torch.float64)
-        return (scaled * scaling.scale + scaling.shift).cpu().numpy()
+        return self.post.scaling.restore_inputs(scaled).cpu().numpy()
 
     @cached_property
     def medians(self) -> NDArray[np.float64]:
@@ -66,10 +67,9 @@ class Facts:
     def targets(self) -> NDArray[np.float64]:
         """All training targets in the caller's units."""
         system, scaling = self.post.system.require_targets("the page"), self.post.scaling
-        mean = self.post.model.mean_at(scaling.original_inputs(system.X), exact=True)
         with torch.no_grad():
-            y = system.targets[:, 0].to(torch.float64) * scaling.target_scale + scaling.target_shift + mean
-        return y.cpu().numpy()
+            mean = self.post.model.mean_at(self.post.X, exact=True)
+            return scaling.restore(system.targets[:, 0], mean, torch.float64).cpu().numpy()
 
     def levels(self, column: int) -> NDArray[np.float64] | None:
         """The distinct values of an input with few of them, or of task numbers; None for other inputs."""
@@ -119,18 +119,20 @@ def join_names(names: Sequence[str], most: int = 6) -> str:
 
 def kernel_in_words(kernel: Kernel, names: Sequence[str]) -> str:
     """Describe a kernel and its values; ``names``: of the columns it is given."""
-    inputs = names if kernel.active_dims is None else [names[i] for i in kernel.active_dims]
-    if isinstance(kernel, kernels.Scale):
-        return f"{kernel_in_words(kernel.kernel, inputs)}, standard deviation {number(float(kernel.signal.detach()))}"
-    if isinstance(kernel, (kernels.Sum, kernels.Product)):
-        start = "a sum of " if isinstance(kernel, kernels.Sum) else "a product of "
-        return start + "; and ".join(kernel_in_words(part, inputs) for part in kernel.parts)
-    words = _leaf(kernel) + ("" if kernel.active_dims is None else f" of {join_names(inputs)}")
-    if not isinstance(kernel, (Stationary, kernels.Periodic)):
-        return words
-    if kernel.lengthscale.numel() > 1:
-        return f"{words}, length scales {_range(kernel.lengthscale)}, one per input"
-    return f"{words}, length scale {_range(kernel.lengthscale)}"
+
+    def describe(node: Kernel, inputs: Columns, parts: Iterator[str]) -> str:
+        if isinstance(node, kernels.Scale):
+            return f"{next(parts)}, standard deviation {number(float(node.signal.detach()))}"
+        if isinstance(node, (kernels.Sum, kernels.Product)):
+            return ("a sum of " if isinstance(node, kernels.Sum) else "a product of ") + "; and ".join(parts)
+        words = _leaf(node) + ("" if node.active_dims is None else f" of {join_names(inputs or ())}")
+        if not isinstance(node, (Stationary, kernels.Periodic)):
+            return words
+        if node.lengthscale.numel() > 1:
+            return f"{words}, length scales {_range(node.lengthscale)}, one per input"
+        return f"{words}, length scale {_range(node.lengthscale)}"
+
+    return fold(kernel, describe, names)
 
 
 def _leaf(kernel: Kernel) -> str:

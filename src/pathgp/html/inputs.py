@@ -14,7 +14,7 @@ from pathgp.html.facts import Facts, join_names, random_subset, to_numpy
 from pathgp.html.markup import Html, Section, chart_grid, figure, paragraph
 from pathgp.html.numbers import axis_number, count, number
 from pathgp.kernels import Periodic
-from pathgp.kernels.algebra import leaves
+from pathgp.kernels.expression import leaves
 from pathgp.kernels.stationary import Stationary
 from pathgp.plots import WIDTH_95, relevance
 

@@ -7,6 +7,7 @@ import platform
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,11 +19,10 @@ from pathgp.html.markup import document
 from pathgp.html.table import table_sections
 from pathgp.learning.report import FitReport
 from pathgp.posterior.grid import GridPosterior
-from pathgp.posterior.table import Posterior
 
 
 def write(
-    post: Posterior | GridPosterior,
+    post: Any,
     path: str | os.PathLike[str],
     X_test: Array | None = None,
     y_test: Array | None = None,
@@ -31,7 +31,7 @@ def write(
     fit: FitReport | None = None,
     title: str | None = None,
 ) -> None:
-    """Write a page; in a group of processes all compute and the main process writes."""
+    """Write the page of a `Posterior` or `GridPosterior`; of several processes all compute and the main one writes."""
     if fit is not None and not isinstance(fit, FitReport):
         raise TypeError(f"fit must be the FitReport that fit() returned, got {type(fit).__name__}")
     y = "y" if target is None else str(target)

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
 from pathgp.kernels.base import Kernel
 from pathgp.kernels.parameters import Positive, PositiveValue, short
+
+# Without gradients the terms are accumulated in place: two tiles exist at once, not one per kernel.
+
+
+def _add(K: Tensor, other: Tensor) -> Tensor:
+    return K + other if K.requires_grad or other.requires_grad else K.add_(other)
+
+
+def _multiply(K: Tensor, other: Tensor) -> Tensor:
+    return K * other if K.requires_grad or other.requires_grad else K.mul_(other)
 
 
 class Scale(Kernel):
@@ -20,20 +31,15 @@ class Scale(Kernel):
     def __init__(self, kernel: Kernel, signal: float | Tensor = 1.0, active_dims: Sequence[int] | None = None) -> None:
         super().__init__(active_dims)
         self.kernel = kernel
-        self._signal = Positive(signal, "signal")
-        if self._signal.raw.ndim != 0:
-            raise ValueError("signal must be one number")
+        self._signal = Positive(signal, "signal", scalar=True)
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return _multiplied(self.kernel(X, Z), self.signal.square().to(X))
-
-    def _gram(self, X: Tensor) -> Tensor:
-        return _multiplied(self.kernel(X), self.signal.square().to(X))
+        return _multiply(self.kernel(X, Z), self.signal.square().to(X))
 
     def _diagonal(self, X: Tensor) -> Tensor:
-        return _multiplied(self.kernel.diag(X), self.signal.square().to(X))
+        return _multiply(self.kernel.diag(X), self.signal.square().to(X))
 
-    def _contract(self, W: Tensor, X: Tensor, Z: Tensor | None) -> Tensor:
+    def _contract(self, W: Tensor, X: Tensor, Z: Tensor) -> Tensor:
         return self.signal.square().to(W.device) * self.kernel.contract(W, X, Z)
 
     def _coordinates(self, X: Tensor) -> Tensor:
@@ -44,7 +50,11 @@ class Scale(Kernel):
 
 
 class _Combination(Kernel):
-    """Common part of sums and products: a flat list of kernels."""
+    """Common part of sums and products: a flat list of kernels, and how two values combine."""
+
+    @staticmethod
+    def _combine(K: Tensor, other: Tensor) -> Tensor:
+        raise NotImplementedError
 
     def __init__(self, *kernels: Kernel, active_dims: Sequence[int] | None = None) -> None:
         super().__init__(active_dims)
@@ -53,18 +63,14 @@ class _Combination(Kernel):
         for kernel in kernels:
             if not isinstance(kernel, Kernel):
                 raise TypeError(f"{type(self).__name__} combines kernels, got {type(kernel).__name__}")
-        flat: list[Kernel] = []
-        for kernel in kernels:
-            if isinstance(kernel, type(self)) and kernel.active_dims is None:
-                flat.extend(kernel.parts)
-            else:
-                flat.append(kernel)
-        self.kernels = nn.ModuleList(flat)
+        parts = (k.parts if isinstance(k, type(self)) and k.active_dims is None else [k] for k in kernels)
+        self.kernels = nn.ModuleList(chain.from_iterable(parts))
 
-    @property
-    def parts(self) -> list[Kernel]:
-        """The kernels that are combined."""
-        return [kernel for kernel in self.kernels if isinstance(kernel, Kernel)]
+    def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
+        return reduce(self._combine, (kernel(X, Z) for kernel in self.parts))
+
+    def _diagonal(self, X: Tensor) -> Tensor:
+        return reduce(self._combine, (kernel.diag(X) for kernel in self.parts))
 
     def _coordinates(self, X: Tensor) -> Tensor:
         return torch.cat([kernel.coordinates(X) for kernel in self.parts], 1)
@@ -73,17 +79,10 @@ class _Combination(Kernel):
 class Sum(_Combination):
     """k_1(x, z) + k_2(x, z) + ..."""
 
-    def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return reduce(_added, (kernel(X, Z) for kernel in self.parts))
+    _combine = staticmethod(_add)
 
-    def _gram(self, X: Tensor) -> Tensor:
-        return reduce(_added, (kernel(X) for kernel in self.parts))
-
-    def _diagonal(self, X: Tensor) -> Tensor:
-        return reduce(_added, (kernel.diag(X) for kernel in self.parts))
-
-    def _contract(self, W: Tensor, X: Tensor, Z: Tensor | None) -> Tensor:
-        return reduce(_added, (kernel.contract(W, X, Z) for kernel in self.parts))
+    def _contract(self, W: Tensor, X: Tensor, Z: Tensor) -> Tensor:
+        return reduce(_add, (kernel.contract(W, X, Z) for kernel in self.parts))
 
     def __repr__(self) -> str:
         return _with_dims(" + ".join(repr(kernel) for kernel in self.parts), self)
@@ -92,17 +91,10 @@ class Sum(_Combination):
 class Product(_Combination):
     """k_1(x, z) k_2(x, z) ..."""
 
-    def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return reduce(_multiplied, (kernel(X, Z) for kernel in self.parts))
+    _combine = staticmethod(_multiply)
 
-    def _gram(self, X: Tensor) -> Tensor:
-        return reduce(_multiplied, (kernel(X) for kernel in self.parts))
-
-    def _diagonal(self, X: Tensor) -> Tensor:
-        return reduce(_multiplied, (kernel.diag(X) for kernel in self.parts))
-
-    def _contract(self, W: Tensor, X: Tensor, Z: Tensor | None) -> Tensor:
-        """Each factor by itself with the others in its weights: all have the same value and a gradient of their own."""
+    def _contract(self, W: Tensor, X: Tensor, Z: Tensor) -> Tensor:
+        """Contract each factor with the others in its weights: equal values, each with the gradient of one factor."""
         with torch.no_grad():
             factors = [kernel(X, Z) for kernel in self.parts]
         results: list[Tensor] = []
@@ -114,27 +106,6 @@ class Product(_Combination):
 
     def __repr__(self) -> str:
         return _with_dims(" * ".join(_factor(kernel) for kernel in self.parts), self)
-
-
-def leaves(kernel: Kernel, columns: Sequence[int]) -> list[tuple[Kernel, tuple[int, ...]]]:
-    """The kernels that an expression is made of, each with those of the given columns of X that it sees."""
-    # A column that is not there is for the kernel to complain about.
-    chosen = range(len(columns)) if kernel.active_dims is None else kernel.active_dims
-    seen = tuple(columns[i] for i in chosen if i < len(columns))
-    inside = [k for c in kernel.children() for k in (c if isinstance(c, nn.ModuleList) else [c])]
-    parts = [child for child in inside if isinstance(child, Kernel)]
-    return [leaf for part in parts for leaf in leaves(part, seen)] if parts else [(kernel, seen)]
-
-
-# Without gradients the terms are accumulated in place: two tiles exist at once, not one per kernel.
-
-
-def _added(K: Tensor, term: Tensor) -> Tensor:
-    return K + term if K.requires_grad or term.requires_grad else K.add_(term)
-
-
-def _multiplied(K: Tensor, factor: Tensor) -> Tensor:
-    return K * factor if K.requires_grad or factor.requires_grad else K.mul_(factor)
 
 
 def _factor(kernel: Kernel) -> str:

@@ -1,15 +1,17 @@
-"""What a covariance function is: a module that maps two sets of inputs to a matrix."""
+"""The base of all kernels: a module that maps two sets of inputs to a matrix."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from pathgp.kernels.parameters import short
+
 if TYPE_CHECKING:
-    from pathgp.features import FeatureMap
     from pathgp.kernels.algebra import Product, Sum
 
 
@@ -24,15 +26,22 @@ class Kernel(nn.Module):
     A kernel that depends on part of the columns names them in ``active_dims``.
     """
 
+    # What `features` builds. The package pathgp.features sets it on import, because kernels import nothing of the
+    # packages that use them.
+    feature_map: ClassVar[Callable[..., Any]]
+
     def __init__(self, active_dims: Sequence[int] | None = None) -> None:
         super().__init__()
-        self.active_dims = _checked_dims(active_dims)
+        self.active_dims = _check_dims(active_dims)
+
+    @property
+    def parts(self) -> list[Kernel]:
+        """The kernels that this one combines; none for an elementary kernel."""
+        children = (c for child in self.children() for c in (child if isinstance(child, nn.ModuleList) else [child]))
+        return [child for child in children if isinstance(child, Kernel)]
 
     def forward(self, X: Tensor, Z: Tensor | None = None) -> Tensor:
-        X = self._select(X, "X")
-        if Z is None:
-            return self._gram(X)
-        Z = self._select(Z, "Z")
+        X, Z = self._select_both(X, Z)
         if X.shape[1] != Z.shape[1]:
             raise ValueError(f"X has {X.shape[1]} columns and Z has {Z.shape[1]}: they must agree")
         if X.dtype != Z.dtype or X.device != Z.device:
@@ -44,14 +53,14 @@ class Kernel(nn.Module):
 
         The same as ``(W * kernel(X, Z)).sum()``, in fewer passes over the matrix. Without Z the diagonal is exact.
         """
-        return self._contract(W, self._select(X, "X"), None if Z is None else self._select(Z, "Z"))
+        return self._contract(W, *self._select_both(X, Z))
 
     def diag(self, X: Tensor) -> Tensor:
         """k(x_i, x_i) for every row: (n,). Time O(n d)."""
         return self._diagonal(self._select(X, "X"))
 
     def coordinates(self, X: Tensor) -> Tensor:
-        """Columns (n, c) in which inputs that are near have much to do with each other, in the dtype of X."""
+        """Columns (n, c) in which inputs at a small distance are strongly correlated, in the dtype of X."""
         with torch.no_grad():
             return self._coordinates(self._select(X, "X")).to(X.dtype)
 
@@ -61,48 +70,49 @@ class Kernel(nn.Module):
         generator: torch.Generator | None = None,
         paths: int | None = None,
         dim: int | None = None,
-    ) -> FeatureMap:
-        """Features phi with E[phi(x) . phi(z)] = k(x, z), at most ``num`` columns.
+    ) -> Any:
+        """Features phi with E[phi(x) . phi(z)] = k(x, z), at most ``num`` columns: a `pathgp.features.FeatureMap`.
 
         Args:
-            num: the largest number of columns; ``phi.num`` says how many there are.
+            num: the largest number of columns; ``phi.num`` is the actual number.
             generator: source of the draws; None draws a fresh seed (recorded as ``phi.seed``).
             paths: with ``paths=s`` the map holds s independent draws, one per path.
-            dim: the number of columns of X; needed only where the number of features depends on it
+            dim: the number of columns of X; needed only if the number of features depends on it
                 (Linear and Periodic without ``active_dims`` or one parameter per dimension).
 
         Raises:
             NotImplementedError: for a kernel without features; it says what works instead.
         """
-        from pathgp.features import FeatureMap
-
-        return FeatureMap(self, num, generator, paths, dim)
+        return Kernel.feature_map(self, num, generator, paths, dim)
 
     def __add__(self, other: Kernel) -> Sum:
         from pathgp.kernels.algebra import Sum
 
-        return Sum(self, _kernel(other))
+        return Sum(self, _require_kernel(other))
 
     def __mul__(self, other: Kernel) -> Product:
         from pathgp.kernels.algebra import Product
 
-        return Product(self, _kernel(other))
+        return Product(self, _require_kernel(other))
 
     def __rmul__(self, other: object) -> Product:
-        return self * _kernel(other)
+        return self * _require_kernel(other)
 
     def __repr__(self) -> str:
-        settings = self._settings()
-        if self.active_dims is not None:
-            settings = [*settings, f"active_dims={list(self.active_dims)}"]
-        return f"{type(self).__name__}({', '.join(settings)})"
-
-    def _settings(self) -> list[str]:
-        """The arguments as ``name=value``, for the repr."""
-        return []
+        shown = []
+        for name in inspect.signature(type(self)).parameters:
+            value = getattr(self, name, None)
+            if isinstance(value, Tensor) and value.ndim < 2:
+                shown.append(f"{name}={short(value)}")
+            elif isinstance(value, float | int | tuple):
+                shown.append(f"{name}={list(value) if isinstance(value, tuple) else f'{value:g}'}")
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        """The (n, m) matrix at checked inputs; a fresh tensor, since sums and products accumulate in it."""
+        """The (n, m) matrix at checked inputs; a fresh tensor, since sums and products accumulate in it.
+
+        ``Z is X`` for the square matrix of one set of inputs, whose diagonal must be exact.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not define its matrix")
 
     def _diagonal(self, X: Tensor) -> Tensor:
@@ -111,13 +121,13 @@ class Kernel(nn.Module):
     def _coordinates(self, X: Tensor) -> Tensor:
         return X
 
-    def _gram(self, X: Tensor) -> Tensor:
-        """The square matrix at one set of inputs; stationary kernels make its diagonal exact."""
-        return self._matrix(X, X)
+    def _contract(self, W: Tensor, X: Tensor, Z: Tensor) -> Tensor:
+        return torch.dot(self._matrix(X, Z).flatten(), W.flatten()).to(torch.float64)
 
-    def _contract(self, W: Tensor, X: Tensor, Z: Tensor | None) -> Tensor:
-        K = self._gram(X) if Z is None else self._matrix(X, Z)
-        return torch.dot(K.flatten(), W.flatten()).to(torch.float64)
+    def _select_both(self, X: Tensor, Z: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The active columns of X and Z; the same tensor twice for one set of inputs."""
+        chosen = self._select(X, "X")
+        return chosen, chosen if Z is None or Z is X else self._select(Z, "Z")
 
     def _select(self, X: Tensor, name: str) -> Tensor:
         X = as_inputs(X, name)
@@ -142,7 +152,7 @@ def as_inputs(X: Tensor, name: str) -> Tensor:
     return X if X.is_floating_point() else X.to(torch.float64)
 
 
-def _kernel(other: object) -> Kernel:
+def _require_kernel(other: object) -> Kernel:
     if isinstance(other, Kernel):
         return other
     raise TypeError(
@@ -151,7 +161,7 @@ def _kernel(other: object) -> Kernel:
     )
 
 
-def _checked_dims(active_dims: Sequence[int] | None) -> tuple[int, ...] | None:
+def _check_dims(active_dims: Sequence[int] | None) -> tuple[int, ...] | None:
     if active_dims is None:
         return None
     dims = tuple(int(i) for i in active_dims)

@@ -1,4 +1,4 @@
-"""Squared Euclidean distances that are right pair by pair, whatever other rows are in the call.
+"""Squared Euclidean distances that are accurate for every pair of rows, independently of the other rows.
 
 D_ij = sum_k scale_k^2 (x_ik - z_jk)^2. The expansion |x|^2 + |z|^2 - 2 x.z costs one matrix product, but its error is
 the rounding error of |x|^2: in float32 it loses every digit for close points of norm 35, in float64 for close points of
@@ -20,18 +20,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pathgp.compute.memory import spans
+
 _EPS = torch.finfo(torch.float64).eps
 _STRIP = 256
 # How far, in length scales, the narrow columns together reach from their centre at most: the error of the expansion,
-# some 2 eps reach^2, stays below 1e-10, and below the rounding of float32.
+# about 2 eps reach^2, stays below 1e-10, and below the rounding of float32.
 _WIDEST = {torch.float64: 2.0**8}
 _WIDEST_ROUNDED = 2.0**12
-# A rough kernel turns an error of D into an error of D^smoothness: what close pairs may cost at most.
+# The largest error of a rough kernel at close pairs, where an error of D becomes an error of D^smoothness.
 _ROUGH_ERROR = {torch.float64: 1e-11}
 _ROUGH_ERROR_ROUNDED = 1e-8
 # Up to this many columns differences cost little more than a product; one column costs less.
 _FEW = {"smooth": 1, "rough": 4}
-# Entries of differences that stay in the cache of a CPU, and pairs whose differences are taken together.
+# Entries of differences that stay in the cache of a CPU, and pairs whose differences are computed together.
 _IN_CACHE = 2**18
 _PAIRS = 2**16
 
@@ -40,7 +42,7 @@ class Columns(NamedTuple):
     """The columns of two sets of points, float64.
 
     X, Z: narrow columns, centred and scaled, (n, c) and (m, c).  wide_X, wide_Z: wide columns as they are, (n, w) and
-    (m, w).  scale: what differences of the wide columns are multiplied by, (w,).
+    (m, w).  scale: the factors of differences in the wide columns, (w,).
     """
 
     X: Tensor
@@ -53,7 +55,7 @@ class Columns(NamedTuple):
 def split_columns(X: Tensor, Z: Tensor, scale: Tensor, dtype: torch.dtype, smoothness: float = 1.0) -> Columns:
     """The narrow and the wide columns of X (n, d) and Z (m, d), for distances in ``dtype``, with their graphs.
 
-    ``scale``: what differences are multiplied by, one number or (d,).  ``smoothness``: see `strips`.
+    ``scale``: the factors of differences, one number or (d,).  ``smoothness``: see `strips`.
     """
     d = X.shape[1]
     scale = scale.expand(d)
@@ -83,17 +85,12 @@ def _wide_columns(X: Tensor, Z: Tensor, widest: float) -> list[int]:
 
 
 class _SquaredDistance(torch.autograd.Function):
-    """D_ij with a closed-form gradient.
-
-    With the incoming gradient A (n, m), in narrow columns dX = 2 (diag(A 1) X - A Z), dZ = 2 (diag(A^T 1) Z - A^T X),
-    accumulated in float64 because both terms are large and nearly cancel when the length scale is small; in wide
-    columns by `pull_differences`.
-    """
+    """D_ij with a closed-form gradient, see `stationary._Contraction`."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, smoothness: float, *columns: Tensor) -> Tensor:
         ctx.save_for_backward(*columns)
-        return _evaluate(Columns(*columns), dtype, smoothness, lambda sq, start: sq)
+        return evaluate(Columns(*columns), dtype, smoothness, lambda sq, start: sq)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -126,10 +123,10 @@ def pull_differences(A: Tensor, X: Tensor, Z: Tensor, scale: Tensor) -> tuple[Te
     return torch.stack(in_X, 1), torch.stack(in_Z, 1), torch.stack(in_scale)
 
 
-def _evaluate(
+def evaluate(
     columns: Columns, dtype: torch.dtype, smoothness: float, finish: Callable[[Tensor, int], Tensor]
 ) -> Tensor:
-    """finish(squared distances, first row) for strips of rows: (n, m) in ``dtype``."""
+    """An element-wise function ``finish(squared distances, first row)``, without a graph: (n, m) in ``dtype``."""
     if columns.X.device.type != "cpu":
         return finish(next(strips(columns, dtype, smoothness))[1], 0)
     result = torch.empty(len(columns.X), len(columns.Z), dtype=dtype)
@@ -170,11 +167,13 @@ def strips(
         """Write the squared distances of these rows to ``sq``, float64."""
         if c:
             torch.mm(left[rows], right, out=sq)
-        for part in _parts(rows, m, X.device) if squares else ():
-            target = sq[part.start - rows.start : part.stop - rows.start]
+        # As many rows at a time as fit into the cache of a CPU; elsewhere an eighth of them, for the memory.
+        step = max(1, _IN_CACHE // max(1, m) if X.device.type == "cpu" else -(-len(sq) // 8))
+        for part in spans(len(sq), step) if squares else ():
+            target, points = sq[part], wide_X[rows][part]
             delta = torch.empty_like(target)
             for k, square in enumerate(squares):
-                torch.sub(wide_X[part, k : k + 1], wide[k], out=delta)
+                torch.sub(points[:, k : k + 1], wide[k], out=delta)
                 if c or k:
                     target.addcmul_(delta, delta, value=square)
                 else:
@@ -189,20 +188,12 @@ def strips(
         yield rows, torch.threshold_(filled.to(dtype), floor, 0.0)
         return
     product = torch.empty(min(_STRIP, n), m, dtype=torch.float64)
-    buffer = torch.empty(min(_STRIP, n), m, dtype=dtype) if out is None else out
-    for start in range(0, n, _STRIP):
-        rows = slice(start, min(start + _STRIP, n))
-        strip = buffer[: rows.stop - start] if out is None else buffer[rows]
-        strip.copy_(fill(rows, product[: rows.stop - start]))
+    buffer = torch.empty(min(_STRIP, n) if out is None else 0, m, dtype=dtype)
+    for rows in spans(n, _STRIP):
+        length = rows.stop - rows.start
+        strip = buffer[:length] if out is None else out[rows]
+        strip.copy_(fill(rows, product[:length]))
         yield rows, torch.threshold_(strip, floor, 0.0)
-
-
-def _parts(rows: slice, m: int, device: torch.device) -> Iterator[slice]:
-    """The rows, as many at a time as fit into the cache of a CPU; elsewhere an eighth of them, for the memory."""
-    n = rows.stop - rows.start
-    step = max(1, _IN_CACHE // max(1, m) if device.type == "cpu" else -(-n // 8))
-    for start in range(rows.start, rows.stop, step):
-        yield slice(start, min(start + step, rows.stop))
 
 
 def _repair(sq: Tensor, close: float, columns: Columns, rows: slice) -> None:
@@ -223,15 +214,3 @@ def squared_distance(X: Tensor, Z: Tensor, scale: Tensor, dtype: torch.dtype, sm
     columns = split_columns(X, Z, scale, dtype, smoothness)
     result: Tensor = _SquaredDistance.apply(dtype, smoothness, *columns)
     return result
-
-
-def of_squared_distance(
-    X: Tensor,
-    Z: Tensor,
-    scale: Tensor,
-    dtype: torch.dtype,
-    finish: Callable[[Tensor, int], Tensor],
-    smoothness: float = 1.0,
-) -> Tensor:
-    """An element-wise function of the squared distances, without a graph; see `_evaluate`."""
-    return _evaluate(split_columns(X, Z, scale, dtype, smoothness), dtype, smoothness, finish)

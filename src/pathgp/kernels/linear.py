@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pathgp.kernels.finite import Finite
-from pathgp.kernels.parameters import Positive, PositiveValue, short
+from pathgp.kernels.parameters import Positive, PositiveValue
 
 
 class Linear(Finite):
@@ -32,9 +32,7 @@ class Linear(Finite):
     ) -> None:
         super().__init__(active_dims)
         self._scale = Positive(scale, "scale")
-        self._bias = None if bias is None else Positive(bias, "bias")
-        if self._bias is not None and self._bias.raw.ndim != 0:
-            raise ValueError("bias must be one number")
+        self._bias = None if bias is None else Positive(bias, "bias", scalar=True)
 
     @property
     def bias(self) -> Tensor | None:
@@ -58,7 +56,3 @@ class Linear(Finite):
         if self._scale.raw.ndim == 1:
             dim = self._scale.raw.shape[0]
         return None if dim is None else dim + (self._bias is not None)
-
-    def _settings(self) -> list[str]:
-        bias = [] if self.bias is None else [f"bias={short(self.bias)}"]
-        return [f"scale={short(self.scale)}", *bias]

@@ -10,16 +10,15 @@ from scipy.special import gammaincinv
 from torch import Tensor
 
 from pathgp.kernels.bessel import scaled_bessel
-from pathgp.kernels.decay import bounded, bounded_
-from pathgp.kernels.stationary import Stationary
+from pathgp.kernels.stationary import Stationary, bounded_
 
 
 class Matern(Stationary):
     """k(x, z) = 2^(1-nu)/Gamma(nu) a^nu K_nu(a), a = sqrt(2 nu) r, r = |(x - z) / lengthscale|.
 
     nu = 1/2: exp(-a).    nu = 3/2: (1 + a) exp(-a).    nu = 5/2: (1 + a + a^2/3) exp(-a).
-    Sample paths are ceil(nu) - 1 times differentiable. Any other nu goes through the Bessel function K_nu,
-    which SciPy evaluates on the CPU: right, but some hundred times slower. Thesis, section 2.1.3.
+    Sample paths are ceil(nu) - 1 times differentiable. For any other nu SciPy evaluates the Bessel function K_nu
+    on the CPU, about a hundred times slower. Thesis, section 2.1.3.
 
     Args:
         nu: the smoothness, in (0, 50].
@@ -63,7 +62,7 @@ class Matern(Stationary):
             return minus_a.exp().mul_(minus_a.sub_(1.0)).mul_(5.0 / 6.0)
         # The square root has no derivative at zero, where the slope of nu = 1/2 and second derivatives stop.
         zero = sq == 0
-        a = -bounded(-(2.0 * self.nu * sq.masked_fill(zero, 1.0)).sqrt())
+        a = -bounded_(-(2.0 * self.nu * sq.masked_fill(zero, 1.0)).sqrt())
         if self.nu == 0.5:
             return (-0.5 * (-a).exp() / a).masked_fill(zero, 0.0)
         a = a.masked_fill(zero, 0.0)
@@ -100,6 +99,3 @@ class Matern(Stationary):
         """sqrt(2 nu / chi^2), chi^2 with 2 nu degrees of freedom: a multivariate Student-t."""
         chi2 = 2.0 * torch.from_numpy(gammaincinv(self.nu, uniform.numpy()))
         return (2.0 * self.nu / chi2).sqrt()
-
-    def _settings(self) -> list[str]:
-        return [f"nu={self.nu:g}", *super()._settings()]

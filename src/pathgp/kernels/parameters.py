@@ -23,8 +23,8 @@ def inverse_softplus(value: Tensor) -> Tensor:
 class LogNormal:
     """A prior under which log(value) is normal with mean log(median) and standard deviation ``spread``.
 
-    The density is taken with respect to log(value), so that the most probable value is the median: a median of 0.1 and
-    a spread of 1 says "about 0.1, give or take a factor of e".
+    The density is with respect to log(value), so that the most probable value is the median: a median of 0.1 and a
+    spread of 1 mean "about 0.1, give or take a factor of e".
     """
 
     median: float
@@ -44,14 +44,16 @@ class LogNormal:
 class Positive(nn.Module):
     """A positive scalar or vector, stored in float64 as ``raw`` with value softplus(raw).
 
-    ``bounds`` and ``prior`` are for learning: the limits of the value, and what is known about it beforehand. A
-    parameter that does not require a gradient is not learned.
+    ``bounds`` and ``prior`` are for learning: the limits of the value, and its prior distribution. A parameter that
+    does not require a gradient is not learned.
     """
 
-    def __init__(self, value: float | Tensor, name: str) -> None:
+    def __init__(self, value: float | Tensor, name: str, scalar: bool = False) -> None:
         super().__init__()
         self.name = name
-        self.raw = nn.Parameter(inverse_softplus(self._checked(value)))
+        self.raw = nn.Parameter(inverse_softplus(self._check(value)))
+        if scalar and self.raw.ndim:
+            raise ValueError(f"{name} must be one number")
         self.bounds: tuple[float, float] | None = None
         self.prior: LogNormal | None = None
 
@@ -85,13 +87,13 @@ class Positive(nn.Module):
 
     def assign(self, value: float | Tensor) -> None:
         """Overwrite the value in place; the shape stays."""
-        new = self._checked(value)
+        new = self._check(value)
         if new.shape != self.raw.shape and new.ndim != 0:
             raise ValueError(f"{self.name} has shape {tuple(self.raw.shape)}, got a value of shape {tuple(new.shape)}")
         with torch.no_grad():
             self.raw.copy_(inverse_softplus(new).expand_as(self.raw))
 
-    def _checked(self, value: float | Tensor) -> Tensor:
+    def _check(self, value: float | Tensor) -> Tensor:
         tensor = torch.as_tensor(value, dtype=torch.float64).detach().clone()
         if tensor.ndim > 1 or tensor.numel() == 0:
             raise ValueError(

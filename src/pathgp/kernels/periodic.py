@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from pathgp.kernels.base import Kernel
-from pathgp.kernels.decay import bounded
 from pathgp.kernels.distance import squared_distance
-from pathgp.kernels.parameters import Positive, PositiveValue, short
+from pathgp.kernels.parameters import Positive, PositiveValue
+from pathgp.kernels.stationary import bounded_
 
 
 class Periodic(Kernel):
@@ -28,7 +28,6 @@ class Periodic(Kernel):
     """
 
     lengthscale = PositiveValue("The length scales: a scalar, or (d,), float64.")
-
     period = PositiveValue("The periods: a scalar, or (d,), float64.")
 
     def __init__(
@@ -42,11 +41,10 @@ class Periodic(Kernel):
         self._lengthscale = Positive(lengthscale, "lengthscale")
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
-        return bounded(_squared_distance(self.embed(X), self.embed(Z), X.dtype).mul_(-0.5)).exp_()
-
-    def _gram(self, X: Tensor) -> Tensor:
         points = self.embed(X)
-        return bounded(_squared_distance(points, points, X.dtype).fill_diagonal_(0.0).mul_(-0.5)).exp_()
+        # Embedded points are scaled already.
+        sq = squared_distance(points, points if Z is X else self.embed(Z), points.new_ones(()), X.dtype)
+        return bounded_((sq.fill_diagonal_(0.0) if Z is X else sq).mul_(-0.5)).exp_()
 
     def _diagonal(self, X: Tensor) -> Tensor:
         return torch.ones_like(X[:, 0])
@@ -60,11 +58,3 @@ class Periodic(Kernel):
         lengthscale = self._lengthscale.matching(X.shape[1], X.device)
         phase = X.to(torch.float64) * (2.0 * math.pi / period)
         return torch.cat([phase.cos() / lengthscale, phase.sin() / lengthscale], 1)
-
-    def _settings(self) -> list[str]:
-        return [f"period={short(self.period)}", f"lengthscale={short(self.lengthscale)}"]
-
-
-def _squared_distance(X: Tensor, Z: Tensor, dtype: torch.dtype) -> Tensor:
-    """Between embedded points, which are scaled already."""
-    return squared_distance(X, Z, X.new_ones(()), dtype)

@@ -9,7 +9,7 @@ import torch
 from scipy.special import gammainccinv
 from torch import Tensor
 
-from pathgp.kernels.parameters import Positive, PositiveValue, short
+from pathgp.kernels.parameters import Positive, PositiveValue
 from pathgp.kernels.stationary import Stationary
 
 
@@ -34,9 +34,7 @@ class RationalQuadratic(Stationary):
         active_dims: Sequence[int] | None = None,
     ) -> None:
         super().__init__(lengthscale, active_dims)
-        self._alpha = Positive(alpha, "alpha")
-        if self._alpha.raw.ndim != 0:
-            raise ValueError("alpha must be one number")
+        self._alpha = Positive(alpha, "alpha", scalar=True)
 
     def shape_parameters(self) -> tuple[Tensor, ...]:
         return (self.alpha,)
@@ -57,7 +55,7 @@ class RationalQuadratic(Stationary):
 
     @property
     def tail(self) -> float:
-        """As for Matern-5/2: what little noise leaves undetermined lives at the highest frequencies."""
+        """As for Matern-5/2: data with little noise determine all but the highest frequencies."""
         return 5.0
 
     def mixing(self, uniform: Tensor) -> Tensor:
@@ -65,9 +63,6 @@ class RationalQuadratic(Stationary):
         alpha = self.alpha
         quantile: Tensor = _GammaQuantile.apply(alpha, uniform)
         return (quantile / alpha).sqrt()
-
-    def _settings(self) -> list[str]:
-        return [f"alpha={short(self.alpha)}", *super()._settings()]
 
 
 class _GammaQuantile(torch.autograd.Function):

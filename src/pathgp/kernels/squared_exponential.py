@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pathgp.kernels.decay import bounded, bounded_
-from pathgp.kernels.stationary import Stationary
+from pathgp.kernels.stationary import Stationary, bounded_
 
 
 class SquaredExponential(Stationary):
@@ -23,10 +22,10 @@ class SquaredExponential(Stationary):
         return bounded_(sq.mul_(-0.5)).exp_()
 
     def slope(self, sq: Tensor, *shape: Tensor) -> Tensor:
-        return -0.5 * bounded(-0.5 * sq).exp()
+        return -0.5 * bounded_(-0.5 * sq).exp()
 
     def contracted(self, sq: Tensor, W: Tensor, *shape: Tensor) -> tuple[Tensor, Tensor]:
-        """Profile and slope are the same but for a factor."""
+        """Slope and profile differ by a factor only."""
         weighted = self.profile(sq).mul_(W)
         return weighted.sum(), weighted.mul_(-0.5)
 

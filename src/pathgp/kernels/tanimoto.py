@@ -14,8 +14,8 @@ class Tanimoto(Kernel):
     """k(x, z) = sum_k min(x_k, z_k) / sum_k max(x_k, z_k) for non-negative inputs, k(0, 0) = 1.
 
     The similarity of molecular fingerprints, binary or counts (also known as Jaccard, MinMax or Ruzicka).
-    Exact for counts. Time O(n m d) and memory O(n m); for counts in matrix products, one for every count that
-    occurs, over the columns where it does. Thesis, section 4.3.3; Ralaivola et al. (2005).
+    Exact for counts. Time O(n m d) and memory O(n m). Counts take one matrix product per level, over the
+    columns that reach it. Thesis, section 4.3.3; Ralaivola et al. (2005).
     """
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:

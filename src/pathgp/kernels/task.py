@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pathgp.kernels.finite import Finite
-from pathgp.kernels.parameters import Positive, PositiveValue, short
+from pathgp.kernels.parameters import Positive, PositiveValue
 
 
 class Task(Finite):
@@ -85,9 +85,6 @@ class Task(Finite):
                 f"task numbers are 0..{self.num_tasks - 1}, but {name} has {float(values[row]):g} in row {row}"
             )
         return values.to(torch.int64)
-
-    def _settings(self) -> list[str]:
-        return [str(self.num_tasks), f"rank={self.rank}", f"scale={short(self.scale)}"]
 
 
 def _default_factor(num_tasks: int, rank: int) -> Tensor:

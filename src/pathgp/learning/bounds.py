@@ -11,7 +11,8 @@ import math
 import torch
 from torch import Tensor
 
-from pathgp.kernels.algebra import Scale, leaves
+from pathgp.kernels.algebra import Scale
+from pathgp.kernels.expression import leaves
 from pathgp.kernels.parameters import Positive, positive
 from pathgp.kernels.stationary import Stationary
 from pathgp.learning.model import Data, Learnable

@@ -28,7 +28,8 @@ from torch import Tensor
 from pathgp.compute.random import normal
 from pathgp.learning.model import Data, Learnable
 from pathgp.operators import Operator
-from pathgp.posterior.conditioning import ACCURACY, Settings, System
+from pathgp.posterior.conditioning import ACCURACY, Settings
+from pathgp.posterior.system import System
 from pathgp.solvers import Solution
 from pathgp.solvers.cholesky import factorise
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from pathgp.compute.random import permutation
 from pathgp.data.observations import Observations
-from pathgp.kernels.algebra import Scale, leaves
+from pathgp.kernels.algebra import Scale
+from pathgp.kernels.expression import leaves
 from pathgp.kernels.parameters import Positive, positive
 from pathgp.kernels.stationary import Stationary
 from pathgp.learning.estimators import Exact

@@ -13,7 +13,8 @@ from pathgp.data.standardise import Standardisation
 from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import Positive, PositiveValue
 from pathgp.operators import Operator
-from pathgp.posterior.conditioning import Settings, SolveRequest, System
+from pathgp.posterior.conditioning import Settings, SolveRequest
+from pathgp.posterior.system import System
 
 Mean = float | Callable[[Tensor], Tensor]
 

@@ -19,7 +19,7 @@ from pathgp.learning.hyperparameters import constrain, values
 from pathgp.learning.model import Learnable, Mean
 from pathgp.means import Constant
 from pathgp.pathwise import PriorPaths
-from pathgp.posterior.conditioning import SolveRequest, warn_unless_converged
+from pathgp.posterior.conditioning import SolveRequest
 from pathgp.solvers import Status
 
 # How many times the rounding of products must fit into the variance of the noise. In float32 a little is left to try:
@@ -61,12 +61,12 @@ class Model(Learnable):
             posterior = self.solve(data, prior, draws, request)
             rounding = posterior.report.status in (Status.STALLED, Status.DIVERGED)
             if not (single and rounding and compute.allows_float64(data.device)):
-                warn_unless_converged(posterior.report)
+                posterior.report.warn_unless_converged()
                 return posterior
             reason = f"in float32 the solver ended {posterior.report.status.name}"
         posterior = self.solve(data.to(torch.float64), prior, draws.to(torch.float64), request.in_float64())
         posterior.report = posterior.report.with_note(f"float64, for {reason}")
-        warn_unless_converged(posterior.report)
+        posterior.report.warn_unless_converged()
         return posterior
 
     def resolves(self, data: Any) -> bool:

@@ -28,7 +28,8 @@ from pathgp.learning.report import FitReport, Step
 from pathgp.models.base import Model
 from pathgp.operators import Operator
 from pathgp.pathwise import PriorPaths
-from pathgp.posterior.conditioning import Settings, SolveRequest, System, extend_prior
+from pathgp.posterior.conditioning import Settings, SolveRequest
+from pathgp.posterior.system import System
 from pathgp.posterior.table import Posterior
 from pathgp.solvers import Solver
 from pathgp.solvers.base import Callback
@@ -258,7 +259,9 @@ class GP(Model):
 
     def system(self, data: Observations, prior: PriorPaths | None, draws: Tensor) -> System:
         with torch.no_grad():
-            targets = extend_prior(prior, data.X, data.targets(self.mean_at(data.given, exact=True)))
+            targets = data.targets(self.mean_at(data.given, exact=True)).unsqueeze(1)
+            if prior is not None:
+                targets = torch.cat([targets, prior(data.X).T], 1)
             return System(data.X, targets, draws, self.deviation(data))
 
     def draw_prior(self, data: Observations, samples: int, features: int, generator: torch.Generator) -> PriorPaths:
@@ -278,7 +281,7 @@ class GP(Model):
         return [(self.kernel, data.X)]
 
     def solve(self, data: Observations, prior: PriorPaths | None, draws: Tensor, request: SolveRequest) -> Posterior:
-        return Posterior.solved(self, data.scaling, self.system(data, prior, draws), prior, request)
+        return Posterior.solve(self, data.scaling, self.system(data, prior, draws), prior, request)
 
     def __repr__(self) -> str:
         return f"GP({self.kernel!r}, noise={short(self.noise)}, {self._described()})"

@@ -27,8 +27,9 @@ from pathgp.models.gp import FIT_OPTIONS
 from pathgp.operators import LatentKroneckerOperator, Operator
 from pathgp.operators.kronecker import require_memory_only
 from pathgp.pathwise import PriorPaths
-from pathgp.posterior.conditioning import Settings, SolveRequest, System
+from pathgp.posterior.conditioning import Settings, SolveRequest
 from pathgp.posterior.grid import GridPosterior
+from pathgp.posterior.system import System
 from pathgp.solvers import Solver
 from pathgp.solvers.base import Callback
 
@@ -235,7 +236,7 @@ class LatentKroneckerGP(Model):
         self, data: GridObservations, prior: GridPrior | None, draws: Tensor, request: SolveRequest
     ) -> GridPosterior:
         prior = None if prior is None else replace(prior, w=prior.w.to(data.dtype))
-        return GridPosterior.solved(self, data, prior, draws, request)
+        return GridPosterior.solve(self, data, self.system(data, prior, draws), prior, request)
 
     def __repr__(self) -> str:
         kernels = ", ".join(repr(kernel) for kernel in self.sides)

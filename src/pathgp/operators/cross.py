@@ -42,7 +42,7 @@ class _CrossProduct(torch.autograd.Function):
         outer = grads[0]
         # With create_graph the tiles' graphs are kept as well, and second derivatives come out right.
         twice = torch.is_grad_enabled()
-        if ctx.fused and not twice and Expression.read(ctx.kernel, X.shape[1]).differentiable:
+        if ctx.fused and not twice and Expression(ctx.kernel, X.shape[1]).differentiable:
             return None, fused_cross_gradient(ctx.kernel, X, Z, V, outer), None, None, None, None
 
         def compute(edge: int) -> Tensor:

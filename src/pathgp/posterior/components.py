@@ -6,20 +6,20 @@ weights v and alpha_j of the whole posterior,
     mean_c(x) = k_c(x, X) v,    var_c(x) = k_c(x, x) - k_c(x, X) H^-1 k_c(X, x),
     path_cj(x) = f_cj(x) + k_c(x, X) (v - alpha_j),
 
-where f_cj is what the features of k_c contribute to prior path j: no solve but those already done.
+where f_cj is the contribution of the features of k_c to prior path j: no further solve.
 Duvenaud (2014), section 2.4.5; thesis, section 2.1.2 for the paths.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from pathgp.compute.inputs import Array
-from pathgp.features.expansion import expand
 from pathgp.kernels import Kernel, Matern, Product, Scale, Sum
+from pathgp.kernels.expression import Columns, expand, fold
 from pathgp.kernels.parameters import positive
 from pathgp.pathwise import UpdatePaths
 from pathgp.posterior.table import Posterior, _in_parts
@@ -27,11 +27,11 @@ from pathgp.posterior.table import Posterior, _in_parts
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Component:
-    """One summand of a posterior, in the units of y. Obtained from `Posterior.components`.
+    """One summand of a posterior, in the units of y. Returned by `Posterior.components`.
 
     Attributes:
-        name: the kernel in words, different from the names of the other components.
-        kernel: the covariance function k_c of the summand, scales around the sum included.
+        name: a description of the kernel, unique among the components.
+        kernel: the covariance function k_c of the summand, including scales of the whole sum.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Component:
     def mean(self, Xs: Array) -> Array:
         """Posterior mean (m,): k_c(Xs, X) v. Time O(m n d), memory one tile. Differentiable in Xs."""
         inputs, scaled = self._posterior._read(Xs)
-        return inputs.to_caller(self._restored(self._update(self._posterior.weights[:, :1])(scaled)[0]))
+        return inputs.to_caller(self._restore(self._update(self._posterior.weights[:, :1])(scaled)[0]))
 
     def paths(self, Xs: Array) -> Array:
         """This component of every path at Xs: (s, m). Differentiable in Xs.
@@ -55,15 +55,15 @@ class Component:
         update = self._update(weights[:, :1] - weights[:, 1:])
 
         def values(rows: slice) -> Tensor:
-            return self._restored(prior(scaled[rows], self._terms) + update(scaled[rows]))
+            return self._restore(prior(scaled[rows], self._terms) + update(scaled[rows]))
 
         return inputs.to_caller(_in_parts(values, scaled, self._posterior.num_samples))
 
     def variance(self, Xs: Array, method: str | None = None) -> Array:
         """Posterior variance (m,) of f_c, by the methods of `Posterior.variance`.
 
-        The variances of the components do not add up to that of f: the data speak of the sum, so that what one
-        component takes another gives, and the sum is often known better than its parts.
+        The variances of the components do not add up to that of f: the data determine the sum, so that the components
+        are negatively correlated, and the sum is often more certain than its parts.
         """
         inputs, scaled = self._posterior._read(Xs)
         variance = self._posterior._variance(scaled, method, self.kernel, self._terms)
@@ -75,7 +75,7 @@ class Component:
     def _update(self, weights: Tensor) -> UpdatePaths:
         return UpdatePaths(self.kernel, self._posterior.system.X, weights, self._posterior.settings.compute.memory)
 
-    def _restored(self, values: Tensor) -> Tensor:
+    def _restore(self, values: Tensor) -> Tensor:
         scaling = self._posterior.scaling
         # The shift of the targets belongs to no component.
         return scaling.restore(values, mean=-scaling.target_shift)
@@ -84,15 +84,15 @@ class Component:
 def components(posterior: Posterior) -> dict[str, Component]:
     """The components of a posterior by name, in the order of the sum."""
     kernels = summands(posterior.model.kernel)
-    found: dict[str, Component] = {}
+    result: dict[str, Component] = {}
     start = 0
     for name, kernel in zip(_names(kernels), kernels, strict=True):
         terms = None
         if posterior.prior is not None:
             terms = range(start, start + len(expand(kernel)))
             start = terms.stop
-        found[name] = Component(name, kernel, posterior, terms)
-    return found
+        result[name] = Component(name, kernel, posterior, terms)
+    return result
 
 
 def summands(kernel: Kernel) -> list[Kernel]:
@@ -101,12 +101,16 @@ def summands(kernel: Kernel) -> list[Kernel]:
     A product that contains a sum stays one summand. The summands share the parameters of the kernel, and their
     terms (`expand`), one summand after the other, are those of the kernel in the same order.
     """
-    if isinstance(kernel, Sum):
-        parts = [summand for part in kernel.parts for summand in summands(part)]
-        return parts if kernel.active_dims is None else [Sum(part, active_dims=kernel.active_dims) for part in parts]
-    if isinstance(kernel, Scale) and len(parts := summands(kernel.kernel)) > 1:
-        return [_scaled(part, kernel) for part in parts]
-    return [kernel]
+
+    def visit(node: Kernel, columns: Columns, parts: Iterator[list[Kernel]]) -> list[Kernel]:
+        if isinstance(node, Sum):
+            found = [summand for part in parts for summand in part]
+            return found if node.active_dims is None else [Sum(part, active_dims=node.active_dims) for part in found]
+        if isinstance(node, Scale) and len(found := next(parts)) > 1:
+            return [_scaled(part, node) for part in found]
+        return [node]
+
+    return fold(kernel, visit)
 
 
 def _scaled(part: Kernel, scale: Scale) -> Scale:
@@ -117,32 +121,23 @@ def _scaled(part: Kernel, scale: Scale) -> Scale:
 
 
 def _names(kernels: list[Kernel]) -> list[str]:
-    """A name for each kernel; those that would be the same are numbered."""
-    names = [_name(kernel) for kernel in kernels]
-    seen: Counter[str] = Counter()
-    unique = []
-    for name in names:
-        seen[name] += 1
-        unique.append(f"{name} {seen[name]}" if names.count(name) > 1 else name)
-    return unique
+    """A name for each kernel; equal names are numbered."""
+    names = [fold(kernel, _describe)[0] for kernel in kernels]
+    numbers = [names[: i + 1].count(name) for i, name in enumerate(names)]
+    return [f"{name} {i}" if names.count(name) > 1 else name for name, i in zip(names, numbers, strict=True)]
 
 
-def _name(kernel: Kernel) -> str:
-    """What the kernel is, without its scales and length scales, which change when they are learned."""
+def _describe(kernel: Kernel, columns: Columns, parts: Iterator[tuple[str, bool]]) -> tuple[str, bool]:
+    """The kernel without its hyperparameters, which change when they are learned; whether it is a sum."""
+    is_sum = isinstance(kernel, Sum) and len(kernel.parts) > 1
     if isinstance(kernel, Scale):
-        text = _name(kernel.kernel)
+        text, is_sum = next(parts)
     elif isinstance(kernel, Product):
-        text = " * ".join(f"({_name(part)})" if _is_sum(part) else _name(part) for part in kernel.parts)
+        text = " * ".join(f"({part})" if part_is_sum else part for part, part_is_sum in parts)
     elif isinstance(kernel, Sum):
-        text = " + ".join(_name(part) for part in kernel.parts)
+        text = " + ".join(part for part, _ in parts)
     else:
         text = f"Matern(nu={kernel.nu:g})" if isinstance(kernel, Matern) else type(kernel).__name__
-    if kernel.active_dims is None:
-        return text
-    return f"({text}){list(kernel.active_dims)}" if " " in text else f"{text}{list(kernel.active_dims)}"
-
-
-def _is_sum(kernel: Kernel) -> bool:
-    if isinstance(kernel, Scale):
-        return _is_sum(kernel.kernel)
-    return isinstance(kernel, Sum) and len(kernel.parts) > 1
+    if kernel.active_dims is not None:
+        text = f"({text}){list(kernel.active_dims)}" if " " in text else f"{text}{list(kernel.active_dims)}"
+    return text, is_sum

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import cached_property
 
@@ -11,17 +10,16 @@ from torch import Tensor
 
 from pathgp.compute.memory import spans
 from pathgp.compute.settings import Compute
-from pathgp.compute.warnings import levels_to_the_caller
 from pathgp.kernels import Kernel
 from pathgp.operators import KernelOperator, Operator, cross_product
 from pathgp.posterior.conditioning import Settings
-from pathgp.posterior.report import ConvergenceWarning
+from pathgp.posterior.report import warn_unless_converged
 from pathgp.solvers import Cholesky
 from pathgp.solvers.cholesky import factorise
 
-# Columns of K(X, Xs) that are solved for at once when only the variances are asked for.
+# Columns of K(X, Xs) that are solved for at once when only variances are needed.
 _COLUMNS_AT_ONCE = 256
-# Rows up to which a Cholesky factor of H is made, 8 n^2 bytes, and kept after its first use.
+# Up to this number of rows H is factorised, 8 n^2 bytes, and the factor kept.
 _FACTOR_ROWS = 10_000
 _SOLVE_TOL = {torch.float32: 1e-4, torch.float64: 1e-7}
 # float64 numbers per row and column while systems with K(X, Xs) are solved: right-hand sides, iterates, residuals.
@@ -31,27 +29,22 @@ _NUMBERS_PER_SOLVE = 8
 class ExactCovariance:
     """K(Xs, Xs) - K(Xs, X) H^-1 K(X, Xs), in the model's units, within the memory budget.
 
-    Up to 10,000 rows, and whenever Cholesky was asked for, from a float64 factor of H; above from iterative solves,
-    one per row of Xs. Differentiable in Xs. ``operator`` makes the H of these solves, by default that of the settings.
+    Up to 10,000 rows, and with ``solver="cholesky"``, from a float64 factor of H; above from iterative solves,
+    one per row of Xs. Differentiable in Xs. ``operator`` constructs the H of these solves.
     """
 
     def __init__(
-        self,
-        kernel: Kernel,
-        X: Tensor,
-        deviation: Tensor,
-        settings: Settings,
-        operator: Callable[[], Operator] | None = None,
+        self, kernel: Kernel, X: Tensor, deviation: Tensor, settings: Settings, operator: Callable[[], Operator]
     ) -> None:
         self._kernel, self._X, self._deviation, self.settings = kernel, X, deviation, settings
-        self._make = operator or (lambda: settings.operator(kernel, X, deviation))
+        self._make_operator = operator
         self._budget = settings.compute.budget(X.device)
-        asked = len(X) <= _FACTOR_ROWS or isinstance(settings.solver, Cholesky)
-        # 16 n^2 bytes while the factor is made.
-        self.factorises = asked and 16 * len(X) ** 2 <= self._budget
+        wanted = len(X) <= _FACTOR_ROWS or isinstance(settings.solver, Cholesky)
+        # 16 n^2 bytes while H is factorised.
+        self.factorises = wanted and 16 * len(X) ** 2 <= self._budget
 
     def variance(self, Xs: Tensor, part: Kernel | None = None) -> Tensor:
-        """The diagonal: (m,), in the dtype of Xs; that of one summand of the kernel where ``part`` names it."""
+        """The diagonal (m,), in the dtype of Xs; of f, or of the function of one summand ``part`` of the kernel."""
         kernel = self._kernel if part is None else part
         prior = kernel.diag(Xs.to(torch.float64))
         step = min(_COLUMNS_AT_ONCE, self._columns_at_once())
@@ -65,7 +58,7 @@ class ExactCovariance:
         return 0.5 * (covariance + covariance.T)
 
     def _explained(self, Xs: Tensor) -> Tensor:
-        """K(Xs, X) H^-1 K(X, Xs): (m, m), float64. Beside it, as many columns of K(X, Xs) exist as the budget holds."""
+        """K(Xs, X) H^-1 K(X, Xs): (m, m), float64, for as many columns of K(X, Xs) at a time as the budget holds."""
         step = self._columns_at_once()
         if step >= len(Xs):
             return self._explained_at_once(Xs, self._kernel)
@@ -86,7 +79,7 @@ class ExactCovariance:
         X = self._X
         if self.factorises:
             cross = kernel(X.to(torch.float64), Xs.to(torch.float64))
-            half = torch.linalg.solve_triangular(self._factor, cross, upper=False)
+            half = torch.linalg.solve_triangular(self.factor[0], cross, upper=False)
             return half.T @ half
         cross = kernel(X, Xs)
         solution = self._solve_for(cross.detach())
@@ -97,30 +90,22 @@ class ExactCovariance:
     def _solve_for(self, cross: Tensor) -> Tensor:
         """H^-1 cross for columns cross (n, m) of K(X, Xs); no gradient."""
         if self.factorises:
-            return torch.cholesky_solve(cross, self._factor)
-        # A generator of its own: the same question gets the same answer.
-        solution = self.settings.solver.solve(
-            self._operator, cross, tol=_SOLVE_TOL[cross.dtype], generator=torch.Generator().manual_seed(0)
-        )
-        if not solution.converged:
-            warnings.warn(
-                f"exact variances: {solution.solver} ended {solution.status.name} with a worst residual of "
-                f"{float(solution.residual.max()):.1e} (tol {_SOLVE_TOL[cross.dtype]:.0e}): {solution.status.value}",
-                ConvergenceWarning,
-                stacklevel=levels_to_the_caller(),
-            )
+            return torch.cholesky_solve(cross, self.factor[0])
+        tol, fixed = _SOLVE_TOL[cross.dtype], torch.Generator().manual_seed(0)  # repeated calls agree
+        solution = self.settings.solver.solve(self._operator, cross, tol=tol, generator=fixed)
+        warn_unless_converged(solution, tol, "exact variances")
         return solution.x
 
     def _columns_at_once(self) -> int:
         return max(1, self._budget // (4 * 8 * _NUMBERS_PER_SOLVE * len(self._X)))
 
     @cached_property
-    def _factor(self) -> Tensor:
-        """Cholesky factor of H in float64."""
+    def factor(self) -> tuple[Tensor, float]:
+        """Cholesky factor of H in float64, and the jitter that was added to its diagonal."""
         X = self._X.to(torch.float64)
         H = KernelOperator(self._kernel, X, self._deviation, Compute("streamed"))
-        return factorise(H.block(torch.arange(len(X), device=X.device)))[0]
+        return factorise(H.block(torch.arange(len(X), device=X.device)))
 
     @cached_property
     def _operator(self) -> Operator:
-        return self._make()
+        return self._make_operator()

@@ -1,15 +1,14 @@
-"""The posterior on a grid with holes: mean, variance and samples at any grid of inputs, seen, new or mixed.
+"""The posterior on a grid with holes: mean, variance and samples at any grid of inputs, old, new or mixed.
 
     mean  = mu + (K_1(G_1, F_1) x ... x K_k(G_k, F_k)) P^T v,     v = H^-1 (y - mu)
     sample_j = mean + f_j(G) - (K_1(G_1, F_1) x ...) P^T alpha_j,  alpha_j = H^-1 (P f_j(F) + eps_j)
 
-f_j is a joint draw from the prior at F and at G, see `models.grid`. Thesis, section 6.2.4.
+f_j is a joint draw from the prior at F and at G, see `data.grid`. Thesis, section 6.2.4.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,14 +21,15 @@ from torch import Tensor
 from pathgp.compute.inputs import Array, read_matrix, read_side, whole_number
 from pathgp.compute.memory import spans
 from pathgp.compute.random import as_generator, normal, repeating_seed, spawn_generator
-from pathgp.data.grid import GridObservations, GridPrior, cells, extended_root, prior_variance
+from pathgp.data.grid import GridObservations, GridPrior, cells, prior_variance
+from pathgp.operators import Operator
 from pathgp.operators.kronecker import along_sides, scattered
 from pathgp.pathwise import PriorPaths, variance_from_moments
-from pathgp.posterior.base import BasePosterior, GridModel
-from pathgp.posterior.conditioning import Settings, SolveRequest, System, solve_system, warn_unless_converged
-from pathgp.posterior.evidence import Evidence, log_density
+from pathgp.posterior.base import BasePosterior
+from pathgp.posterior.conditioning import SolveRequest, solve_system
 from pathgp.posterior.exact_covariance import ExactCovariance
-from pathgp.posterior.report import ConditionReport
+from pathgp.posterior.leave_one_out import LeaveOneOut
+from pathgp.posterior.system import System
 from pathgp.solvers.base import Callback
 
 
@@ -42,64 +42,63 @@ class Predictions:
     samples: Array
 
 
+@dataclass(eq=False, repr=False)
 class GridPosterior(BasePosterior):
-    """A Gaussian process given a grid of data with holes. Obtained from `LatentKroneckerGP.condition`.
+    """A Gaussian process conditioned on a grid of data with holes. Returned by `LatentKroneckerGP.condition`.
 
-    Inputs of a side are arrays (g_i, d_i) or (g_i,), None for those of the training grid; results have the shape of
-    the grid they span.
+    The methods are those of `Posterior`, with one set of inputs per side: arrays (g_i, d_i) or (g_i,), None for those
+    of the training grid. Results have the shape of the grid that the inputs span.
     """
 
-    def __init__(
-        self,
-        model: GridModel,
-        data: GridObservations,
-        system: System,
-        prior: GridPrior | None,
-        weights: Tensor,
-        settings: Settings,
-        report: ConditionReport,
-    ) -> None:
-        super().__init__(model, data.scaling, system, prior, weights, settings, report)
-        self.data = data
-        # New blocks of the draws behind `variance`: the same question gets the same answer.
-        self._seed = 0 if report.seed is None else report.seed % 2**62
+    prior: GridPrior | None
+    data: GridObservations
 
     @classmethod
-    def solved(
-        cls,
-        model: GridModel,
-        data: GridObservations,
-        prior: GridPrior | None,
-        draws: Tensor,
-        request: SolveRequest,
+    def solve(
+        cls, model: Any, data: GridObservations, system: System, prior: GridPrior | None, request: SolveRequest
     ) -> GridPosterior:
-        """Solve the systems of a model and its prior draws."""
-        system = model.system(data, prior, draws)
-        H = model.operator(data, request.settings)
-        weights, report = solve_system(H, model.largest_variance(data), data.columns, system, request)
-        scaling = data.scaling
-        report = report.in_units(float(scaling.target_scale), scaling.rounding(system.targets[:, 0]))
-        return cls(model, data, system, prior, weights, request.settings, report)
+        """Solve the systems of a model and its prior draws: the last step of conditioning, updates and fits."""
+        H, largest = model.operator(data, request.settings), model.largest_variance(data)
+        weights, report = solve_system(H, largest, data.columns, system, data.scaling, request)
+        return cls(model, data.scaling, system, prior, weights, request.settings, report, data)
+
+    @property
+    def X(self) -> list[Tensor]:
+        """The inputs of every side (p_i, d_i), in the units of the caller."""
+        return self.data.originals
+
+    @cached_property
+    def has_paths(self) -> bool:
+        """Whether `paths` can be evaluated: there are samples, observations, and random features of every kernel."""
+        try:
+            return self.prior is not None and self.system.is_complete and self._draw_paths(1) is not None
+        except (NotImplementedError, ValueError):
+            return False
 
     def mean(self, *inputs: Array | None) -> Array:
         """Posterior mean (g_1, ..., g_k) at a grid of inputs."""
-        sides, give = self._read(inputs)
-        return give(self._restored(self._explained(sides, self.weights[:, :1])[..., 0], sides))
+        sides, to_caller = self._read(inputs)
+        return to_caller(self._restore(self._explained(sides, self.weights[:, :1])[..., 0], sides))
 
-    def variance(self, *inputs: Array | None, noise: bool = False) -> Array:
-        """Posterior variance (g_1, ..., g_k) of f, or with ``noise=True`` of a new observation, from the samples.
+    def variance(self, *inputs: Array | None, noise: bool = False, method: str | None = None) -> Array:
+        """Posterior variance (g_1, ..., g_k) of f, or with ``noise=True`` of a new observation (plus gp.noise^2).
 
-        Relative standard error at most sqrt(2 / s), see `variance_from_paths`.
+        method="samples", the default if there are samples: relative standard error at most sqrt(2 / s), see
+        `variance_from_paths`; no further solve.
+        method="solve": exact, from a factor of H up to 10,000 observed cells, above by one solve per cell.
         """
-        sides, give = self._read(inputs)
-        source = torch.Generator().manual_seed(self._seed)
-        G = H = torch.zeros((), dtype=self.data.dtype, device=self.data.device)
-        for f, h in self._draws(sides, self.num_samples, source):
-            G, H = G + (f - h).square().sum(-1) / self.num_samples, H + h.square().sum(-1) / self.num_samples
-        variance = variance_from_moments(G, H, prior_variance(self.model.sides, self._used(sides)))
-        if noise:
-            variance = variance + self.model.noise.square().to(variance)
-        return give(self.scaling.restore_variance(variance))
+        if method == "neighbours":
+            raise ValueError(
+                "method='neighbours' is for tables: on a grid it would compare every cell with every observation; use "
+                "'samples', or 'solve' for exact variances"
+            )
+        sides, to_caller = self._read(inputs)
+        if self._choose_method(method) == "solve":
+            at = self._inputs_at(sides)
+            variance = self._exact.variance(cells(at)).view([len(G) for G in at])
+        else:
+            variance = self._variance_from_samples(sides)
+        return to_caller(self._restore_variance(variance, noise))
 
     def covariance(self, *inputs: Array | None) -> Array:
         """Exact posterior covariance (g, g) of f between all g = g_1 ... g_k cells of a grid of inputs, row by row.
@@ -107,37 +106,38 @@ class GridPosterior(BasePosterior):
         K(G, G) - K(G, X) H^-1 K(X, G), from a factor of H up to 10,000 observed cells, above from g solves. Memory
         O(g^2).
         """
-        sides, give = self._read(inputs)
-        found = self._exact.covariance(cells(self._used(sides)))
-        return give(self.scaling.restore_variance(found))
+        sides, to_caller = self._read(inputs)
+        return to_caller(self.scaling.restore_variance(self._exact.covariance(cells(self._inputs_at(sides)))))
 
     def sample(self, *inputs: Array | None, num: int | None = None, generator: torch.Generator | None = None) -> Array:
-        """Exact joint draws (num, g_1, ..., g_k) at a grid of inputs, at most as many as were solved for.
+        """The first ``num`` of the posterior samples (num, g_1, ..., g_k) at a grid of inputs: exact joint draws.
 
-        On the training grid they are the same at every call; at new inputs another call gives other draws.
+        By default all that were solved for, and at most as many (`Posterior.sample` solves for new draws at every call
+        instead). On the training grid they are the same at every call; at new inputs every call continues them anew.
         """
         num = self.num_samples if num is None else whole_number(num, "num", 1)
         if num > self.num_samples:
             raise ValueError(f"{num} samples asked for, {self.num_samples} solved: use condition(samples={num})")
-        sides, give = self._read(inputs)
+        sides, to_caller = self._read(inputs)
         centre = self._explained(sides, self.weights[:, :1])
         parts = [centre + f - h for f, h in self._draws(sides, num, as_generator(generator))]
-        draws = torch.cat(parts, -1).movedim(-1, 0)
-        return give(self._restored(draws, sides))
+        return to_caller(self._restore(torch.cat(parts, -1).movedim(-1, 0), sides))
 
     def paths(self, *inputs: Array | None) -> Array:
         """Posterior paths (s, g_1, ..., g_k) that are functions: the same however the inputs are split or grouped.
 
-        Their priors are random features of the product kernel, drawn at the first call, which also solves their
-        systems; a kernel without features raises NotImplementedError. Differentiable in the inputs. On grids `sample`
-        is cheaper and needs no features.
+        **The first call solves** for s further systems, about as expensive as conditioning: the samples of a grid are
+        values at its cells, whereas the prior of a path consists of random features of the product kernel. ``report``
+        then has a line "paths" with the cost. `sample` needs neither. Later calls, and all calls of `Posterior.paths`,
+        need no solve. A kernel without features raises NotImplementedError. Differentiable in the inputs. The paths of
+        an updated posterior are other functions.
         """
-        sides, give = self._read(inputs)
-        prior, weights = self._functions
-        centre = self._explained(sides, self.weights[:, :1] - weights)
-        used = self._used(sides)
-        f = prior(cells(used)).T.reshape(*(len(G) for G in used), self.num_samples)
-        return give(self._restored((f + centre).movedim(-1, 0), sides))
+        sides, to_caller = self._read(inputs)
+        prior, weights = self._paths
+        update = self._explained(sides, self.weights[:, :1] - weights)
+        at = self._inputs_at(sides)
+        f = prior(cells(at)).T.reshape(*(len(G) for G in at), self.num_samples)
+        return to_caller(self._restore((f + update).movedim(-1, 0), sides))
 
     def at(self, points: Array, generator: torch.Generator | None = None) -> Predictions:
         """Mean, variance and samples at scattered points (m, d_1 + ... + d_k), the columns side by side.
@@ -145,13 +145,11 @@ class GridPosterior(BasePosterior):
         Joint draws at these points. Time O(m p) for p cells, and O(m^3) for the roots.
         """
         read = read_matrix(points, "points", columns=self.data.columns, like=self.data.originals[0])
-        given = list(read.X.split(self.data.widths, 1))
-        dtype = self.data.dtype
-        scaled = [scaling.inputs(G, dtype) for scaling, G in zip(self.data.scalings, given, strict=True)]
+        dtype, split = self.data.dtype, read.X.split(self.data.widths, 1)
+        scaled = [scaling.inputs(G, dtype) for scaling, G in zip(self.data.scalings, split, strict=True)]
         crosses = [k(G, F) for k, G, F in zip(self.model.sides, scaled, self.data.factors, strict=True)]
-        both = _row_by_row(crosses, self._scattered(self.weights))
-        roots = [extended_root(k, F, G) for k, F, G in zip(self.model.sides, self.data.factors, scaled, strict=True)]
-        f = _row_by_row([S.to(self.weights) for S, _ in roots], self._extended(roots, as_generator(generator)))
+        both = _row_by_row(crosses, self._scatter(self.weights))
+        f = _row_by_row(*self._extend_prior(scaled, as_generator(generator)))
         variances = torch.stack([k.diag(G) for k, G in zip(self.model.sides, scaled, strict=True)]).prod(0)
         h = both[:, 1:]
         variance = variance_from_moments((f - h).square().mean(1), h.square().mean(1), variances)
@@ -163,15 +161,9 @@ class GridPosterior(BasePosterior):
             read.to_caller(restore((both[:, :1] + f - h).T, mean)),
         )
 
-    def log_marginal_likelihood(self, probes: int = 32, generator: torch.Generator | None = None) -> Evidence:
-        """log p(y) of the observed cells in the units of y, with an error bar, as for `Posterior`."""
-        system = self.system.require_targets("log_marginal_likelihood")
-        # In float64: rounding K to float32 can change its determinant by many nats.
-        data = replace(self.data, factors=[F.to(torch.float64) for F in self.data.factors])
-        H = self.model.operator(data, self.settings)
-        found = log_density(H, system.targets[:, 0], self.weights[:, 0], probes, generator)
-        units = len(self.data.y) * math.log(float(self.scaling.target_scale))
-        return replace(found, value=found.value - units)
+    def leave_one_out(self) -> LeaveOneOut:
+        """As `Posterior.leave_one_out`, for every observed cell: grids of the shape of Y, NaN in the holes."""
+        return super().leave_one_out().on_grid(self.data.observed)
 
     def update(
         self,
@@ -180,10 +172,12 @@ class GridPosterior(BasePosterior):
         generator: torch.Generator | None = None,
         callback: Callback | None = None,
     ) -> GridPosterior:
-        """The posterior with another set of observed cells on the same grid: same draws, warm-started.
+        """The posterior with other observations on the same grid: same prior draws, warm-started.
 
-        Cells observed before keep the draws of their noise; hyperparameters and settings stay. ``noise``: known
-        standard deviations of all cells, as in `LatentKroneckerGP.condition`.
+        ``Y``: all values of the grid (p_1, ..., p_k), old and new ones, NaN in the holes; cells may also be removed.
+        (`Posterior.update` takes the new rows only.) Cells observed before keep the draws of their noise;
+        hyperparameters and settings stay. ``noise``: known standard deviations of all cells, as in
+        `LatentKroneckerGP.condition`.
         """
         if noise is None and self.data.known is not None:
             raise ValueError("the noise was known so far: give that of all cells to update(Y, noise=...)")
@@ -198,49 +192,24 @@ class GridPosterior(BasePosterior):
         data = replace(data, factors=old.factors, originals=old.originals, known=known, scalings=old.scalings)
         source = spawn_generator(generator)
         draws = normal((len(data.y), self.num_samples), source, torch.float64, data.device).to(data.dtype)
-        everywhere = self._scattered(system.noise_draws).reshape(-1, self.num_samples)
+        everywhere = self._scatter(system.noise_draws).reshape(-1, self.num_samples)
         kept = old.observed.flatten()[data.cells].unsqueeze(1)
         draws = torch.where(kept, everywhere[data.cells], draws)
-        x0 = self._scattered(self.weights).reshape(-1, self.weights.shape[1])[data.cells]
+        x0 = self._scatter(self.weights).reshape(-1, self.weights.shape[1])[data.cells]
         request = SolveRequest(self.settings, generator, seed, x0=x0, callback=callback, began=began)
-        return GridPosterior.solved(self.model, data, self.prior, draws, request)
-
-    def to_html(
-        self,
-        path: str | os.PathLike[str],
-        X_test: Array | None = None,
-        y_test: Array | None = None,
-        names: Sequence[str] | None = None,
-        target: str | None = None,
-        fit: Any = None,
-        title: str | None = None,
-    ) -> None:
-        """Write what is to be known about this posterior as one HTML page that needs nothing else, as for `Posterior`.
-
-        The field as maps and curves, accuracy and calibration where there are values to compare with, learning, solve.
-
-        Args:
-            path: the file.
-            X_test: scattered points (m, d_1 + ... + d_k) with the targets y_test (m,), of which at most 1,000 are
-                predicted; None where y_test is a grid.
-            y_test: true values on the training grid, NaN where there are none: those in holes are compared.
-            names: of the sides of the grid.
-            target: the name of the values.
-            fit: what `LatentKroneckerGP.fit` returned, for the learning curves.
-            title: of the page.
-        """
-        from pathgp.html.page import write
-
-        write(self, path, X_test, y_test, names, target, fit, title)
+        updated = self.model.system(data, self.prior, draws)
+        posterior = GridPosterior.solve(self.model, data, updated, self.prior, request)
+        posterior.report.warn_unless_converged()
+        return posterior
 
     def _read(self, inputs: Sequence[Array | None]) -> tuple[list[Tensor | None], Callable[[Tensor], Array]]:
-        """Standardised inputs of every side, None for those of the training grid; and how to give results back."""
+        """Standardised inputs of every side, None for those of the training grid; and how to return results."""
         originals, is_numpy = self.data.originals, self.data.is_numpy
         if len(inputs) not in (0, len(originals)):
             raise ValueError(f"{len(inputs)} sets of inputs for a grid with {len(originals)} sides")
         sides: list[Tensor | None] = []
-        given = inputs or [None] * len(originals)
-        for i, (G, F, scaling) in enumerate(zip(given, originals, self.data.scalings, strict=True)):
+        inputs = inputs or [None] * len(originals)
+        for i, (G, F, scaling) in enumerate(zip(inputs, originals, self.data.scalings, strict=True)):
             if G is None:
                 sides.append(None)
                 continue
@@ -249,78 +218,98 @@ class GridPosterior(BasePosterior):
             sides.append(scaling.inputs(read.X, self.data.dtype))
         return sides, lambda result: result.detach().cpu().numpy() if is_numpy else result
 
-    def _used(self, sides: Sequence[Tensor | None]) -> list[Tensor]:
+    def _inputs_at(self, sides: Sequence[Tensor | None]) -> list[Tensor]:
+        """Standardised inputs of every side, those of the training grid in place of None."""
         return [F if G is None else G for G, F in zip(sides, self.data.factors, strict=True)]
 
-    def _scattered(self, V: Tensor) -> Tensor:
+    def _scatter(self, V: Tensor) -> Tensor:
+        """P^T V (p_1, ..., p_k, columns), zero in the holes."""
         return scattered(V, self.data.cells, self.data.observed.shape)
 
     def _explained(self, sides: Sequence[Tensor | None], W: Tensor) -> Tensor:
         """(K(G_1, F_1) x ...) P^T W: (g_1, ..., g_k, columns)."""
-        pairs = zip(self.model.sides, self._used(sides), self.data.factors, strict=True)
-        return along_sides([k(G, F) for k, G, F in pairs], self._scattered(W))
+        pairs = zip(self.model.sides, self._inputs_at(sides), self.data.factors, strict=True)
+        return along_sides([k(G, F) for k, G, F in pairs], self._scatter(W))
 
     def _draws(
         self, sides: Sequence[Tensor | None], num: int, generator: torch.Generator
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Prior parts f and explained parts h (g_1, ..., g_k, some samples), a few samples at a time."""
-        parts = zip(self.model.sides, self.data.factors, sides, strict=True)
-        roots = [extended_root(k, F, G) for k, F, G in parts]
-        W = self._extended(roots, generator)
-        S = [root.to(W) for root, _ in roots]
+        """Prior parts f and explained parts h, (g_1, ..., g_k, c) each, for c samples at a time."""
+        S, W = self._extend_prior(sides, generator)
         size = max(W.shape[:-1].numel(), math.prod(len(root) for root in S))
         step = max(1, self.settings.compute.budget(W.device) // (8 * W.element_size() * size))
         for part in spans(num, step):
             yield along_sides(S, W[..., part]), self._explained(sides, self.weights[:, 1:][:, part])
 
-    def _extended(self, roots: Sequence[tuple[Tensor, int]], generator: torch.Generator) -> Tensor:
+    def _extend_prior(self, sides: Sequence[Tensor | None], generator: torch.Generator) -> tuple[list[Tensor], Tensor]:
+        budget = self.settings.compute.budget(self.data.device)
+        return self._require_samples().extend(self.model.sides, self.data.factors, sides, generator, budget)
+
+    def _require_samples(self) -> GridPrior:
         if self.prior is None:
             raise ValueError("this posterior has no samples: use condition(samples=64)")
-        shapes = [(len(F), new) for F, (_, new) in zip(self.data.factors, roots, strict=True)]
-        w, budget = self.prior.w, self.settings.compute.budget(self.data.device)
-        needed = w.element_size() * w.shape[-1] * math.prod(old + new for old, new in shapes)
-        if needed > max(budget, 2 * w.nbytes):
-            raise ValueError(
-                f"draws that continue the old ones to so many new inputs take {needed / 1e9:.2g} GB, and the memory "
-                f"budget is {budget / 1e9:.2g} GB: ask for fewer inputs at once, or use paths"
-            )
-        return self.prior.extended(shapes, generator)
+        return self.prior
 
-    def _restored(self, values: Tensor, sides: Sequence[Tensor | None]) -> Tensor:
-        """Function values in the units of y; the mean of a function is evaluated at every cell."""
+    def _variance_from_samples(self, sides: Sequence[Tensor | None]) -> Tensor:
+        fixed = torch.Generator().manual_seed(self._seed)
+        G = H = torch.zeros((), dtype=self.data.dtype, device=self.data.device)
+        for f, h in self._draws(sides, self.num_samples, fixed):
+            G, H = G + (f - h).square().sum(-1) / self.num_samples, H + h.square().sum(-1) / self.num_samples
+        return variance_from_moments(G, H, prior_variance(self.model.sides, self._inputs_at(sides)))
+
+    def _restore(self, values: Tensor, sides: Sequence[Tensor | None]) -> Tensor:
+        """Function values in the units of y; a mean function is evaluated at every cell."""
         restore = self.scaling.restore
         if not callable(self.model.mean):
             return restore(values, self.model.mean)
-        given = [
-            F.to(self.data.dtype) if G is None else scaling.original_inputs(G)
+        X = [
+            F.to(self.data.dtype) if G is None else scaling.restore_inputs(G)
             for G, F, scaling in zip(sides, self.data.originals, self.data.scalings, strict=True)
         ]
-        return restore(values, self.model.mean_at(cells(given), exact=True).view([len(G) for G in given]))
+        return restore(values, self.model.mean_at(cells(X), exact=True).view([len(G) for G in X]))
 
     @cached_property
     def _exact(self) -> ExactCovariance:
-        model, data, settings = self.model, self.data, self.settings
-        kernel, deviation = model.product(data.widths), self.system.deviation
-        return ExactCovariance(kernel, data.inputs, deviation, settings, lambda: model.operator(data, settings))
+        model, data, deviation, settings = self.model, self.data, self.system.deviation, self.settings
+        kernel, X = model.product(data.widths), data.inputs
+        # Without a reference to self: a cycle would delay the release of the factor.
+        return ExactCovariance(kernel, X, deviation, settings, lambda: model.operator(data, settings))
+
+    @property
+    def _seed(self) -> int:
+        """Of the draws at new inputs for `variance` and of the paths, so that repeated calls agree."""
+        return 0 if self.report.seed is None else self.report.seed % 2**62
+
+    def _prior_mean(self) -> Tensor:
+        mean: Tensor = self.model.mean_at(self.data.given, exact=True)
+        return mean
+
+    def _operator(self, dtype: torch.dtype | None = None, backend: str | None = None) -> Operator:
+        """H; its backend follows from the grid."""
+        data = self.data if dtype is None else replace(self.data, factors=[F.to(dtype) for F in self.data.factors])
+        H: Operator = self.model.operator(data, self.settings)
+        return H
+
+    def _draw_paths(self, samples: int) -> tuple[PriorPaths, torch.Generator]:
+        """Prior paths of random features, and the generator that drew them."""
+        # Spawned: the noise of the samples may come from the same seed.
+        source = spawn_generator(torch.Generator().manual_seed(self._seed))
+        kernel, features = self.model.product(self.data.widths), self._require_samples().features
+        return PriorPaths.draw(kernel, samples, features, self.data.columns, source), source
 
     @cached_property
-    def _functions(self) -> tuple[PriorPaths, Tensor]:
-        """Prior paths made of features, and their weights (n, s)."""
-        if self.prior is None:
-            raise ValueError("this posterior has no samples: use condition(samples=64)")
-        solved = self.system.require_targets("paths")
-        # The noise of the paths may come from the same seed.
-        data, model, source = self.data, self.model, spawn_generator(torch.Generator().manual_seed(self._seed))
-        kernel, features = model.product(data.widths), self.prior.features
-        drawn = PriorPaths.draw(kernel, self.num_samples, features, data.columns, source)
-        H = model.operator(data, self.settings)
+    def _paths(self) -> tuple[PriorPaths, Tensor]:
+        """Prior paths of random features, and their weights (n, s)."""
+        began, data, system = time.perf_counter(), self.data, self.system.require_targets("paths")
+        drawn, source = self._draw_paths(self.num_samples)
         with torch.no_grad():
             values = drawn(data.inputs).T
             # The mean has been solved for: a column of zeros takes its place.
-            system = replace(solved, targets=torch.cat([torch.zeros_like(values[:, :1]), values], 1))
-        largest = model.largest_variance(data)
-        weights, report = solve_system(H, largest, data.columns, system, SolveRequest(self.settings, source))
-        warn_unless_converged(report.in_units(float(data.scaling.target_scale)))
+            system = replace(system, targets=torch.cat([torch.zeros_like(values[:, :1]), values], 1))
+        request, largest = SolveRequest(self.settings, source, began=began), self.model.largest_variance(data)
+        weights, report = solve_system(self._operator(), largest, data.columns, system, data.scaling, request)
+        self.report = replace(self.report, paths=replace(report, features=drawn.features.num))
+        report.warn_unless_converged("paths")
         return drawn, weights[:, 1:]
 
 

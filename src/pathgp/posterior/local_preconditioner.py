@@ -1,9 +1,9 @@
-"""A preconditioner made of a low-rank part and of local blocks, for determinants and leave-one-out variances.
+"""A preconditioner of a low-rank part and local blocks, for determinants; the blocks also for leave-one-out variances.
 
     P = F F^T + B,    F F^T ~ K of low rank,    B block-diagonal with  P = H  inside every block
 
-The low-rank part carries what is smooth, the blocks what is near: points that determine each other share one. Snelson
-and Ghahramani (2007) use P in place of H; here it only makes the difference small.
+The low-rank part covers smooth variation, the blocks strong local correlations. Snelson and Ghahramani (2007) use P in
+place of H; here results are exact for any P, and a P close to H makes their error small.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pathgp.solvers.base import Run
 from pathgp.solvers.cholesky import factorise
 from pathgp.solvers.preconditioners import RandomlyPivotedCholesky, automatic_rank
 
-# Larger blocks explain more. Of this size, and of a sixteenth of all rows, they cost less than the products with H.
+# Larger blocks reduce the error. Up to this size, and up to n / 16 rows, they cost less than the products with H.
 _LARGEST_BLOCK = 1024
-# Centres whose columns of K exist at once.
+# Centres whose columns of K are evaluated at once.
 _CENTRES_AT_ONCE = 128
 
 
 def local_blocks(H: Operator, generator: torch.Generator) -> list[Tensor]:
-    """Rows in cells around random centres: to each row the centre of the largest correlation.
+    """Rows in blocks around random centres: every row belongs to the centre of the largest correlation.
 
-    Near means near for the kernel, so that there is nothing to choose. At most b = 1024 rows to a cell, or n / 16 of
-    them, or what an eighth of the memory budget holds as n b numbers. Cost: 2 n / b columns of K.
+    A block has at most b = 1024 rows, n / 16 rows, and as many as an eighth of the memory budget holds as n b numbers.
+    Cost: 2 n / b columns of K.
     """
     n = H.shape[0]
     size = max(1, min(_LARGEST_BLOCK, -(-n // 16), H.memory // (64 * n)))
@@ -54,7 +54,7 @@ class LocalPreconditioner:
     def __init__(self, H: Operator, generator: torch.Generator) -> None:
         n = H.shape[0]
         run = Run(H, torch.zeros(n, 1, dtype=H.dtype, device=H.device), None, None, 0.0, None, generator, None, "every")
-        # Half of the rank that a solve would take: the exact trace needs as many columns once more.
+        # Half of the rank that a solve would use: the exact trace needs the same number of columns again.
         rank = max(1, automatic_rank(H) // 2)
         variances = H.diagonal().to(torch.float64) - H.noise
         F, _ = RandomlyPivotedCholesky(rank).factorise(run, variances)

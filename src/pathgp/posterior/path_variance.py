@@ -1,19 +1,19 @@
-"""Posterior variances from paths, with the posterior given a few observations as the control.
+"""Posterior variances from paths, with the posterior given a few observations as the control variate.
 
-Path j has a prior part f_j, observed u_j = f_j(X) + eps_j, and has the weights alpha_j = H^-1 u_j. Its zero-mean part
-g_j(x) = f_j(x) - k(x, X) alpha_j is a normal number whose variance v(x) is to be found. With the c rows N that tell
-most about x,
+Path j has a prior part f_j, observed as u_j = f_j(X) + eps_j, and the weights alpha_j = H^-1 u_j. Its zero-mean part
+g_j(x) = f_j(x) - k(x, X) alpha_j is normal, and its variance v(x) is to be estimated. With the c rows N that are most
+informative about x,
 
     b = H_NN^-1 k(X_N, x),    q_j(x) = f_j(x) - b . u_j[N],    w(x) = k(x, x) - b . k(X_N, x),
 
 q_j is the same path given these rows alone, and its variance w is known. As g_j is independent of all observations u_j,
 it is independent of q_j - g_j = k(x, X) alpha_j - b . u_j[N], which therefore has the variance w - v. The
 maximum-likelihood estimate of v from both (`variance_from_paths`) has the relative variance
-2 / s / (1 + v^2 / (w - v)^2): where a few neighbours say nearly all there is to say, little is left to chance.
+2 / s / (1 + v^2 / (w - v)^2): small where a few neighbours determine f(x) almost completely.
 
-Every choice of N is right. Here it is the rows of largest k(x, x_i)^2 / H_ii, by which each of them alone lowers the
-variance of f(x): for stationary kernels the nearest ones. Where a row comes in and another goes out, the estimate jumps
-by a part of its error; without neighbours it is a smooth function of x. Local conditioning: Vecchia (1988).
+Any choice of N gives a consistent estimate. Here it is the rows of largest k(x, x_i)^2 / H_ii, by which each of them
+alone lowers the variance of f(x): for stationary kernels the nearest ones. Where one row replaces another, the estimate
+jumps by a part of its error; without neighbours it is a smooth function of x. Local conditioning: Vecchia (1988).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathgp.compute.memory import halve_on_failure, memory_budget, spans, tile_e
 from pathgp.kernels import Kernel
 from pathgp.operators import cross_product
 from pathgp.pathwise import PriorPaths, variance_from_paths
-from pathgp.posterior.conditioning import System
+from pathgp.posterior.system import System
 
 NEIGHBOURS = 32
 # Rows of X whose kernel matrix is evaluated at once, for the neighbours of several test inputs together.
@@ -40,8 +40,8 @@ _ROWS_TOGETHER = {"cpu": 512, "cuda": 4096}
 class SampledVariance:
     """v(x) of f, or of one summand of the kernel, from the paths.
 
-    kernel: that of H.  weights: alpha (n, s).  neighbours: c; with none of them the control is the prior, w = k(x, x).
-    part: the kernel of the summand.  terms: those of its features.
+    kernel: that of H.  weights: alpha (n, s).  neighbours: c; zero uses the prior as the control, w = k(x, x).
+    part: the kernel of the summand.  terms: the terms of its features.
     """
 
     kernel: Kernel
@@ -62,26 +62,22 @@ class SampledVariance:
             return variance_from_paths(f - h, h, self._part.diag(Xs))
         index = nearest(self._part, Xs, self.system.X, self._variances(), count, self.memory)
         step = max(1, _ROWS_TOGETHER.get(Xs.device.type, 512) // count)
-        given = self._given_again if torch.is_grad_enabled() else self._given
-        parts = [given(Xs[rows], index[rows]) for rows in spans(len(Xs), step)]
-        near, known = torch.cat([part[0] for part in parts], 1), torch.cat([part[1] for part in parts])
-        return variance_from_paths(f - h, h - near, known)
+        condition = self._recompute_condition if torch.is_grad_enabled() else self._condition
+        means, variances = zip(*(condition(Xs[rows], index[rows]) for rows in spans(len(Xs), step)), strict=True)
+        return variance_from_paths(f - h, h - torch.cat(means, 1), torch.cat(variances))
 
     @property
     def _part(self) -> Kernel:
         return self.kernel if self.part is None else self.part
 
     def _variances(self) -> Tensor:
-        """diag(H): (n,), with the later rows made a little larger.
-
-        Of rows that tell the same, such as repeated inputs, the first are then taken on every device.
-        """
+        """diag(H): (n,), slightly increasing, so that all devices choose the first of equally informative rows."""
         X = self.system.X
-        first = torch.linspace(1.0, 1.001, len(X), dtype=X.dtype, device=X.device)
-        return (self.kernel.diag(X) + self.system.deviation.square().to(X)) * first
+        order = torch.linspace(1.0, 1.001, len(X), dtype=X.dtype, device=X.device)
+        return (self.kernel.diag(X) + self.system.deviation.square().to(X)) * order
 
-    def _given(self, Xs: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """b . u_j[N] (s, m) and w (m,), for test inputs whose neighbours have these numbers (m, c)."""
+    def _condition(self, Xs: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """b . u_j[N] (s, m) and w (m,), for test inputs with the neighbours ``index`` (m, c)."""
         system, inputs = self.system, Xs.to(torch.float64)
         rows, place = torch.unique(index, return_inverse=True)
         points = system.X[rows].to(torch.float64)
@@ -90,21 +86,21 @@ class SampledVariance:
             H = self.kernel(points)
             H.diagonal().add_(deviation.square())
             factor, failed = torch.linalg.cholesky_ex(H[place.unsqueeze(2), place.unsqueeze(1)])
-            # Neighbours that are the same up to rounding, almost without noise: nothing is taken from them.
+            # Neighbours that are equal up to rounding, almost without noise, are not used.
             sound = (failed == 0).view(-1, 1)
             factor = torch.where(sound.unsqueeze(2), factor, torch.eye(index.shape[1], dtype=H.dtype, device=H.device))
         cross = self._part(inputs, points).gather(1, place) * sound
         b = torch.cholesky_solve(cross.unsqueeze(2), factor).squeeze(2)
-        known = (self._part.diag(inputs) - (b * cross).sum(1)).clamp_min(0.0)
+        variance = (self._part.diag(inputs) - (b * cross).sum(1)).clamp_min(0.0)
         scale = deviation.unsqueeze(1) if deviation.ndim else deviation
         observed = system.targets[rows, 1:] + scale.to(Xs) * system.noise_draws[rows]
         spread = b.new_zeros(len(Xs), len(rows)).scatter(1, place, b)
-        return (spread.to(Xs) @ observed).T, known.to(Xs)
+        return (spread.to(Xs) @ observed).T, variance.to(Xs)
 
-    def _given_again(self, Xs: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, computed once more on the way back instead of being stored."""
-        near, known = checkpoint(self._given, Xs, index, use_reentrant=False, preserve_rng_state=False)
-        return near, known
+    def _recompute_condition(self, Xs: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, recomputed in the backward pass instead of being stored."""
+        mean, variance = checkpoint(self._condition, Xs, index, use_reentrant=False, preserve_rng_state=False)
+        return mean, variance
 
 
 def nearest(kernel: Kernel, Xs: Tensor, X: Tensor, variances: Tensor, count: int, memory: float | None) -> Tensor:
@@ -115,7 +111,7 @@ def nearest(kernel: Kernel, Xs: Tensor, X: Tensor, variances: Tensor, count: int
 
     def compute(edge: int) -> Tensor:
         columns = min(len(X), edge**2)
-        found = []
+        result = []
         for I in spans(len(Xs), max(1, edge**2 // columns)):
             value, index = Xs.new_empty(I.stop - I.start, 0), variances.new_empty(I.stop - I.start, 0, dtype=torch.long)
             for J in spans(len(X), columns):
@@ -124,8 +120,8 @@ def nearest(kernel: Kernel, Xs: Tensor, X: Tensor, variances: Tensor, count: int
                 value, index = torch.cat([value, top.values], 1), torch.cat([index, top.indices + J.start], 1)
                 kept = value.topk(min(count, value.shape[1]), 1)
                 value, index = kept.values, index.gather(1, kept.indices)
-            found.append(index)
-        return torch.cat(found)
+            result.append(index)
+        return torch.cat(result)
 
     with torch.no_grad():
         edge = tile_edge(memory_budget(memory, X.device), X.dtype, X.device)

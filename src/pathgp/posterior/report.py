@@ -1,13 +1,18 @@
-"""What a user is told about a result: how it was obtained and how far it can be trusted."""
+"""The report of a posterior: how it was computed, how accurate it is; and the warning of a solve that fell short."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
+from pathgp.compute.warnings import levels_to_the_caller
+from pathgp.data.standardise import Standardisation
 from pathgp.solvers import Solution, Status
 
-# A standard deviation is off by less than a tenth of itself where it is this many times the error of the paths.
+# The error of the paths changes a standard deviation that is at least this many times larger by less than a tenth.
 UNRESOLVED = 3.0
 
 
@@ -15,9 +20,23 @@ class ConvergenceWarning(UserWarning):
     """A solve ended above its tolerance; the message says what to do."""
 
 
+def warn_unless_converged(solution: Solution, tol: float, purpose: str, consequence: str = "") -> None:
+    """Issue a `ConvergenceWarning` at the caller's line if a solve missed its tolerance.
+
+    ``purpose``: the results that were solved for.  ``consequence``: how far off they may be.
+    """
+    if not solution.converged:
+        message = (
+            f"{purpose}: {solution.solver} ended {solution.status.name} with a worst residual of "
+            f"{float(solution.residual.max()):.1e} (tol {tol:.0e}): {solution.status.value}"
+        )
+        message = f"{message}. {consequence}" if consequence else message
+        warnings.warn(message, ConvergenceWarning, stacklevel=levels_to_the_caller())
+
+
 @dataclass(frozen=True)
 class ConditionReport:
-    """The facts of one `GP.condition`.
+    """How one posterior was computed.
 
     ``error_bound`` is the certificate |mean(x) - exact mean(x)| <= error_bound for every x, in the units of y:
     sqrt(max k(x, x)) |r| / (2 sigma) with r the residual vector of the mean system, recomputed from the weights.
@@ -29,8 +48,9 @@ class ConditionReport:
     square of a residual, in the units of y: K H^-1 r = r - Sigma H^-1 r. ``relative_resolution`` is the same in units
     of the posterior standard deviation at the data; a solve converges at 0.1.
 
-    ``seed`` repeats the run: give ``torch.Generator().manual_seed(report.seed)``. It is None when the caller's
-    generator had been used before. ``no_paths`` says why the kernel has no paths, where that is so.
+    ``seed`` repeats the run: pass ``torch.Generator().manual_seed(report.seed)``. It is None when the caller's
+    generator had been used before. ``no_paths`` says why a posterior has no paths, if it has none. ``paths`` is the
+    report of the second batch of systems, which `GridPosterior.paths` solves at its first call.
     """
 
     rows: int
@@ -49,32 +69,29 @@ class ConditionReport:
     sample_error_bound: float = math.nan
     resolution: float = math.nan
     relative_resolution: float = math.nan
+    paths: ConditionReport | None = None
 
-    @property
-    def distrusted(self) -> str:
-        """Which numbers the solver's error makes unreliable."""
-        if not math.isfinite(self.resolution):
-            return ""
-        return (
+    def warn_unless_converged(self, purpose: str = "mean and samples") -> None:
+        """Warn if the solve missed its tolerance, and say which numbers its error makes unreliable."""
+        consequence = (
             f"Means and samples are off by about {self.resolution:.1g} at the data; standard deviations below "
             f"{UNRESOLVED * self.resolution:.1g} (without noise) are not reliable"
         )
+        warn_unless_converged(self.solution, self.tol, purpose, consequence)
 
     def with_note(self, note: str) -> ConditionReport:
-        """The report with one more reason."""
+        """The report with one more reason for the choice of the solver."""
         notes = "; ".join(filter(None, [self.solution.note, note]))
         return replace(self, solution=replace(self.solution, note=notes))
 
-    def in_units(self, scale: float, rounding: float = 0.0) -> ConditionReport:
-        """The report of a model in whose units y is divided by ``scale``, in the units of y.
-
-        ``rounding``: of results to the dtype of the data, in the units of y.
-        """
+    def in_units(self, scaling: Standardisation, targets: Tensor) -> ConditionReport:
+        """The report with its errors in the units of y; ``targets`` (n,) in the model's units, for rounding errors."""
+        rounding = scaling.rounding(targets)
         return replace(
             self,
-            error_bound=self.error_bound * scale + rounding,
-            sample_error_bound=self.sample_error_bound * scale + rounding,
-            resolution=self.resolution * scale,
+            error_bound=scaling.restore_deviation(self.error_bound) + rounding,
+            sample_error_bound=scaling.restore_deviation(self.sample_error_bound) + rounding,
+            resolution=scaling.restore_deviation(self.resolution),
         )
 
     @property
@@ -88,7 +105,7 @@ class ConditionReport:
 
     @property
     def products(self) -> str:
-        """The precision of the products that the solver iterated with; of rough ones also the error, as measured."""
+        """Precision of the products that the solver iterated with, and the measured error of rough ones."""
         return self.solution.products or "not recorded"
 
     @property
@@ -103,9 +120,9 @@ class ConditionReport:
 
     @property
     def std_error(self) -> float:
-        """Largest relative standard error of a standard deviation estimated from the samples, by their number alone.
+        """Largest relative standard error of a standard deviation estimated from the samples.
 
-        Where the observations around an input tell most about it the error is a fraction of this (`path_variance`).
+        It depends on their number alone. Variances by neighbours are more accurate (`path_variance`).
         """
         return 1.0 / math.sqrt(2 * self.samples) if self.samples else math.inf
 
@@ -134,7 +151,8 @@ class ConditionReport:
             ("error bound", f"mean {self.error_bound:.2g}, samples {self.sample_error_bound:.2g}, anywhere"),
             ("error at data", f"about {self.resolution:.2g}, {self.relative_resolution:.1g} posterior std"),
             ("samples", sampled),
-            ("seconds", f"{self.seconds:.1f}" if self.seconds >= 10 else f"{self.seconds:.2g}"),
+            *([] if self.paths is None else [("paths", _describe_paths(self.paths))]),
+            ("seconds", _format_seconds(self.seconds)),
             ("seed", "of a generator used before" if self.seed is None else str(self.seed)),
         ]
 
@@ -142,3 +160,13 @@ class ConditionReport:
         pairs = self.summary_items()
         width = max(len(name) for name, _ in pairs)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
+
+
+def _describe_paths(report: ConditionReport) -> str:
+    cost = f"{report.epochs:.1f} epochs, {_format_seconds(report.seconds)} s"
+    status = "" if report.solution.converged else f", {report.status.name}"
+    return f"{report.samples} functions, {report.features} features each; solved at the first call: {cost}{status}"
+
+
+def _format_seconds(seconds: float) -> str:
+    return f"{seconds:.1f}" if seconds >= 10 else f"{seconds:.2g}"

@@ -1,11 +1,9 @@
-"""What a user gets back: mean, variance, covariance and paths of the posterior."""
+"""The posterior on a table of rows: mean, variance, covariance, paths and updates."""
 
 from __future__ import annotations
 
-import math
-import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,58 +15,49 @@ from pathgp.compute.inputs import Array, Matrix, read_matrix, read_vector, whole
 from pathgp.compute.memory import spans
 from pathgp.compute.random import normal, repeating_seed
 from pathgp.data.observations import Observations
+from pathgp.data.standardise import Standardisation
 from pathgp.kernels import Kernel
+from pathgp.operators import Operator
 from pathgp.pathwise import PosteriorPaths, PriorPaths, UpdatePaths
-from pathgp.posterior.base import BasePosterior, TableModel
-from pathgp.posterior.conditioning import SolveRequest, System, solve_system, warn_unless_converged
-from pathgp.posterior.evidence import Evidence, log_marginal_likelihood
+from pathgp.posterior.base import BasePosterior
+from pathgp.posterior.conditioning import SolveRequest, solve_system
 from pathgp.posterior.exact_covariance import ExactCovariance
-from pathgp.posterior.leave_one_out import LeaveOneOut, leave_one_out
 from pathgp.posterior.path_variance import NEIGHBOURS, SampledVariance
+from pathgp.posterior.system import System
 from pathgp.solvers.base import Callback
 
 if TYPE_CHECKING:
-    from pathgp.data.standardise import Standardisation
     from pathgp.posterior.components import Component
 
-# Test rows whose paths are worked on at once: their parts and temporaries stay small beside the result.
+# Test rows whose paths are evaluated at once, so that temporaries stay small beside the result.
 _ROWS_AT_ONCE = 8192
 
 
 class Posterior(BasePosterior):
-    """A Gaussian process given data.
+    """A Gaussian process conditioned on a table of rows. Returned by `GP.condition`.
 
-    Obtained from `GP.condition`. ``mean``, ``variance``, ``covariance`` and ``sample`` describe the posterior at
-    chosen inputs, ``paths`` are posterior draws that are functions, ``update`` adds observations, ``report`` says
-    how it all was obtained. Inputs are NumPy arrays or tensors (m, d), results come back in kind.
+    ``mean``, ``variance``, ``covariance`` and ``sample`` describe the posterior at given inputs, ``paths`` are
+    posterior draws that are functions, ``update`` adds observations, ``report`` says how the posterior was computed.
+    Inputs are NumPy arrays or tensors (m, d); results are of the same kind.
     """
 
+    _sample_methods = ("neighbours", "samples")
+
     @classmethod
-    def solved(
-        cls,
-        model: TableModel,
-        scaling: Standardisation,
-        system: System,
-        prior: PriorPaths | None,
-        request: SolveRequest,
+    def solve(
+        cls, model: Any, scaling: Standardisation, system: System, prior: PriorPaths | None, request: SolveRequest
     ) -> Posterior:
-        """Solve the system of a model and its prior draws; what conditioning, updates and fits end with."""
+        """Solve the systems of a model and its prior draws: the last step of conditioning, updates and fits."""
         H = request.settings.operator(model.kernel, system.X, system.deviation)
         largest = float(model.kernel.diag(system.X).max())
-        weights, report = solve_system(H, largest, system.X.shape[1], system, request)
+        weights, report = solve_system(H, largest, system.X.shape[1], system, scaling, request)
         report = replace(report, features=0 if prior is None else prior.features.num)
-        report = report.in_units(float(scaling.target_scale), scaling.rounding(system.targets[:, 0]))
         return cls(model, scaling, system, prior, weights, request.settings, report)
 
     @property
     def X(self) -> Tensor:
         """The inputs of the data (n, d), in the units of the caller."""
-        return self.scaling.original_inputs(self.system.X)
-
-    @property
-    def has_factor(self) -> bool:
-        """Whether exact covariances come from one Cholesky factor, not from a solve per row."""
-        return self._exact.factorises
+        return self.scaling.restore_inputs(self.system.X)
 
     def mean(self, Xs: Array) -> Array:
         """Posterior mean (m,): mu + K(Xs, X) v. Time O(m n d), memory one tile. Differentiable in Xs."""
@@ -93,17 +82,14 @@ class Posterior(BasePosterior):
     def variance(self, Xs: Array, noise: bool = False, method: str | None = None) -> Array:
         """Posterior variance (m,) of f, or with ``noise=True`` of a new observation (plus gp.noise^2).
 
-        method="neighbours", the default where there are paths: from the paths' zero-mean parts, with the exact variance
-        given the 32 observations that tell most about x as the control (see `path_variance`); no further solve.
-        Normal paths give a relative standard error of at most sqrt(2 / s), a fraction of it where neighbours tell most.
-        method="samples": from the paths alone; less accurate, cheaper, and a smooth function of x.
-        method="solve": exact, k(x, x) - k(x, X) H^-1 k(X, x), one solve per row of Xs.
+        method="neighbours", the default if there are paths: from the paths' zero-mean parts, with the exact variance
+        given the 32 most informative observations as the control variate (see `path_variance`); no further solve. The
+        relative standard error is at most sqrt(2 / s), and a fraction of it where the neighbours explain most.
+        method="samples": from the paths alone; less accurate, faster, and a smooth function of x.
+        method="solve": exact, k(x, x) - k(x, X) H^-1 k(X, x), by a factor of H or one solve per row of Xs.
         """
         inputs, scaled = self._read(Xs)
-        variance = self._variance(scaled, method)
-        if noise:
-            variance = variance + self.model.noise.square().to(variance)
-        return inputs.to_caller(self.scaling.restore_variance(variance))
+        return inputs.to_caller(self._restore_variance(self._variance(scaled, method), noise))
 
     def covariance(self, Xs: Array) -> Array:
         """Exact posterior covariance (m, m) of f: K(Xs, Xs) - K(Xs, X) H^-1 K(X, Xs). Memory O(m^2)."""
@@ -113,7 +99,8 @@ class Posterior(BasePosterior):
     def sample(self, Xs: Array, num: int = 64, generator: torch.Generator | None = None) -> Array:
         """``num`` exact joint draws (num, m) at one set of inputs, for any kernel. Time O(m^3) and m solves.
 
-        Unlike `paths` these are values, not functions: another call gives other draws.
+        Unlike `paths` these are values, not functions: every call gives new draws, any number of them.
+        `GridPosterior.sample` returns the draws that were solved for instead, by default all of them.
         """
         num = whole_number(num, "num", 1)
         inputs, scaled = self._read(Xs)
@@ -126,28 +113,6 @@ class Posterior(BasePosterior):
         centre = self.settings.compute.map_rows(self._update(self.weights[:, :1]), scaled)
         return inputs.to_caller(self._mean_from(centre + draws.to(scaled.dtype), inputs.X))
 
-    def log_marginal_likelihood(self, probes: int = 32, generator: torch.Generator | None = None) -> Evidence:
-        """log p(y | X) in the units of y, with an error bar: exact up to 10,000 rows, above by quadrature.
-
-        ``probes`` random vectors, whose error falls with their square root; see `pathgp.posterior.evidence`.
-        """
-        system = self.system.require_targets("log_marginal_likelihood")
-        factor = self._exact._factor if self._exact.factorises else None
-        v, settings = self.weights[:, 0], self.settings
-        found = log_marginal_likelihood(self.model.kernel, system, v, settings, factor, probes, generator)
-        return replace(found, value=found.value - len(v) * math.log(float(self.scaling.target_scale)))
-
-    def leave_one_out(self) -> LeaveOneOut:
-        """Mean, variance and log density of every y_i given all other rows, in the units of y, as tensors.
-
-        Exact up to 10,000 rows, above from the weights of the paths; see `pathgp.posterior.leave_one_out`.
-        """
-        system, scaling = self.system.require_targets("leave_one_out"), self.scaling
-        exact = self._exact._factor if self._exact.factorises else None
-        found = leave_one_out(self.model.kernel, system, self.weights, self.settings, exact)
-        mean = self.model.mean_at(scaling.original_inputs(system.X), exact=True)
-        return found.in_units(scaling.target_shift + mean, scaling.target_scale)
-
     def update(
         self,
         X_new: Array,
@@ -158,7 +123,8 @@ class Posterior(BasePosterior):
     ) -> Posterior:
         """The posterior with more observations: same prior draws, hyperparameters and settings, warm-started.
 
-        ``noise``: known standard deviations of the new rows, as in `GP.condition`.
+        ``noise``: known standard deviations of the new rows, as in `GP.condition`. Old rows stay; a grid takes all its
+        values again (`GridPosterior.update`).
         """
         began = time.perf_counter()
         system, X = self.system.require_targets("update"), self.system.X
@@ -168,41 +134,12 @@ class Posterior(BasePosterior):
         seed = repeating_seed(generator)
         data = Observations.of(new.X, y, noise, self.scaling, X.dtype)
         draws = normal((len(y), self.num_samples), generator, torch.float64, X.device).to(X.dtype)
-        grown = system.extended(self.model.system(data, self.prior, draws))
+        grown = system.extend(self.model.system(data, self.prior, draws))
         x0 = torch.cat([self.weights, self.weights.new_zeros(len(y), self.weights.shape[1])])
         request = SolveRequest(self.settings, generator, seed, self.report.no_paths, x0, callback, began)
-        posterior = Posterior.solved(self.model, self.scaling, grown, self.prior, request)
-        warn_unless_converged(posterior.report)
+        posterior = Posterior.solve(self.model, self.scaling, grown, self.prior, request)
+        posterior.report.warn_unless_converged()
         return posterior
-
-    def to_html(
-        self,
-        path: str | os.PathLike[str],
-        X_test: Array | None = None,
-        y_test: Array | None = None,
-        names: Sequence[str] | None = None,
-        target: str | None = None,
-        fit: Any = None,
-        title: str | None = None,
-    ) -> None:
-        """Write what is to be known about this posterior as one HTML page that needs nothing else.
-
-        Accuracy and calibration, relevance of the inputs, the function along them with bands and paths, how it was
-        learned and computed. Cheap: a few thousand predictions, whatever n is.
-
-        Args:
-            path: the file.
-            X_test: held-out inputs (m, d); of more than 10,000 rows a random part is predicted. Without them accuracy
-                is that of `leave_one_out`.
-            y_test: their targets (m,).
-            names: of the inputs; x0, x1, ... by default.
-            target: the name of y.
-            fit: what `GP.fit` returned, for the learning curves.
-            title: of the page.
-        """
-        from pathgp.html.page import write
-
-        write(self, path, X_test, y_test, names, target, fit, title)
 
     def components(self) -> dict[str, Component]:
         """For a kernel k = sum_c k_c the posterior of each summand, by name: mean, variance and paths of f_c.
@@ -214,10 +151,6 @@ class Posterior(BasePosterior):
         from pathgp.posterior.components import components
 
         return components(self)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What cannot be had again from the rest: factor and operator are rebuilt where they are needed."""
-        return {name: value for name, value in vars(self).items() if name != "_exact"}
 
     def _read(self, Xs: Array) -> tuple[Matrix, Tensor]:
         X = self.system.X
@@ -244,14 +177,9 @@ class Posterior(BasePosterior):
         self, Xs: Tensor, method: str | None, part: Kernel | None = None, terms: Collection[int] | None = None
     ) -> Tensor:
         """In the model's units, of f or of the summand ``part`` of the kernel with the features ``terms``."""
-        if method is None and self.prior is None:
-            method = "solve"
-        elif method is None:
-            method = "neighbours" if self.system.is_complete else "samples"
+        method = self._choose_method(method)
         if method == "solve":
             return self._exact.variance(Xs, part)
-        if method not in ("neighbours", "samples"):
-            raise ValueError(f"method must be 'neighbours', 'samples' or 'solve', got {method!r}")
         kernel, alpha, memory = self.model.kernel, self.weights[:, 1:], self.settings.compute.memory
         count = NEIGHBOURS if method == "neighbours" else 0
         system = self.system.require_targets("method='neighbours'") if count else self.system
@@ -264,11 +192,22 @@ class Posterior(BasePosterior):
 
     @cached_property
     def _exact(self) -> ExactCovariance:
-        return ExactCovariance(self.model.kernel, self.system.X, self.system.deviation, self.settings)
+        kernel, X, deviation, settings = self.model.kernel, self.system.X, self.system.deviation, self.settings
+        # Without a reference to self: a cycle would delay the release of the factor.
+        return ExactCovariance(kernel, X, deviation, settings, lambda: settings.operator(kernel, X, deviation))
+
+    def _prior_mean(self) -> Tensor:
+        mean: Tensor = self.model.mean_at(self.X, exact=True)
+        return mean
+
+    def _operator(self, dtype: torch.dtype | None = None, backend: str | None = None) -> Operator:
+        settings = self.settings if backend is None else self.settings.with_backend(backend)
+        X = self.system.X if dtype is None else self.system.X.to(dtype)
+        return settings.operator(self.model.kernel, X, self.system.deviation)
 
 
 def _in_parts(values: Callable[[slice], Tensor], Xs: Tensor, count: int) -> Tensor:
-    """values(rows) (count, rows) for all rows of Xs, some at a time: only the result exists in full size."""
+    """values(rows) (count, rows) for all rows of Xs, a block at a time: only the result exists in full size."""
     parts = spans(len(Xs), _ROWS_AT_ONCE)
     if len(Xs) and Xs.requires_grad and torch.is_grad_enabled():
         return torch.cat([values(rows) for rows in parts], 1)

@@ -1,4 +1,4 @@
-"""K evaluated inside a Triton kernel at every product: no entry ever leaves the chip."""
+"""K evaluated inside a Triton kernel at every product, square and rectangular: no entry ever leaves the chip."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathgp.compute.groups import share
 from pathgp.compute.triton import missing
 from pathgp.kernels import Kernel
 from pathgp.operators.fused.engine import Engine, check_room
-from pathgp.operators.fused.expression import Expression
+from pathgp.operators.fused.expression import Expression, Node
+from pathgp.operators.fused.leaves import HELD_LEVELS, Leaf, Structure
 from pathgp.operators.fused.points import Extent, Frame, Points, half_width, middle
-from pathgp.operators.fused.structure import HELD_LEVELS, Leaf, Structure
 from pathgp.operators.streamed import Streamed
 
-# In prepared units: up to which radius gradients in the hyperparameters are as good as 1e-3.
+# In prepared units: the radius up to which gradients in the hyperparameters are accurate to 1e-3.
 _GRADIENT_RADIUS = 4096.0
 
 
 class Fused(Streamed):
     """K at the inputs X in tiles that live in registers: time O(n^2 (d + s)), memory O(n (d + s)).
 
-    Nothing waits for the device once this is built. The symmetry of K is not used: a tile that serves two row blocks
+    After construction no method waits for the device. The symmetry of K is not used: a tile that serves two row blocks
     would have to add to both, in an order that changes from call to call.
 
     Args:
@@ -43,13 +43,13 @@ class Fused(Streamed):
     ) -> None:
         super().__init__(kernel, X, memory, member)
         self.own = share(len(X), *member)
-        self.expression = Expression.read(kernel, X.shape[1])
+        self.expression = Expression(kernel, X.shape[1])
         self.centre = middle(X.to(torch.float64))
         with torch.no_grad():
             prepared = self.expression.points(X, self.centre)
             self.extent = Extent.of(self.expression, prepared)
             frame = Frame.around(self.extent, precision)
-            self.engine = Engine.of(frame, precision)
+            self.engine = Engine(frame, precision)
             self.points = frame.pack(prepared)
 
     def product(self, V: Tensor, start: Tensor) -> Tensor:
@@ -64,9 +64,7 @@ class Fused(Streamed):
         return self.engine.add_product(self.points, self.points.take(index), D, result)
 
     def block(self, index: Tensor) -> Tensor:
-        engine, points = self._exact
-        chosen = points.take(index)
-        return engine.evaluate(chosen, chosen)
+        return self.between(index, index)
 
     def between(self, index: Tensor, other: Tensor) -> Tensor:
         engine, points = self._exact
@@ -83,9 +81,11 @@ class Fused(Streamed):
     def bilinear(
         self, L: Tensor, R: Tensor, learned: list[Tensor], symmetric: bool = False
     ) -> tuple[Tensor, list[Tensor]]:
-        """One pass: with a symmetric W = L R^T, made so by twice as many columns, the gradient in the points is twice
-        that in the rows' points, and autograd carries it on to the hyperparameters. That multiplies it by the points:
-        where they lie far out the rounding of float32 would decide, and the gradient is streamed.
+        """One pass over K.
+
+        W = L R^T is made symmetric, which takes twice as many columns. Then the gradient in the points is twice that in
+        the rows' points, and autograd takes it to the hyperparameters, which multiplies it by the points. For distant
+        points rounding in float32 would dominate, and the gradient is streamed.
         """
         leaves = zip(self.expression.kinds, self.extent.radii, strict=True)
         if any(radius > _GRADIENT_RADIUS for kind, radius in leaves if kind not in ("linear", "tanimoto")):
@@ -108,29 +108,55 @@ class Fused(Streamed):
         return factor * value, [torch.zeros_like(p) if grad is None else grad for p, grad in pairs]
 
     def _rows(self, points: Points) -> Points:
-        """The member's own."""
+        """The rows of this member."""
         if self.own.stop - self.own.start == points.n:
             return points
         return points.take(torch.arange(self.own.start, self.own.stop, device=self.X.device))
 
     @cached_property
     def _exact(self) -> tuple[Engine, Points]:
-        """For entries and gradients: of high precision whatever that of products is."""
+        """Engine and points for entries and gradients, always of high precision."""
         frame = Frame.around(self.extent, exact=True)
         if frame.structure == self.engine.frame.structure:
             return self.engine, self.points
         with torch.no_grad():
-            return Engine.of(frame), frame.pack(self.expression.points(self.X, self.centre))
+            return Engine(frame), frame.pack(self.expression.points(self.X, self.centre))
+
+
+def fused_cross(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor) -> Tensor:
+    """K(X, Z) V: (m, s), float32. Time O(m n (d + s)), memory O((m + n) (d + s))."""
+    expression = Expression(kernel, X.shape[1])
+    with torch.no_grad():
+        centre = middle(Z.to(torch.float64))
+        left, right = expression.points(X, centre), expression.points(Z, centre)
+        frame = Frame.around(Extent.of(expression, left, right))
+        return Engine(frame).add_product(frame.pack(left), frame.pack(right), V, V.new_zeros(len(X), V.shape[1]))
+
+
+def fused_cross_gradient(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, outer: Tensor) -> Tensor:
+    """The gradient of sum(outer * K(X, Z) V) in X: (m, d), at the cost of a product."""
+    expression = Expression(kernel, X.shape[1])
+    centre = middle(Z.to(torch.float64))
+    with torch.enable_grad():
+        inputs = X.detach().requires_grad_()
+        left = expression.points(inputs, centre)
+    with torch.no_grad():
+        right = expression.points(Z, centre)
+        extent = Extent.of(expression, left, right)
+        frame = Frame.around(extent, exact=True)
+        _, _, grads = Engine(frame).pull(frame.pack(left), frame.pack(right), outer, V)
+    (grad,) = torch.autograd.grad(left, inputs, [extent.coefficient * g for g in grads])
+    return grad
 
 
 def fallback_reason(kernel: Kernel, X: Tensor, *others: Tensor) -> str:
-    """Why K between these inputs has no fused backend; empty where it has one."""
+    """Why K between these inputs has no fused backend; empty if it has one."""
     if X.dtype != torch.float32:
         return f"fused products are for float32 inputs, these are {X.dtype}"
     if reason := missing(X.device):
         return reason
     try:
-        expression = Expression.read(kernel, X.shape[1])
+        expression = Expression(kernel, X.shape[1])
         if reason := expression.fallback_reason(X, *others):
             return reason
         with torch.no_grad():
@@ -141,18 +167,18 @@ def fallback_reason(kernel: Kernel, X: Tensor, *others: Tensor) -> str:
 
 
 def _check_room(expression: Expression, *sets: Tensor) -> None:
-    """ValueError where tiles do not fit, or where a linear kernel is out of scale.
+    """ValueError if tiles do not fit, or if the inputs of a linear kernel differ too much in size.
 
-    Only many columns, and those of linear kernels, are prepared for that, O(n d): their form decides.
+    Points are prepared, O(n d), only for many columns and for linear kernels, where the form of the points matters.
     """
     last = sets[-1]
     columns = [part.shape[1] for part in expression.points(last[:0], last.new_zeros(last.shape[1]))]
     widths = [half_width(c) for kind, c in zip(expression.kinds, columns, strict=True) if kind != "tanimoto"]
-    # The most room that as many columns can take.
+    # The most shared memory that this number of columns can need.
     leaf = Leaf("", "triple", 0, 0, 0, 0, -1, HELD_LEVELS if len(widths) < len(columns) else 0)
     if "linear" not in expression.kinds:
         with suppress(ValueError):
-            return check_room(Structure((), (leaf,), sum(widths), 0), last.device)
+            return check_room(Structure(Node("leaf"), (leaf,), sum(widths), 0), last.device)
     centre = middle(last.to(torch.float64))
     extent = Extent.of(expression, *(expression.points(X, centre) for X in sets))
     for exact in (False, True):

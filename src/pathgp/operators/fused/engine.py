@@ -1,4 +1,4 @@
-"""The fused kernels launched: K V, K itself, and the gradient of sum_ij W_ij K_ij in the prepared points."""
+"""Launches of the fused kernels: K V, K itself, and the gradient of sum_ij W_ij K_ij in the prepared points."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from pathgp.compute.memory import spans
-from pathgp.operators.fused.points import BLOCK, Frame, Points
+from pathgp.operators.fused.leaves import Structure
+from pathgp.operators.fused.points import BLOCK, TOP, Frame, Points
 from pathgp.operators.fused.source import evaluate_kernel, product_kernel, pull_kernel
-from pathgp.operators.fused.structure import Structure
 from pathgp.operators.fused.tiles import TRIAL, Tile, fastest, fitting, known
 
 # Columns of V, or of L and R, in one launch.
@@ -23,35 +23,23 @@ _PROGRAMS = 1024
 _SHORTEST = 1024
 # Parts of a sum that are added at a time.
 _PARTS = 16
-# How kernels that only pass over columns are compiled.
+# Compiler options of the kernels that only read and write columns.
 _PASSING: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": True}
 # Entries of K from which a product is worth compiling several tiles for it.
 _WORTHWHILE = 2**34
-# Half-precision factors are scaled to at most 2^15.
-_TOP = 15
 
 
 @dataclass(frozen=True)
 class Engine:
-    """K = coefficient * tree at points in one frame. Nothing here waits for the device, unless tiles are timed.
+    """K = coefficient * tree at points in one frame. No method waits for the device, except to time tiles.
 
     precision: of products. "high" splits both factors of K V into two half-precision numbers each; "medium" and "low"
-    round them to one, 11 bits.  theta: the hyperparameters as the kernels read them.
+    round them to one, 11 bits.  tile: by default chosen for each product.
     """
 
     frame: Frame
-    theta: Tensor
     precision: str = "high"
     tile: Tile | None = None
-
-    @classmethod
-    def of(cls, frame: Frame, precision: str = "high") -> Engine:
-        """The engine of a frame."""
-        # Slopes times weights of at most 2^30 become half-precision numbers; differences do without.
-        gains = [1.0 if g in (0.0, float("inf")) else 2.0**-_TOP / g for g in frame.gains]
-        extent = frame.extent
-        values = [2.0**_TOP / frame.bound, *extent.numbers, *frame.floors, *gains, extent.coefficient]
-        return cls(frame, torch.tensor(values, dtype=torch.float32, device=extent.centres[0].device), precision)
 
     def add_product(self, X: Points, Z: Points, V: Tensor, out: Tensor) -> Tensor:
         """out += K(X, Z) V: (m, s), float32, for V (n, s). Time O(m n (d + s)), memory O((m + n) s)."""
@@ -72,26 +60,14 @@ class Engine:
         def launch(tile: Tile, X: Points) -> Tensor:
             parts, span = split(X.padded // tile.rows, Z.padded, tile.columns)
             sums = torch.empty(parts, X.padded, width, dtype=torch.float32, device=V.device)
-            kernel[(X.padded // tile.rows, parts)](
-                *X.arguments(),
-                *Z.arguments(),
-                high,
-                low,
-                self.theta,
-                sums,
-                span,
-                M=tile.rows,
-                N=tile.columns,
-                S=head,
-                TAIL=tail,
-                HIGH=self.precision == "high",
-                **tile.options(),
-            )
+            arguments = *X.arguments(), *Z.arguments(), high, low, self.frame.theta, sums, span
+            constants = {"S": head, "TAIL": tail, "HIGH": self.precision == "high"}
+            kernel[(X.padded // tile.rows, parts)](*arguments, **constants, **tile.options())
             return sums
 
         sums = launch(self._tile(X, Z, 0, width, launch), X)
         parts = len(sums)
-        factor = self.frame.extent.coefficient * self.frame.bound * 2.0**-_TOP
+        factor = self.frame.extent.coefficient * self.frame.bound * 2.0**-TOP
         # Few rows have many parts: small programs then, so that there are enough of them, with many parts at a time.
         shape = {"R": BLOCK, "P": 1} if parts < _PARTS else {"R": 16, "P": _PARTS}
         add[(X.padded // shape["R"], width // 16)](
@@ -100,14 +76,12 @@ class Engine:
 
     def evaluate(self, X: Points, Z: Points) -> Tensor:
         """K(X, Z): (m, n), float32, as in a product of high precision. Time O(m n d)."""
-        K = torch.empty(X.n, Z.n, dtype=torch.float32, device=self.theta.device)
+        K = torch.empty(X.n, Z.n, dtype=torch.float32, device=self.frame.theta.device)
         if K.numel():
             tile = fitting(self.frame.structure, held=0, streamed=0, device=K.device)[0]
             kernel = evaluate_kernel(self.frame.structure)
             grid = (X.padded // tile.rows, Z.padded // tile.columns)
-            kernel[grid](
-                *X.arguments(), *Z.arguments(), self.theta, K, *K.shape, M=tile.rows, N=tile.columns, **tile.options()
-            )
+            kernel[grid](*X.arguments(), *Z.arguments(), self.frame.theta, K, *K.shape, **tile.options())
         return K
 
     def pull(self, X: Points, Z: Points, L: Tensor, R: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -118,15 +92,15 @@ class Engine:
         found = [self._pull_columns(X, Z, L[:, part], R[:, part]) for part in spans(L.shape[1], _WEIGHTS)]
         sums, pulled = (torch.stack(parts).sum(0) if len(parts) > 1 else parts[0] for parts in zip(*found, strict=True))
         structure = self.frame.structure
-        places = zip(structure.leaves, structure.pulled(), strict=False)
+        places = zip(structure.leaves, structure.gradient_columns(), strict=False)
         return sums[0], sums[1:], [pulled[: X.n, start : start + leaf.columns] for leaf, start in places]
 
     def _pull_columns(self, X: Points, Z: Points, L: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
         """The sums (1 + numbers,) and the gradients of all leaves (padded, columns)."""
-        structure = self.frame.structure
+        structure, width = self.frame.structure, self.frame.structure.gradient_columns()[-1]
         options: dict[str, Any] = {"dtype": torch.float64, "device": L.device}
         if not X.n:
-            return torch.zeros(1 + structure.numbers, **options), torch.zeros(0, structure.pulled()[-1], **options)
+            return torch.zeros(1 + structure.numbers, **options), torch.zeros(0, width, **options)
         chunks = chunk_widths(L.shape[1])
         depth = sum(chunks)
         left, right = (torch.linalg.vector_norm(A, float("inf")) for A in (L, R))
@@ -136,38 +110,28 @@ class Engine:
         def launch(tile: Tile, X: Points) -> tuple[Tensor, Tensor]:
             blocks = X.padded // tile.rows
             parts, span = split(blocks, Z.padded, tile.columns)
-            pulls = torch.empty(parts, X.padded, structure.pulled()[-1], **options)
+            pulls = torch.empty(parts, X.padded, width, **options)
             sums = torch.empty(parts * blocks, 1 + structure.numbers, **options)
-            kernel[(blocks, parts)](
-                *X.arguments(),
-                *Z.arguments(),
-                *weights,
-                self.theta,
-                pulls,
-                sums,
-                span,
-                M=tile.rows,
-                N=tile.columns,
-                **tile.options(),
-            )
+            arguments = *X.arguments(), *Z.arguments(), *weights, self.frame.theta, pulls, sums, span
+            kernel[(blocks, parts)](*arguments, **tile.options())
             return sums, pulls
 
         sums, pulls = launch(self._tile(X, Z, depth, depth, launch), X)
         return sums.sum(0), pulls.sum(0) if len(pulls) > 1 else pulls[0]
 
     def _tile(self, X: Points, Z: Points, held: int, streamed: int, launch: Callable[[Tile, Points], Any]) -> Tile:
-        """The largest that fits; for large products, on chips of which no more is known, the fastest."""
+        """The largest tile that fits; for large products on other chips than those of `known`, the fastest."""
         if self.tile:
             return self.tile
-        structure, device = self.frame.structure, self.theta.device
+        structure, device = self.frame.structure, self.frame.theta.device
         tiles = fitting(structure, held, streamed, device)
         if X.n * Z.n < _WORTHWHILE or known(device):
             return tiles[0]
 
         def prepare() -> Callable[[Tile], Any]:
-            # The first rows, so that the columns held for them are theirs.
-            some = X.take(torch.arange(min(X.n, TRIAL), device=device))
-            return lambda tile: launch(tile, some)
+            # The first rows: the columns held for the rows start with theirs.
+            first = X.take(torch.arange(min(X.n, TRIAL), device=device))
+            return lambda tile: launch(tile, first)
 
         return fastest(f"{held} and {streamed} columns, {self.precision}, {structure}", tiles, prepare, device)
 
@@ -179,7 +143,7 @@ def check_room(structure: Structure, device: torch.device) -> None:
 
 
 def column_widths(columns: int) -> tuple[int, int]:
-    """Powers of two, or zero for the second, that together hold so many columns: 65 becomes 64 + 16."""
+    """Two powers of two, the second possibly zero, whose sum is at least ``columns``: 65 becomes 64 + 16."""
     needed = columns + -columns % 16
     head = 1 << (needed.bit_length() - 1)
     tail = 0 if needed == head else max(16, 1 << (needed - head - 1).bit_length())
@@ -187,14 +151,14 @@ def column_widths(columns: int) -> tuple[int, int]:
 
 
 def chunk_widths(columns: int) -> tuple[int, ...]:
-    """Powers of two from 64 to 16 that hold so many columns."""
+    """Powers of two from 64 to 16 whose sum is at least ``columns``."""
     needed = columns + -columns % 16
     rest = needed % 64
     return (64,) * (needed // 64) + tuple(w for w in (32, 16) if rest & w)
 
 
 def split(blocks: int, columns: int, step: int) -> tuple[int, int]:
-    """Into how many parts the columns of K are split so that the programs fill the chip, and the length of a part.
+    """The number of parts of the columns of K with which the programs fill the chip, and the length of a part.
 
     Every part is summed by its own program, and the parts by torch: the same numbers at every call.
     """

@@ -1,36 +1,24 @@
-"""A kernel read as an expression: a tree of sums, products and scales over leaves, each a function of prepared points.
+"""A kernel as a tree of sums, products and scales over leaves, each a function of prepared points.
 
-Every stationary leaf, Periodic among them, is a radial profile of the squared distance of its prepared points, Linear
-is their inner product, and Tanimoto compares counts as they are. Preparation is float64 torch code with a graph: by it
-gradients in the prepared points and in the numbers of the tree reach every hyperparameter, and the inputs.
+Stationary leaves, Periodic included, are radial profiles of the squared distance of their prepared points, Linear is
+their inner product, and Tanimoto compares counts as they are. Preparation is float64 torch code with a graph, which
+carries gradients in the prepared points and in the numbers of the tree on to the hyperparameters and the inputs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import reduce
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pathgp.kernels import (
-    Kernel,
-    Linear,
-    Matern,
-    Periodic,
-    Product,
-    RationalQuadratic,
-    Scale,
-    SquaredExponential,
-    Sum,
-    Tanimoto,
-)
-from pathgp.kernels.parameters import positive
+from pathgp import kernels
+from pathgp.kernels.expression import Columns, fold
 
-# What is folded into the prepared points, so that a profile is a function of 2^-sq or of 2^-sqrt(sq) with no
-# multiplication left to do.
+# Factors of the prepared points, with which a profile is a function of 2^-sq or of 2^-sqrt(sq) without a further
+# multiplication.
 _UNITS = {
     "squared_exponential": math.sqrt(0.5 * math.log2(math.e)),
     "matern12": math.log2(math.e),
@@ -38,53 +26,72 @@ _UNITS = {
     "matern52": math.sqrt(5.0) * math.log2(math.e),
     "rational_quadratic": 1.0,
 }
+_KINDS: dict[type, str] = {
+    kernels.SquaredExponential: "squared_exponential",
+    kernels.Periodic: "squared_exponential",
+    kernels.RationalQuadratic: "rational_quadratic",
+    kernels.Linear: "linear",
+    kernels.Tanimoto: "tanimoto",
+}
 _MATERN = {0.5: "matern12", 1.5: "matern32", 2.5: "matern52"}
 
-# Of all columns of counts together; the tiles hold one bit in a byte for each.
-_LEVELS = 8192
-# The largest count of a byte.
-_COUNT = 255
-
-# ("leaf", i), ("scale", number, child), ("sum", children...), ("product", children...)
-Tree = tuple[object, ...]
+# The most levels of all columns of counts together, and the largest count. Tiles hold a byte for each level.
+_LEVELS, _COUNT = 8192, 255
 
 
-@dataclass
+class Node(NamedTuple):
+    """A node of an expression: "sum", "product", "scale" with the place of its number, "leaf" with the leaf's."""
+
+    kind: str
+    place: int = -1
+    children: tuple[Node, ...] = ()
+
+
 class Expression:
-    """kernel = coefficient * tree.
+    """kernel = coefficient * tree, at inputs with this number of columns; ValueError names what is not supported.
 
-    kinds: the profile of every leaf.  tree: nested tuples over leaves and numbers, hashable.  The numbers are the
-    squared signals inside the tree and the shape parameters of the leaves, ``shapes[i]`` the place of leaf i's.
+    The coefficient is the product of the squared signals of the outer scales.
+
+    Attributes:
+        kinds: the profile of every leaf.
+        tree: the node at the root; hashable.
+        shapes: for every leaf the place of its shape parameter among the numbers, or -1. The numbers are the squared
+            signals inside the tree and the shape parameters of the leaves.
     """
 
-    kernel: Kernel
-    kinds: list[str] = field(default_factory=list)
-    shapes: list[int] = field(default_factory=list)
-    tree: Tree = ()
-    _leaves: list[tuple[Kernel, tuple[int, ...]]] = field(default_factory=list)
-    _signals: list[Scale] = field(default_factory=list)
-    _numbers: list[Kernel] = field(default_factory=list)
+    def __init__(self, kernel: kernels.Kernel, columns: int) -> None:
+        self.kinds: list[str] = []
+        self.shapes: list[int] = []
+        self._leaves: list[tuple[kernels.Kernel, tuple[int, ...]]] = []
+        self._outer: list[kernels.Scale] = []
+        self._numbers: list[kernels.Scale | kernels.RationalQuadratic] = []
+        self._inside = False  # whether the walk has passed the outer scales
+        self.tree = fold(kernel, self._visit, range(columns))
 
-    @classmethod
-    def read(cls, kernel: Kernel, columns: int) -> Expression:
-        """The expression of a kernel at inputs with so many columns; ValueError names what is not supported."""
-        expression = cls(kernel)
-        dims = expression._dims(kernel, tuple(range(columns)))
-        while type(kernel) is Scale:
-            expression._signals.append(kernel)
-            kernel = kernel.kernel
-            dims = expression._dims(kernel, dims)
-        expression.tree = expression._node(kernel, dims)
-        return expression
+    def _visit(self, kernel: kernels.Kernel, columns: Columns, parts: Iterator[Node]) -> Node:
+        if type(kernel) is kernels.Scale:
+            if not self._inside:
+                self._outer.append(kernel)
+                return next(parts)
+            self._numbers.append(kernel)
+            return Node("scale", len(self._numbers) - 1, tuple(parts))
+        self._inside = True
+        if type(kernel) in (kernels.Sum, kernels.Product):
+            return Node("sum" if type(kernel) is kernels.Sum else "product", children=tuple(parts))
+        self.kinds.append(leaf_kind(kernel))
+        self._leaves.append((kernel, tuple(columns or ())))
+        self.shapes.append(len(self._numbers) if type(kernel) is kernels.RationalQuadratic else -1)
+        if type(kernel) is kernels.RationalQuadratic:
+            self._numbers.append(kernel)
+        return Node("leaf", len(self._leaves) - 1)
 
     def coefficient(self) -> Tensor:
         """The factor in front of the tree: a scalar, float64, with its graph."""
-        squares = [scale.signal.square() for scale in self._signals]
-        return reduce(torch.mul, squares) if squares else torch.ones((), dtype=torch.float64)
+        return math.prod((k.signal.square() for k in self._outer), start=torch.ones((), dtype=torch.float64))
 
     def numbers(self) -> list[Tensor]:
         """The scalars inside the tree, float64, with their graphs."""
-        return [k.signal.square() if isinstance(k, Scale) else _shape(k) for k in self._numbers]
+        return [k.signal.square() if isinstance(k, kernels.Scale) else k.alpha for k in self._numbers]
 
     def points(self, X: Tensor, centre: Tensor) -> list[Tensor]:
         """The prepared points of every leaf at X (n, d): float64, (n, c) each, with their graphs.
@@ -94,8 +101,8 @@ class Expression:
         """
         X = X.to(torch.float64)
         centred = X - centre
-        plain = (Linear, Tanimoto)
-        return [_prepared(k, _chosen(X if isinstance(k, plain) else centred, dims)) for k, dims in self._leaves]
+        plain = (kernels.Linear, kernels.Tanimoto)
+        return [_prepare(k, _select(X if isinstance(k, plain) else centred, dims)) for k, dims in self._leaves]
 
     @property
     def differentiable(self) -> bool:
@@ -103,10 +110,10 @@ class Expression:
         return "tanimoto" not in self.kinds
 
     def fallback_reason(self, *sets: Tensor) -> str:
-        """What about sets of inputs stands in the way: Tanimoto needs counts, and few levels in the last of them."""
+        """Why there is no fused product for these inputs, or "": Tanimoto needs counts, with few levels in the last."""
         for kernel, dims in self._leaves:
-            if isinstance(kernel, Tanimoto):
-                parts = [_chosen(X, dims) for X in sets if len(X)]
+            if isinstance(kernel, kernels.Tanimoto):
+                parts = [_select(X, dims) for X in sets if len(X)]
                 counts = torch.stack([((A >= 0) & A.eq(A.round())).all() for A in parts]).all()
                 tops = parts[-1].amax(0)
                 whole, levels, top = torch.stack([counts.to(tops), tops.sum(), tops.max()]).tolist()
@@ -116,86 +123,42 @@ class Expression:
                     return f"the largest counts of all columns add up to {levels:.0f}, fused products take {_LEVELS}"
         return ""
 
-    def _node(self, kernel: Kernel, dims: tuple[int, ...]) -> Tree:
-        if type(kernel) is Scale:
-            self._numbers.append(kernel)
-            place = len(self._numbers) - 1
-            return ("scale", place, self._node(kernel.kernel, self._dims(kernel.kernel, dims)))
-        if type(kernel) in (Sum, Product):
-            assert isinstance(kernel, Sum | Product)
-            name = "sum" if type(kernel) is Sum else "product"
-            return (name, *(self._node(part, self._dims(part, dims)) for part in kernel.parts))
-        self.kinds.append(leaf_kind(kernel))
-        self._leaves.append((kernel, dims))
-        self.shapes.append(len(self._numbers) if type(kernel) is RationalQuadratic else -1)
-        if type(kernel) is RationalQuadratic:
-            self._numbers.append(kernel)
-        return ("leaf", len(self._leaves) - 1)
 
-    @staticmethod
-    def _dims(kernel: Kernel, dims: tuple[int, ...]) -> tuple[int, ...]:
-        """The columns of X that a kernel sees, from those its parent sees."""
-        return dims if kernel.active_dims is None else tuple(dims[i] for i in kernel.active_dims)
-
-
-def leaf_kind(kernel: Kernel) -> str:
+def leaf_kind(kernel: kernels.Kernel) -> str:
     """The profile of a leaf, or a ValueError with its name."""
-    if type(kernel) is Matern and kernel.nu in _MATERN:
-        return _MATERN[kernel.nu]
-    kinds = {
-        SquaredExponential: "squared_exponential",
-        Periodic: "squared_exponential",
-        RationalQuadratic: "rational_quadratic",
-        Linear: "linear",
-        Tanimoto: "tanimoto",
-    }
-    if type(kernel) not in kinds:
+    kind = _MATERN.get(kernel.nu) if type(kernel) is kernels.Matern else _KINDS.get(type(kernel))
+    if kind is None:
         raise ValueError(f"no fused tile for {type(kernel).__name__}")
-    return kinds[type(kernel)]
+    return kind
 
 
-def bounds(tree: Tree, leaves: Sequence[float], numbers: Sequence[float]) -> tuple[float, dict[int, float]]:
-    """The largest value of a tree from those of its leaves, and by how much at most it magnifies a change in each."""
-    kind, *rest = tree
-    if kind == "leaf":
-        (place,) = rest
-        assert isinstance(place, int)
-        return leaves[place], {place: 1.0}
-    if kind == "scale":
-        number, child = rest
-        assert isinstance(number, int)
-        assert isinstance(child, tuple)
-        value, gains = bounds(child, leaves, numbers)
-        return numbers[number] * value, {i: numbers[number] * gain for i, gain in gains.items()}
-    parts = [bounds(child, leaves, numbers) for child in rest if isinstance(child, tuple)]
+def bounds(tree: Node, leaves: Sequence[float], numbers: Sequence[float]) -> tuple[float, dict[int, float]]:
+    """The largest value of a tree, given those of its leaves, and the largest derivative in the value of each leaf."""
+    if tree.kind == "leaf":
+        return leaves[tree.place], {tree.place: 1.0}
+    parts = [bounds(child, leaves, numbers) for child in tree.children]
     values = [value for value, _ in parts]
-    if kind == "sum":
+    if tree.kind == "sum":
         return sum(values), {i: gain for _, gains in parts for i, gain in gains.items()}
-    factors = [math.prod(values[:j] + values[j + 1 :]) for j in range(len(values))]
+    factor = numbers[tree.place] if tree.kind == "scale" else 1.0
+    factors = [factor * math.prod(values[:j] + values[j + 1 :]) for j in range(len(values))]
     gains = {i: f * gain for f, (_, of) in zip(factors, parts, strict=True) for i, gain in of.items()}
-    return math.prod(values), gains
+    return factor * math.prod(values), gains
 
 
-def _chosen(X: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """Some columns; neighbours as a slice, since an index would have to be brought to the device first."""
+def _select(X: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """Columns of X; adjacent ones as a slice, since an index would first have to be copied to the device."""
     first, last = dims[0], dims[-1]
     return X[:, first : last + 1] if dims == tuple(range(first, last + 1)) else X[:, list(dims)]
 
 
-def _shape(kernel: Kernel) -> Tensor:
-    assert isinstance(kernel, RationalQuadratic)
-    return kernel.alpha
-
-
-def _prepared(kernel: Kernel, X: Tensor) -> Tensor:
-    if isinstance(kernel, Tanimoto):
+def _prepare(kernel: kernels.Kernel, X: Tensor) -> Tensor:
+    if isinstance(kernel, kernels.Tanimoto):
         return X.detach()
-    if isinstance(kernel, Linear):
-        scaled = X * positive(kernel, "scale").matching(X.shape[1], X.device)
-        bias = [] if kernel.bias is None else [kernel.bias.to(X).expand(X.shape[0], 1)]
-        return torch.cat([*bias, scaled], 1)
+    if isinstance(kernel, kernels.Linear):
+        return kernel.exact_features(X)
     unit = _UNITS[leaf_kind(kernel)]
-    if isinstance(kernel, Periodic):
+    if isinstance(kernel, kernels.Periodic):
         return kernel.embed(X) * unit
-    assert isinstance(kernel, Matern | SquaredExponential | RationalQuadratic)
+    assert isinstance(kernel, kernels.Matern | kernels.SquaredExponential | kernels.RationalQuadratic)
     return X * (unit / kernel.lengthscales(X.shape[1], X.device))

@@ -1,4 +1,4 @@
-"""The lines of a leaf in the source of a fused kernel: its points, its value, its gradient.
+"""The leaves of a fused kernel and their source lines: points, value, gradient.
 
 A leaf's points come in one of six forms:
 
@@ -8,7 +8,7 @@ A leaf's points come in one of six forms:
 - split: x = high + low, both half precision. ``high`` is a multiple of a power of two h, at most 2048 of them long, so
   that |high_i|^2 + |high_j|^2 - 2 high_i.high_j is free of rounding errors: all its terms are integers below 2^24 in
   units of h^2. What ``low`` adds is h / |x| times smaller, and so are its errors. Four tensor-core products.
-- triple: x = high + low + last, for points that lie far out. ``low`` is a multiple of h / 512, so that its products
+- triple: x = high + low + last, for distant points. ``low`` is a multiple of h / 512, so that its products
   with ``high`` are free of rounding errors too. Eight tensor-core products.
 - coarse: ``high`` alone, the squared distance of the rounded points. One tensor-core product.
 - levels: counts as bits, one for every level from 1 to the largest count of a column. Two counts have the lesser of
@@ -18,19 +18,93 @@ A leaf's points come in one of six forms:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import reduce
+from typing import NamedTuple
 
-from pathgp.operators.fused.structure import HELD_LEVELS, LEVELS, Leaf, Structure
+from pathgp.operators.fused.expression import Node
 
+# Bits of counts that are read and multiplied at a time, and how many of its rows' a program holds in shared memory.
+LEVELS = 256
+HELD_LEVELS = 2048
 _LN2 = math.log(2.0)
-# Powers of two below this exponent come near the subnormal numbers: kernels decay to 2^-110 and stay there.
+# Kernels decay to 2^-110 and stay there, clear of subnormal numbers.
 _LOWEST = 110.0
-# Rows of x that stay in registers; more are read again for every tile.
+# Columns of x that stay in registers; more are read again for every tile.
 _HELD = 8
 
 
-def held(structure: Structure, l: int) -> Iterator[str]:
-    """Before the loop: what a program holds of its rows."""
+class Leaf(NamedTuple):
+    """kind: the profile.  form: one of the six above.  columns: of the prepared points; 0 for levels.
+
+    width: columns padded to a power of two.  offset: the first column, of the float32 points for differences and
+    double, of the half-precision points or of the bits otherwise.  norm: the row of |high|^2, or of the sums of counts.
+    shape: the place of its shape parameter, or -1.  levels: bits of counts, with zeros behind.
+    """
+
+    kind: str
+    form: str
+    columns: int
+    width: int
+    offset: int
+    norm: int
+    shape: int
+    levels: int
+
+    @property
+    def fine_parts(self) -> int:
+        """float32 numbers that make up a coordinate."""
+        return {"differences": 1, "double": 2}.get(self.form, 0)
+
+    @property
+    def parts(self) -> int:
+        """Half-precision numbers that make up a coordinate."""
+        return {"coarse": 1, "split": 2, "triple": 3}.get(self.form, 0)
+
+
+class Structure(NamedTuple):
+    """All that the source depends on: the tree of an expression, and its leaves.
+
+    width: columns of the half-precision points.  numbers: of the tree.
+    """
+
+    tree: Node
+    leaves: tuple[Leaf, ...]
+    width: int
+    numbers: int
+
+    @property
+    def levels(self) -> int:
+        """Bits of all leaves."""
+        return sum(leaf.levels for leaf in self.leaves)
+
+    @property
+    def parts(self) -> int:
+        """The most half-precision numbers that make up a coordinate."""
+        return max(2, *(leaf.parts for leaf in self.leaves))
+
+    def floor(self, leaf: int) -> int:
+        """Where theta holds the squared distance below which points count as equal."""
+        return 1 + self.numbers + leaf
+
+    def gain(self, leaf: int) -> int:
+        """Where theta holds the factor that brings the leaf's gradients into the range of half precision."""
+        return 1 + self.numbers + len(self.leaves) + leaf
+
+    def coefficient(self) -> int:
+        """Where theta holds the coefficient of K."""
+        return 1 + self.numbers + 2 * len(self.leaves)
+
+    def gradient_columns(self) -> list[int]:
+        """The first column of every leaf in the result of ``pull``, and their number."""
+        starts = [0]
+        for leaf in self.leaves:
+            starts.append(starts[-1] + leaf.width)
+        return starts
+
+
+def load_rows(structure: Structure, l: int) -> Iterator[str]:
+    """Before the loop: the rows' part of a leaf, which a program holds."""
     leaf = structure.leaves[l]
     if leaf.shape >= 0:
         yield f"shape_{l} = theta_{leaf.shape + 1}"
@@ -63,11 +137,11 @@ def value(structure: Structure, l: int) -> Iterator[str]:
             yield f"q{l} = {term}" if p == 0 else f"q{l} += {term}"
         if leaf.kind != "linear":
             yield f"q{l} = tl.where(q{l} > floor_{l}, q{l}, 0.0)"
-    yield from _PROFILES[leaf.kind](l)
+    yield from (line.format(l=l) for line in _PROFILES[leaf.kind])
 
 
-def pulled(structure: Structure, l: int, weight: str) -> Iterator[str]:
-    """G = weight * slope and what it pulls: sum_j G_ij (x_i - z_j), or sum_j G_ij z_j and sum_j G_ij apart."""
+def pull(structure: Structure, l: int, weight: str) -> Iterator[str]:
+    """Inside the loop: G = weight * slope, and sums of G_ij (x_i - z_j), or of G_ij z_j and of G_ij separately."""
     leaf = structure.leaves[l]
     if leaf.form == "levels":
         return
@@ -92,7 +166,7 @@ def pulled(structure: Structure, l: int, weight: str) -> Iterator[str]:
 
 
 def gradient(l: int, leaf: Leaf) -> Iterator[str]:
-    """After the loop: the gradient in the rows' points from what was pulled, in float64 as it is a difference."""
+    """After the loop: the gradient in the rows' points from these sums, in float64 because it is a difference."""
     yield f"factor = {1.0 if leaf.kind == 'linear' else 2.0} * scale" + (
         f" / gain_{l}.to(tl.float64)" if leaf.parts else ""
     )
@@ -149,10 +223,10 @@ def _difference(l: int, leaf: Leaf, d: int, held: bool) -> str:
 
 
 def _common(structure: Structure, l: int) -> Iterator[str]:
-    """What counts have in common, in whole numbers, and what they have together."""
+    """The sums of minima of counts, in integers, and of maxima."""
     leaf, width, chunk = structure.leaves[l], structure.levels, LEVELS
     yield "common = tl.zeros((M, N), tl.int32)"
-    # The compiler moves what does not depend on j out of the loop. A condition that is always true keeps it there.
+    # The compiler moves loads that do not depend on j out of the loop. A condition that is always true keeps it there.
     mask = "" if width <= HELD_LEVELS else ", mask=(j + row < n + M)[:, None], other=0"
     for start in range(leaf.offset, leaf.offset + leaf.levels, chunk):
         place = f"({start} + tl.arange(0, {chunk}))[None, :]"
@@ -170,57 +244,32 @@ def _fine(points: str, leaf: Leaf, d: int) -> str:
     return f"tl.load({points}f + {leaf.offset + d} * {count} + {place})"
 
 
-def _squared_exponential(l: int) -> list[str]:
-    return [f"k{l} = tl.exp2(-tl.minimum(q{l}, {_LOWEST}))"]
-
-
-def _matern12(l: int) -> list[str]:
-    return [f"r{l} = tl.minimum(tl.sqrt(q{l}), {_LOWEST})", f"k{l} = tl.exp2(-r{l})"]
-
-
-def _matern32(l: int) -> list[str]:
-    return [
-        f"r{l} = tl.minimum(tl.sqrt(q{l}), {_LOWEST})",
-        f"e{l} = tl.exp2(-r{l})",
-        f"k{l} = ({_LN2} * r{l} + 1.0) * e{l}",
-    ]
-
-
-def _matern52(l: int) -> list[str]:
-    return [
-        f"r{l} = tl.minimum(tl.sqrt(q{l}), {_LOWEST})",
-        f"e{l} = tl.exp2(-r{l})",
-        f"a{l} = {_LN2} * r{l}",
-        f"k{l} = (({1 / 3} * a{l} + 1.0) * a{l} + 1.0) * e{l}",
-    ]
-
-
-def _rational_quadratic(l: int) -> list[str]:
-    # log(1 + u) = 2 artanh(s): as a series for u < 1, where the logarithm of a rounded 1 + u would lose digits.
-    series = f"{1 / 13}"
-    for k in (11, 9, 7, 5, 3, 1):
-        series = f"({series} * w{l} + {1 / k})"
-    return [
-        f"u{l} = q{l} * (0.5 / shape_{l})",
-        f"s{l} = u{l} / (2.0 + u{l})",
-        f"w{l} = s{l} * s{l}",
-        f"log_{l} = tl.where(u{l} < 1.0, 2.0 * s{l} * {series}, {_LN2} * tl.log2(1.0 + u{l}))",
-        f"k{l} = tl.exp2(-tl.minimum({1 / _LN2} * shape_{l} * log_{l}, {_LOWEST}))",
-    ]
-
-
-_PROFILES: dict[str, Callable[[int], list[str]]] = {
-    "squared_exponential": _squared_exponential,
-    "matern12": _matern12,
-    "matern32": _matern32,
-    "matern52": _matern52,
-    "rational_quadratic": _rational_quadratic,
-    "linear": lambda l: [f"k{l} = q{l}"],
+# log(1 + u) = 2 artanh(s): as a series in w = s^2 for u < 1, where the logarithm of a rounded 1 + u would lose digits.
+_SERIES = reduce(lambda inner, k: f"({inner} * w{{l}} + {1 / k})", (11, 9, 7, 5, 3, 1), f"{1 / 13}")
+_RADIUS = f"r{{l}} = tl.minimum(tl.sqrt(q{{l}}), {_LOWEST})"
+_PROFILES = {
+    "squared_exponential": [f"k{{l}} = tl.exp2(-tl.minimum(q{{l}}, {_LOWEST}))"],
+    "matern12": [_RADIUS, "k{l} = tl.exp2(-r{l})"],
+    "matern32": [_RADIUS, "e{l} = tl.exp2(-r{l})", f"k{{l}} = ({_LN2} * r{{l}} + 1.0) * e{{l}}"],
+    "matern52": [
+        _RADIUS,
+        "e{l} = tl.exp2(-r{l})",
+        f"a{{l}} = {_LN2} * r{{l}}",
+        f"k{{l}} = (({1 / 3} * a{{l}} + 1.0) * a{{l}} + 1.0) * e{{l}}",
+    ],
+    "rational_quadratic": [
+        "u{l} = q{l} * (0.5 / shape_{l})",
+        "s{l} = u{l} / (2.0 + u{l})",
+        "w{l} = s{l} * s{l}",
+        f"log_{{l}} = tl.where(u{{l}} < 1.0, 2.0 * s{{l}} * {_SERIES}, {_LN2} * tl.log2(1.0 + u{{l}}))",
+        f"k{{l}} = tl.exp2(-tl.minimum({1 / _LN2} * shape_{{l}} * log_{{l}}, {_LOWEST}))",
+    ],
+    "linear": ["k{l} = q{l}"],
     # Two empty fingerprints are equal as well.
-    "tanimoto": lambda l: [f"k{l} = tl.where(q{l} == union_{l}, 1.0, q{l} / tl.maximum(union_{l}, 1.0))"],
+    "tanimoto": ["k{l} = tl.where(q{l} == union_{l}, 1.0, q{l} / tl.maximum(union_{l}, 1.0))"],
 }
 
-# dk/dq, and the largest size it has: what half precision must hold.
+# dk/dq, and its largest absolute value, which half precision must hold.
 _SLOPES = {
     "squared_exponential": (f"{-_LN2} * k{{l}}", _LN2),
     "matern12": (f"{-0.5 * _LN2} * k{{l}} / tl.where(r{{l}} > 0.0, r{{l}}, float('inf'))", math.inf),

@@ -9,32 +9,33 @@ import torch
 from torch import Tensor
 
 from pathgp.operators.fused.expression import Expression, bounds
-from pathgp.operators.fused.leaves import steepest
-from pathgp.operators.fused.structure import LEVELS, Leaf, Structure
+from pathgp.operators.fused.leaves import LEVELS, Leaf, Structure, steepest
 
 # Rows are padded to a multiple of the largest tile, so that no tile needs a mask.
 BLOCK = 128
-# Up to so many dimensions differences cost no more than tensor-core products.
+# Half-precision factors are scaled to at most 2^15.
+TOP = 15
+# Dimensions up to which differences cost no more than tensor-core products.
 _FEW = 4
-# Points whose median is the centre of all.
+# Points from whose median the centre is estimated.
 _MIDDLE = 2048
 # Half-precision integers are exact up to here.
 _INTEGERS = 2048.0
-# In prepared units: up to which radius points in float32, or in two and in three parts, are as good as float32 results.
+# In prepared units: the radius up to which float32 or two parts, and three parts, give results as accurate as float32.
 _SPLIT_RADIUS = 32.0
 _TRIPLE_RADIUS = 2048.0
 # The relative error of products that coarse points may cause, and |k'| / k at most where k > 1e-3, in prepared units:
 # below, k weighs little beside the diagonal, which is free of errors.
 _COARSE_ERROR = 4e-3
 _DECAYS = {"squared_exponential": 4.38, "matern32": 0.625, "matern52": 0.582, "rational_quadratic": 3.72}
-# For a linear kernel the farthest point sets the scale of all values: up to so many times the median length the tensor
-# cores, and products at all, keep the digits of the other points.
+# For a linear kernel the farthest point sets the scale of all values. Multiples of the median length up to which tensor
+# cores, and fused products at all, keep the digits of the other points.
 _LINEAR_SPLIT = 64.0
 _LINEAR_RATIO = 2048.0
 # Columns up to which differences of two parts pay: with 64 they take 38 s to compile and are slower than streaming.
 _DOUBLE_COLUMNS = 16
-# A gradient is a difference of sums, whose errors grow with the square of the radius, of most points: a few that lie
-# far out have no neighbours to sum over.
+# A gradient is a difference of sums, whose errors grow with the square of the typical radius: a few distant points have
+# no neighbours to sum over.
 _GRADIENT_SPREAD = 40.0
 # The second of three parts is a multiple of this share of the unit of the first: at most 256 of them.
 _SECOND = 2.0**-9
@@ -49,7 +50,7 @@ class Points:
     fine: (columns, padded), float32, the points of leaves in differences; of double ones the high parts of all columns,
     then the low parts.  high, low, last: (padded, width), half precision; ``last`` has no columns unless a leaf is in
     three parts.  bits: (padded, levels), int8, whether a count reaches a level.  norms: float32, rows of every leaf:
-    |high|^2 and what each further part adds to it; or the sum of the counts.
+    |high|^2 and the increment by each further part; or the sum of the counts.
     """
 
     n: int
@@ -65,24 +66,23 @@ class Points:
         return self.high.shape[0]
 
     def take(self, index: Tensor) -> Points:
-        """Some of the points, in the order of the index."""
-        pad = _padding(len(index))
-        rows = torch.nn.functional.pad(index, (0, pad))
+        """The points at an index, in its order."""
+        rows = torch.nn.functional.pad(index, (0, -len(index) % BLOCK))
         halves = self.high[rows], self.low[rows], self.last[rows], self.bits[rows]
         return Points(len(index), self.fine[:, rows], *halves, self.norms[:, rows])
 
     def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int]:
-        """In the order of a kernel's arguments."""
+        """The arguments of a Triton kernel, in its order."""
         return self.fine, self.high, self.low, self.last, self.bits, self.norms, self.padded
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Where sets of prepared points lie and what the hyperparameters are, read from the device in one go.
+    """The location of sets of prepared points and the hyperparameters, read from the device in one transfer.
 
     centres: of the last set, for every leaf.  radii: of all sets about them.  spreads: the fourth root of the mean
     fourth power of the distances from them; for linear leaves the median length of points that are not zero.  For
-    counts instead the largest of every column in the last set, and their sum.  numbers: of the tree.
+    counts the centre holds the largest of every column in the last set, radius and spread their sum.
     """
 
     expression: Expression
@@ -98,18 +98,17 @@ class Extent:
         centres, radii, spreads = [], [], []
         for kind, *parts in zip(expression.kinds, *sets, strict=True):
             if kind == "tanimoto":
-                centres.append(parts[-1].amax(0))
-                radii.append(centres[-1].sum())
-                spreads.append(radii[-1])
-                continue
-            centre = torch.zeros_like(parts[-1][0]) if kind == "linear" else middle(parts[-1])
-            lengths = torch.cat([(part - centre).norm(dim=1) for part in parts])
-            centres.append(centre)
-            radii.append(lengths.max())
-            if kind == "linear":
-                spreads.append(lengths.where(lengths > 0.0, torch.nan).nanmedian().nan_to_num(1.0))
+                centre = parts[-1].amax(0)
+                radius = spread = centre.sum()
             else:
-                spreads.append(lengths.pow(4).mean().pow(0.25))
+                centre = torch.zeros_like(parts[-1][0]) if kind == "linear" else middle(parts[-1])
+                lengths = torch.cat([(part - centre).norm(dim=1) for part in parts])
+                radius, spread = lengths.max(), lengths.pow(4).mean().pow(0.25)
+                if kind == "linear":
+                    spread = lengths.where(lengths > 0.0, torch.nan).nanmedian().nan_to_num(1.0)
+            centres.append(centre)
+            radii.append(radius)
+            spreads.append(spread)
         numbers = [number.to(centres[0]) for number in (*expression.numbers(), expression.coefficient())]
         found = torch.stack([*radii, *spreads, *numbers]).tolist()
         leaves = len(centres)
@@ -118,23 +117,23 @@ class Extent:
 
 @dataclass(frozen=True)
 class Frame:
-    """How points are rounded: for every leaf a centre and the unit h of its high part; and all that follows.
+    """The rounding of points: for every leaf a centre and the unit h of its high part, and what follows from them.
 
-    structure: what the source depends on.  floors: squared distances that count as zero.  bound: the largest value of
-    the tree.  gains: by how much at most it magnifies a change in the squared distance of each leaf.
+    structure: what the source depends on.  bound: the largest value of the tree.  theta: hyperparameters and what
+    depends on them, in the layout of `Structure`: float32.
     """
 
     extent: Extent
     structure: Structure
     units: list[float]
-    floors: list[float]
     bound: float
-    gains: list[float]
+    theta: Tensor
 
     @classmethod
     def around(cls, extent: Extent, precision: str = "high", exact: bool = False) -> Frame:
-        """The frame that holds sets of prepared points; ValueError where none does. ``exact``: for entries and
-        gradients.
+        """The frame that holds sets of prepared points; ValueError if there is none.
+
+        ``exact``: for entries and gradients.
         """
         expression = extent.expression
         leaves: list[Leaf] = []
@@ -142,50 +141,37 @@ class Frame:
         fine = width = norm = levels = 0
         parts = zip(expression.kinds, expression.shapes, extent.centres, extent.radii, extent.spreads, strict=True)
         for kind, shape, centre, radius, spread in parts:
-            if kind == "tanimoto":
-                count = max(1, -(-int(radius) // LEVELS)) * LEVELS
-                leaves.append(Leaf(kind, "levels", 0, 0, levels, norm, shape, count))
-                levels, norm = levels + count, norm + 1
-                units.append(1.0)
-                floors.append(0.0)
-                largest.append(1.0)
-                continue
             columns = len(centre)
-            far = radius > _TRIPLE_RADIUS or (exact and spread > _GRADIENT_SPREAD)
-            if kind == "linear":
-                far = radius > _LINEAR_SPLIT * spread
-                if radius > _LINEAR_RATIO * spread:
-                    raise ValueError(
-                        f"one input of a Linear kernel is {radius / spread:.0f} times larger than most: fused products "
-                        "would lose the digits of the others"
-                    )
-            unit = 2.0 ** max(-12, math.ceil(math.log2(max(radius, 1e-30) / _INTEGERS)))
-            coarse = precision == "low" and _coarse_error(expression, kind, unit) <= _COARSE_ERROR
-            form = _form(kind, columns, radius, coarse, far)
-            if form == "double" and columns > _DOUBLE_COLUMNS:
-                raise ValueError(
-                    f"inputs lie {radius:.1g} length scales apart in {columns} columns: streamed products are faster"
-                )
-            padded = half_width(columns)
-            by_differences = form in ("differences", "double")
-            leaf = Leaf(kind, form, columns, padded, fine if by_differences else width, norm, shape, 0)
-            leaves.append(leaf)
-            if by_differences:
+            form, unit = _choose_form(expression, kind, columns, radius, spread, precision, exact)
+            if form == "levels":
+                count = max(1, -(-int(radius) // LEVELS)) * LEVELS
+                leaf = Leaf(kind, form, 0, 0, levels, norm, shape, count)
+                levels, norm = levels + count, norm + 1
+            elif form in ("differences", "double"):
+                leaf = Leaf(kind, form, columns, half_width(columns), fine, norm, shape, 0)
                 fine += leaf.fine_parts * columns
             else:
-                width, norm = width + padded, norm + leaf.parts
+                leaf = Leaf(kind, form, columns, half_width(columns), width, norm, shape, 0)
+                width, norm = width + leaf.width, norm + leaf.parts
+            leaves.append(leaf)
             units.append(unit)
-            floors.append(_FLOOR * _largest_error(form, radius, unit))
+            # The size of the terms that are not free of rounding errors.
+            inexact = {"split": radius * unit, "triple": unit * (unit + _SECOND * radius)}
+            floors.append(_FLOOR * inexact.get(form, 0.0))
             largest.append(radius**2 if kind == "linear" else 1.0)
         bound, gains = bounds(expression.tree, largest, extent.numbers)
         structure = Structure(expression.tree, tuple(leaves), max(16, width), len(extent.numbers))
         slopes = [gains[l] * steepest(leaf.kind) for l, leaf in enumerate(leaves)]
-        return cls(extent, structure, units, floors, bound, slopes)
+        # Slopes times weights of at most 2^30 become half-precision numbers; differences do without.
+        factors = [1.0 if slope in (0.0, math.inf) else 2.0**-TOP / slope for slope in slopes]
+        theta = [2.0**TOP / bound, *extent.numbers, *floors, *factors, extent.coefficient]
+        device = extent.centres[0].device
+        return cls(extent, structure, units, bound, torch.tensor(theta, dtype=torch.float32, device=device))
 
     def pack(self, prepared: list[Tensor]) -> Points:
         """Points of all leaves, (n, c) float64 each, in this frame."""
         n, device = len(prepared[0]), prepared[0].device
-        padded, width = n + _padding(n), self.structure.width
+        padded, width = n + -n % BLOCK, self.structure.width
         fine = []
         high = torch.zeros(padded, width, dtype=torch.float16, device=device)
         low = torch.zeros_like(high)
@@ -197,7 +183,7 @@ class Frame:
         for leaf, centre, radius, unit, points in parts:
             if leaf.form == "levels":
                 used = int(radius)
-                bits[:n, leaf.offset : leaf.offset + used] = _reached(points, centre, used)
+                bits[:n, leaf.offset : leaf.offset + used] = _reach_levels(points, centre, used)
                 norms.append(points.sum(1))
                 continue
             centred = points.detach() - centre
@@ -235,29 +221,46 @@ class Frame:
 
 
 def middle(points: Tensor) -> Tensor:
-    """The median of every column (c,), of some thousand points: a few that lie far out do not move it."""
+    """The median of every column (c,), of about two thousand points: distant outliers do not move it."""
     return points.detach()[:: max(1, len(points) // _MIDDLE)].median(0).values
 
 
 def half_width(columns: int) -> int:
-    """Columns of half-precision points with zeros behind, as tensor cores want them."""
+    """Columns of half-precision points, padded with zeros for the tensor cores."""
     return max(16, 1 << (columns - 1).bit_length())
 
 
-def _form(kind: str, columns: int, radius: float, coarse: bool, far: bool) -> str:
-    # Differences of two parts cost little with few columns; with many they are for what lies far out.
+def _choose_form(
+    expression: Expression, kind: str, columns: int, radius: float, spread: float, precision: str, exact: bool
+) -> tuple[str, float]:
+    """The form of a leaf's points and the unit of their high part; ValueError if no form keeps enough digits."""
+    if kind == "tanimoto":
+        return "levels", 1.0
+    if kind == "linear" and radius > _LINEAR_RATIO * spread:
+        raise ValueError(
+            f"one input of a Linear kernel is {radius / spread:.0f} times larger than most: fused products "
+            "would lose the digits of the others"
+        )
+    unit = 2.0 ** max(-12, math.ceil(math.log2(max(radius, 1e-30) / _INTEGERS)))
+    # Differences of two parts cost little with few columns; with many they are for distant points.
     limit = _SPLIT_RADIUS if columns <= _FEW else _TRIPLE_RADIUS
-    by_differences = "differences" if radius <= limit or kind == "linear" else "double"
+    form = "differences" if radius <= limit or kind == "linear" else "double"
+    if columns > _FEW and kind == "linear":
+        if radius < 2.0**14 and radius <= _LINEAR_SPLIT * spread:
+            form = "split"
     # The square root of Matern-1/2 magnifies the errors of small distances without a bound.
-    if columns <= _FEW or kind == "matern12":
-        return by_differences
-    if kind == "linear":
-        return "split" if radius < 2.0**14 and not far else by_differences
-    if coarse:
-        return "coarse"
-    if radius <= _SPLIT_RADIUS:
-        return "split"
-    return by_differences if far else "triple"
+    elif columns > _FEW and kind != "matern12":
+        if precision == "low" and _coarse_error(expression, kind, unit) <= _COARSE_ERROR:
+            form = "coarse"
+        elif radius <= _SPLIT_RADIUS:
+            form = "split"
+        elif radius <= _TRIPLE_RADIUS and not (exact and spread > _GRADIENT_SPREAD):
+            form = "triple"
+    if form == "double" and columns > _DOUBLE_COLUMNS:
+        raise ValueError(
+            f"inputs lie {radius:.1g} length scales apart in {columns} columns: streamed products are faster"
+        )
+    return form, unit
 
 
 def _coarse_error(expression: Expression, kind: str, unit: float) -> float:
@@ -269,22 +272,11 @@ def _coarse_error(expression: Expression, kind: str, unit: float) -> float:
     return math.sqrt(len(expression.kinds) / 6.0) * _DECAYS.get(kind, math.inf) * unit
 
 
-def _largest_error(form: str, radius: float, unit: float) -> float:
-    """The size of the terms that are not free of rounding errors."""
-    if form == "triple":
-        return unit * (unit + _SECOND * radius)
-    return radius * unit if form == "split" else 0.0
-
-
-def _reached(counts: Tensor, tops: Tensor, levels: int) -> Tensor:
+def _reach_levels(counts: Tensor, tops: Tensor, levels: int) -> Tensor:
     """Whether the counts (n, d) reach the levels from 1 to the top of their column: (n, sum of the tops)."""
     column = torch.arange(len(tops), device=tops.device).repeat_interleave(tops.long(), output_size=levels)
     level = torch.arange(1, levels + 1, device=tops.device) - (tops.cumsum(0) - tops)[column]
     return counts.clamp(max=255.0).to(torch.uint8)[:, column] >= level.to(torch.uint8)
-
-
-def _padding(n: int) -> int:
-    return -n % BLOCK
 
 
 def _padded_rows(parts: list[Tensor], n: int, padded: int, device: torch.device) -> Tensor:

@@ -1,4 +1,4 @@
-"""From the structure of an expression to Triton source: the code generator.
+"""The code generator: Triton source from the structure of an expression.
 
 Three kernels are written for every structure. ``product`` accumulates K V, ``pull`` the gradient of sum_ij W_ij K_ij
 with W = L R^T: in both a program holds M rows and walks over tiles of N columns. ``evaluate`` writes K itself, one tile
@@ -19,29 +19,32 @@ from functools import cache
 from typing import Any
 
 from pathgp.operators.fused import leaves
-from pathgp.operators.fused.expression import Tree
-from pathgp.operators.fused.structure import Structure
+from pathgp.operators.fused.expression import Node
+from pathgp.operators.fused.leaves import Structure
+
+# The first row and the first column of a tile, and the rows and columns within it.
+_BLOCKS = (("i", "row"), ("j", "column"))
 
 
 @cache
 def product_kernel(structure: Structure) -> Any:
     """The kernel out = K V for a structure."""
     body = _PRODUCT.format(
-        load=_indented(_loads(structure), 4),
-        tile=_indented([*_tile(structure), f"K = theta_0 * {_value(structure.tree, '')}"], 8),
+        load=_indent(_loads(structure), 4),
+        tile=_indent([*_tile(structure), f"K = theta_0 * {_value(structure.tree, '')}"], 8),
     )
-    return _compiled(body, "product")
+    return _compile(body, "product")
 
 
 @cache
 def evaluate_kernel(structure: Structure) -> Any:
     """The kernel out = K for a structure."""
     body = _EVALUATE.format(
-        load=_indented(_loads(structure), 4),
-        tile=_indented([*_tile(structure), f"K = {_value(structure.tree, '')}"], 4),
+        load=_indent(_loads(structure), 4),
+        tile=_indent([*_tile(structure), f"K = {_value(structure.tree, '')}"], 4),
         coefficient=structure.coefficient(),
     )
-    return _compiled(body, "evaluate")
+    return _compile(body, "evaluate")
 
 
 @cache
@@ -50,21 +53,13 @@ def pull_kernel(structure: Structure, chunks: tuple[int, ...]) -> Any:
     load, tile, store = list(_loads(structure)), [], []
     depth = sum(chunks)
     for c, width in enumerate(chunks):
-        first = sum(chunks[:c])
-        load += [
-            f"span_{c} = {first} + tl.arange(0, {width})",
-            f"a{c}h = tl.load(Lh + i * {depth} + row[:, None] * {depth} + span_{c}[None, :])",
-            f"a{c}l = tl.load(Ll + i * {depth} + row[:, None] * {depth} + span_{c}[None, :])",
-        ]
-        tile += [
-            f"b{c}h = tl.trans(tl.load(Rh + j * {depth} + column[:, None] * {depth} + span_{c}[None, :]))",
-            f"b{c}l = tl.trans(tl.load(Rl + j * {depth} + column[:, None] * {depth} + span_{c}[None, :]))",
-        ]
-    lows = [("l", "h"), ("h", "l")]
-    low = [f"W = tl.dot(a{c}{p}, b{c}{q}, W)" for c in range(len(chunks)) for p, q in lows]
-    high = [f"W = tl.dot(a{c}h, b{c}h, W)" for c in range(len(chunks))]
-    tile += ["W = tl.zeros((M, N), tl.float32)", *low, *high]
-
+        left, right = (f"{at} * {depth} + {place}[:, None] * {depth} + span_{c}[None, :]" for at, place in _BLOCKS)
+        load.append(f"span_{c} = {sum(chunks[:c])} + tl.arange(0, {width})")
+        load += [f"a{c}{part} = tl.load(L{part} + {left})" for part in "hl"]
+        tile += [f"b{c}{part} = tl.trans(tl.load(R{part} + {right}))" for part in "hl"]
+    tile.append("W = tl.zeros((M, N), tl.float32)")
+    tile += [f"W = tl.dot(a{c}{p}, b{c}{q}, W)" for c in range(len(chunks)) for p, q in ("lh", "hl")]
+    tile += [f"W = tl.dot(a{c}h, b{c}h, W)" for c in range(len(chunks))]
     tile += [*_tile(structure), f"value += tl.sum(W * {_value(structure.tree, '')}, 1)"]
     tile += _reverse(structure, structure.tree, "", "W")
     load.append("value = tl.zeros((M,), tl.float32)")
@@ -72,8 +67,8 @@ def pull_kernel(structure: Structure, chunks: tuple[int, ...]) -> Any:
     for k in range(structure.numbers):
         load.append(f"number_{k} = tl.zeros((M,), tl.float32)")
         store.append(f"tl.store(sums + {k + 1}, scale * tl.sum(number_{k}.to(tl.float64), 0))")
-    total = structure.pulled()[-1]
-    for l, (leaf, start) in enumerate(zip(structure.leaves, structure.pulled(), strict=False)):
+    total = structure.gradient_columns()[-1]
+    for l, (leaf, start) in enumerate(zip(structure.leaves, structure.gradient_columns(), strict=False)):
         if leaf.form == "levels":
             continue
         load.append(f"pull_{l} = tl.zeros((M, {leaf.width}), tl.float32)")
@@ -83,13 +78,13 @@ def pull_kernel(structure: Structure, chunks: tuple[int, ...]) -> Any:
         columns = f"({start} + tl.arange(0, {leaf.width}))[None, :]"
         store += [*leaves.gradient(l, leaf), f"tl.store(pulls + row[:, None] * {total} + {columns}, gradient)"]
     body = _PULL.format(
-        load=_indented(load, 4),
-        tile=_indented(tile, 8),
-        store=_indented(store, 4),
+        load=_indent(load, 4),
+        tile=_indent(tile, 8),
+        store=_indent(store, 4),
         pulls=total,
         sums=1 + structure.numbers,
     )
-    return _compiled(body, "pull")
+    return _compile(body, "pull")
 
 
 _PRODUCT = """
@@ -187,11 +182,11 @@ def evaluate(
 
 
 def _loads(structure: Structure) -> Iterator[str]:
-    """Before the loop: the numbers, and what a program holds of its rows."""
+    """Before the loop: the numbers, and the rows that a program holds."""
     for k in range(structure.numbers):
         yield f"theta_{k + 1} = tl.load(theta + {k + 1})"
     for l in range(len(structure.leaves)):
-        yield from leaves.held(structure, l)
+        yield from leaves.load_rows(structure, l)
 
 
 def _tile(structure: Structure) -> Iterator[str]:
@@ -201,59 +196,46 @@ def _tile(structure: Structure) -> Iterator[str]:
     yield from _forward(structure.tree, "")
 
 
-def _value(tree: Tree, path: str) -> str:
+def _value(tree: Node, path: str) -> str:
     """The name of a node's value; ``path``: the way to it from the root."""
-    return f"k{tree[1]}" if tree[0] == "leaf" else f"node{path}"
+    return f"k{tree.place}" if tree.kind == "leaf" else f"node{path}"
 
 
-def _children(tree: Tree, path: str) -> list[tuple[Tree, str]]:
-    children = [child for child in tree[1:] if isinstance(child, tuple)]
-    return [(child, f"{path}_{c}") for c, child in enumerate(children)]
+def _children(tree: Node, path: str) -> list[tuple[Node, str]]:
+    return [(child, f"{path}_{c}") for c, child in enumerate(tree.children)]
 
 
-def _forward(tree: Tree, path: str) -> Iterator[str]:
+def _forward(tree: Node, path: str) -> Iterator[str]:
     """The value of every node, from the leaves up."""
-    if tree[0] == "leaf":
-        return
-    children = _children(tree, path)
-    for child in children:
+    for child in _children(tree, path):
         yield from _forward(*child)
-    names = [_value(*child) for child in children]
-    if tree[0] == "scale":
-        yield f"node{path} = theta_{_number(tree) + 1} * {names[0]}"
-    else:
-        yield f"node{path} = " + (" + " if tree[0] == "sum" else " * ").join(names)
+    names = [_value(*child) for child in _children(tree, path)]
+    if tree.kind == "scale":
+        yield f"node{path} = theta_{tree.place + 1} * {names[0]}"
+    elif tree.kind != "leaf":
+        yield f"node{path} = " + (" + " if tree.kind == "sum" else " * ").join(names)
 
 
-def _reverse(structure: Structure, tree: Tree, path: str, weight: str) -> Iterator[str]:
+def _reverse(structure: Structure, tree: Node, path: str, weight: str) -> Iterator[str]:
     """The chain rule from a node down, ``weight`` being the derivative of the sum in its value."""
-    if tree[0] == "leaf":
-        yield from leaves.pulled(structure, _number(tree), weight)
-        return
+    if tree.kind == "leaf":
+        yield from leaves.pull(structure, tree.place, weight)
     children = _children(tree, path)
     for child in children:
-        inner = weight
-        if tree[0] == "scale":
-            k = _number(tree)
-            inner = f"W{child[1]}"
-            yield f"number_{k} += tl.sum({weight} * {_value(*child)}, 1)"
-            yield f"{inner} = {weight} * theta_{k + 1}"
-        elif tree[0] == "product":
-            inner = f"W{child[1]}"
+        inner = weight if tree.kind == "sum" else f"W{child[1]}"
+        if tree.kind == "scale":
+            yield f"number_{tree.place} += tl.sum({weight} * {_value(*child)}, 1)"
+            yield f"{inner} = {weight} * theta_{tree.place + 1}"
+        elif tree.kind == "product":
             yield f"{inner} = " + " * ".join([weight, *(_value(*other) for other in children if other != child)])
         yield from _reverse(structure, *child, inner)
 
 
-def _number(tree: Tree) -> int:
-    assert isinstance(tree[1], int)
-    return tree[1]
-
-
-def _indented(lines: Any, spaces: int) -> str:
+def _indent(lines: Any, spaces: int) -> str:
     return "\n".join(" " * spaces + line for line in lines)
 
 
-def _compiled(text: str, name: str) -> Any:
+def _compile(text: str, name: str) -> Any:
     """The function ``name`` of a source text. Triton reads the text again, which `linecache` keeps for it."""
     file = f"<fused {name} {zlib.crc32(text.encode()):x}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)

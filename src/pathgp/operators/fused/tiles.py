@@ -1,4 +1,4 @@
-"""Tiles of the fused kernels: which fit into a chip, and which of them is the fastest there."""
+"""Tiles of the fused kernels: those that fit into the shared memory of a chip, and the fastest of them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import torch
 
 from pathgp import _version
 from pathgp.compute.files import replacing
-from pathgp.operators.fused.structure import HELD_LEVELS, LEVELS, Structure
+from pathgp.operators.fused.leaves import HELD_LEVELS, LEVELS, Structure
 
 # Chips on which the first tile that fits is the fastest or close to it, by benchmarks/hardware/fused.py --tune.
 _KNOWN = ((9, 0),)
-# Rows of a trial, and what another tile than the first has to undercut.
+# Rows of a trial, and the share of the first tile's time that another tile has to undercut.
 TRIAL = 32_768
 _FASTER = 0.97
 # Devices of one process work in threads.
@@ -37,8 +37,9 @@ class Tile:
     stages: int = 2
 
     def options(self) -> dict[str, Any]:
-        """What the compiler wants to know."""
-        return {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": True}
+        """Its size as constants of a kernel, and options of the compiler."""
+        size = {"M": self.rows, "N": self.columns}
+        return {**size, "num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": True}
 
 
 _TILES = (Tile(), Tile(columns=32), Tile(64, 32, 4), Tile(64, 16, 4), Tile(64, 16, 4, 1))
@@ -68,7 +69,7 @@ def fitting(structure: Structure, held: int, streamed: int, device: torch.device
 
 @cache
 def shared_memory(device: torch.device) -> int:
-    """Bytes that a program's tiles may take: seven eighths of what the chip gives it, 227 KB on Hopper."""
+    """Bytes that a program's tiles may take: seven eighths of the shared memory of a block, 227 KB on Hopper."""
     if device.type != "cuda":
         return 200_000
     found = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 48 * 1024)
@@ -83,26 +84,26 @@ def known(device: torch.device) -> bool:
 def fastest(
     name: str, tiles: Sequence[Tile], prepare: Callable[[], Callable[[Tile], Any]], device: torch.device
 ) -> Tile:
-    """The tile with which what ``prepare`` returns takes the least time; measured when a chip first meets this name.
+    """The tile with which the function that ``prepare`` returns takes the least time, measured once per chip and name.
 
-    Compiling the candidates takes some seconds. What was found is kept on the disk, in ``$XDG_CACHE_HOME/pathgp``, so
-    that later runs have the same tiles, and the same bits.
+    Compiling the candidates takes several seconds. The result is kept on disk, in ``$XDG_CACHE_HOME/pathgp``, so that
+    later runs have the same tiles, and the same bits.
     """
     key = f"{torch.cuda.get_device_name(device)}, {name}"
     with _LOCK:
         for tile in tiles:
-            if _found().get(key) == list(astuple(tile)):
+            if _measured().get(key) == list(astuple(tile)):
                 return tile
         launch = prepare()
         times = {tile: _seconds(partial(launch, tile), device) for tile in tiles}
         times[tiles[0]] *= _FASTER
         chosen = min(tiles, key=lambda tile: times[tile])
-        _keep(key, chosen)
+        _remember(key, chosen)
     return chosen
 
 
 def _seconds(action: Callable[[], Any], device: torch.device) -> float:
-    """The lesser time of two runs after one that compiles; infinite where the chip has too little of something."""
+    """The lesser time of two runs after one that compiles; infinite if the chip lacks resources."""
     from triton.runtime.errors import OutOfResources
 
     try:
@@ -121,19 +122,13 @@ def _seconds(action: Callable[[], Any], device: torch.device) -> float:
 
 
 def _file() -> Path:
-    """Of this version: other versions have other kernels."""
+    """The file of measured tiles; one per version of the package, whose kernels may differ."""
     folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(folder) / "pathgp" / f"tiles-{_version.__version__}.json"
 
 
-@cache
-def _found() -> dict[str, Any]:
-    """What was measured, by name."""
-    return _read()
-
-
 def _read() -> dict[str, Any]:
-    """The file; what cannot be read is measured again."""
+    """The content of the file; empty if it cannot be read."""
     try:
         content = json.loads(_file().read_text())
     except (OSError, ValueError, RuntimeError):
@@ -141,8 +136,12 @@ def _read() -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _keep(key: str, tile: Tile) -> None:
-    """Remember a tile, on the disk as well where there is a place for it, beside what others have found."""
-    _found()[key] = list(astuple(tile))
+# The measured tiles by name.
+_measured = cache(_read)
+
+
+def _remember(key: str, tile: Tile) -> None:
+    """Remember a tile, if possible on disk as well, beside the tiles that other processes have written meanwhile."""
+    _measured()[key] = list(astuple(tile))
     with suppress(OSError, RuntimeError), replacing(_file()) as file:
-        file.write(json.dumps(_read() | _found(), indent=1).encode())
+        file.write(json.dumps(_read() | _measured(), indent=1).encode())

@@ -1,0 +1,107 @@
+"""One batch of linear systems for the posterior mean and all posterior samples.
+
+    H [v, alpha_1, ..., alpha_s] = [y, f_1(X) + eps_1, ..., f_s(X) + eps_s],   H = K + Sigma,  eps_j = Sigma^1/2 w_j
+
+Solvers get the noise as delta = Sigma^-1/2 w, so that eps = Sigma delta: primal SGD moves it into its regulariser
+(thesis, section 3.2.2), every other solver adds it to the right-hand side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pathgp.compute.memory import spans
+
+# Weight of the average over all rows in the estimate of each row's posterior variance, in samples.
+_SHRINKAGE = 4
+# Columns of the solution that are converted to float64 at once.
+_COLUMNS_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class System:
+    """The right-hand sides in the model's units.
+
+    X: (n, d), for a grid the numbers of the cells (n, 1).  targets: (n, 1 + s), y and the prior draws f_j(X).
+    noise_draws: (n, s) standard normal, or (n, 0) if the targets are complete.  deviation: standard deviation of the
+    noise, a scalar or (n,), float64.
+    """
+
+    X: Tensor
+    targets: Tensor
+    noise_draws: Tensor
+    deviation: Tensor
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there are right-hand sides; a posterior saved without data keeps only X and deviation."""
+        return self.targets.shape[1] > 0
+
+    def require_targets(self, operation: str) -> System:
+        """This system; ValueError if it is not complete. ``operation``: needs the right-hand sides."""
+        if not self.is_complete:
+            raise ValueError(f"{operation} needs the observations, which were not saved: use save(data=True)")
+        return self
+
+    def delta(self) -> Tensor | None:
+        """The noise in the form solvers expect: eps = Sigma delta, zero for y."""
+        if not self.noise_draws.shape[1]:
+            return None
+        scale = self.deviation.unsqueeze(1) if self.deviation.ndim else self.deviation
+        scaled = self.noise_draws / scale.to(self.noise_draws.dtype)
+        return torch.cat([torch.zeros_like(scaled[:, :1]), scaled], 1)
+
+    def posterior_variances(self, x: Tensor) -> Tensor:
+        """Estimated posterior variances of f at the data (n,), float64, from a solution x (n, 1 + s).
+
+        The zero-mean part of path j at the data is f_j(X) - K alpha_j = Sigma alpha_j - eps_j + r_j, so that no product
+        is needed. Few samples determine a single row poorly: its estimate is shrunk towards the average over all rows.
+        """
+        noise = self.deviation.to(torch.float64).square().expand(len(self.X))
+        count = self.noise_draws.shape[1]
+        if not count:
+            return noise
+        total = torch.zeros_like(noise)
+        deviation = noise.sqrt().unsqueeze(1)
+        for part in spans(count, _COLUMNS_AT_ONCE):
+            alpha = x[:, 1 + part.start : 1 + part.stop].to(torch.float64)
+            total += (deviation.square() * alpha - deviation * self.noise_draws[:, part]).square().sum(1)
+        share = float((total / noise).mean()) / count
+        return (total + _SHRINKAGE * share * noise) / (count + _SHRINKAGE)
+
+    def error_scale(self, x: Tensor | None, largest: float) -> float:
+        """The root mean square of a residual whose effect is one posterior standard deviation at the data.
+
+        The error that a residual r leaves in the mean or in a path is, at the data, K H^-1 r: at most r, and at most
+        n k / sigma^2 r, with k the ``largest`` prior variance. The posterior variance of a row is at most sigma^2, and
+        at least that of n observations of it alone. Without a solution x the noise is used in its place.
+        """
+        noise, n = self.deviation.to(torch.float64).square(), len(self.X)
+        variances = noise
+        if x is not None:
+            variances = self.posterior_variances(x).maximum(largest * noise / (noise + n * largest))
+        return (1.0 + float(noise.min()) / (n * largest)) * float((1.0 / variances).mean()) ** -0.5
+
+    def noisy_draws(self, columns: slice = slice(None)) -> Tensor:
+        """The prior draws as if observed, f_j(X) + eps_j: (n, s), or some of the columns, float64."""
+        deviation = self.deviation.unsqueeze(1) if self.deviation.ndim else self.deviation
+        return self.targets[:, 1:][:, columns].to(torch.float64) + deviation * self.noise_draws[:, columns]
+
+    def sizes(self) -> Tensor:
+        """Euclidean norms of all right-hand sides (1 + s,), float64."""
+        norms = [torch.linalg.vector_norm(self.targets[:, :1], dim=0, dtype=torch.float64)]
+        for part in spans(self.noise_draws.shape[1], _COLUMNS_AT_ONCE):
+            norms.append(torch.linalg.vector_norm(self.noisy_draws(part), dim=0))
+        return torch.cat(norms)
+
+    def extend(self, other: System) -> System:
+        """The rows of both systems."""
+        deviation = self.deviation
+        if deviation.ndim or other.deviation.ndim:
+            deviation = torch.cat([system.deviation.expand(len(system.X)) for system in (self, other)])
+        pairs = ((self.X, other.X), (self.targets, other.targets), (self.noise_draws, other.noise_draws))
+        X, targets, noise_draws = map(torch.cat, pairs)
+        return System(X, targets, noise_draws, deviation)
