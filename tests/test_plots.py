@@ -65,7 +65,7 @@ def test_relevance_leaves_out_the_least_and_says_so() -> None:
 
 
 def test_relevance_wants_a_name_per_length_scale() -> None:
-    with pytest.raises(ValueError, match="as many names"):
+    with pytest.raises(ValueError, match="one name per length scale"):
         plots.draw_relevance(Figure().subplots(), [1.0, 2.0], ["only one"])
 
 

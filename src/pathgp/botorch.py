@@ -1,13 +1,13 @@
-"""The door to BoTorch: posteriors as models, and an iterative solver for BoTorch's own paths.
+"""Door to BoTorch: posteriors as models, and an iterative solver for BoTorch's own paths.
 
     from pathgp.botorch import PathwiseModel, iterative_update
 
     model = PathwiseModel(gp.posterior)      # for qLogEI, qUCB, PathwiseThompsonSampling, optimize_acqf, ...
     draw_matheron_paths(their_model, Size([64]), update_strategy=iterative_update())    # the solver alone
 
-The samples of an acquisition function are the posterior's paths: functions that do not change from one evaluation to
-the next, so that acquisition functions are deterministic and can be optimised as they are. What is drawn beside them
-comes from the generator of the model, never from torch's global one.
+The samples of an acquisition function are the posterior's paths: functions that do not change between evaluations, so
+that acquisition functions are deterministic. All other draws come from the generator of the model, never from torch's
+global one.
 """
 
 from __future__ import annotations
@@ -40,58 +40,56 @@ from pathgp.gpytorch import from_gpytorch, read_noise
 
 
 class PathPosterior(EnsemblePosterior):
-    """The paths of a posterior at some inputs; mean and variance are those of the posterior, not of its paths.
+    """The paths of a posterior at inputs; mean and variance are those of the posterior, not of its paths.
 
-    values: (b) x s x q x m.  centre, spread: functions that give mean and variance, (b) x q x m, when asked.
+    values: (b) x s x q x m.  mean, variance: functions that return them, (b) x q x m, when they are needed.
     generator: source of the draws of `rsample`.
     """
 
     def __init__(
         self,
         values: Tensor,
-        centre: Callable[[], Tensor],
-        spread: Callable[[], Tensor],
+        mean: Callable[[], Tensor],
+        variance: Callable[[], Tensor],
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(values)
-        self._centre, self._spread, self._generator = centre, spread, as_generator(generator)
+        self._mean, self._variance, self._generator = mean, variance, as_generator(generator)
 
     @property
     def mean(self) -> Tensor:
-        return self._centre()
+        return self._mean()
 
     @property
     def variance(self) -> Tensor:
-        return self._spread()
+        return self._variance()
 
     def rsample(self, sample_shape: Size | None = None) -> Tensor:
-        """Paths drawn at random, the same for all inputs: they are functions."""
-        shape = sample_shape or Size([1])
-        source = self._generator
+        """Draw paths at random, the same ones for all inputs."""
+        shape, source = sample_shape or Size([1]), self._generator
         index = torch.randint(self.ensemble_size, shape, generator=source, device=source.device)
         return self.at(index.to(self.device))
 
     def at(self, index: Tensor) -> Tensor:
-        """The values of some paths: index.shape x (b) x q x m."""
+        """The values of the paths with these numbers: index.shape x (b) x q x m."""
         return self.values.movedim(-3, 0)[index]
 
 
 class PathSampler(MCSampler):
-    """All paths of a `PathPosterior` in their order, or the first of them: the same samples at every call."""
+    """The first paths of a `PathPosterior`, up to all of them: the same samples at every call."""
 
     def forward(self, posterior: Any) -> Tensor:
         index = torch.arange(self.sample_shape.numel(), device=posterior.device) % posterior.ensemble_size
         return posterior.at(index.view(self.sample_shape))
 
     def _update_base_samples(self, posterior: Any, base_sampler: MCSampler) -> None:
-        """There are none."""
+        """Do nothing: paths have no base samples."""
 
 
 @GetSampler.register(PathPosterior)
 def _path_sampler(posterior: PathPosterior, sample_shape: Size, *, seed: int | None = None) -> PathSampler:
-    # More samples than paths would repeat some of them.
-    count = min(sample_shape.numel(), posterior.ensemble_size)
-    return PathSampler(sample_shape=Size([count]), seed=seed)
+    # More samples than paths would repeat paths.
+    return PathSampler(sample_shape=Size([min(sample_shape.numel(), posterior.ensemble_size)]), seed=seed)
 
 
 class PathwiseModel(Model):
@@ -99,8 +97,8 @@ class PathwiseModel(Model):
 
     Args:
         posteriors: a `Posterior` with paths, or a list of them with equally many.
-        generator: source of all draws: which paths are taken where not all are, noise, updates; None draws a fresh
-            seed. torch's global generator is never used.
+        generator: source of all draws (choice of paths, noise, updates); None draws a fresh seed. torch's global
+            generator is never used.
     """
 
     def __init__(self, posteriors: Posterior | Sequence[Posterior], generator: torch.Generator | None = None) -> None:
@@ -108,9 +106,7 @@ class PathwiseModel(Model):
         self.generator = as_generator(generator)
         self.posteriors = [posteriors] if isinstance(posteriors, Posterior) else list(posteriors)
         if not self.posteriors or not all(isinstance(posterior, Posterior) for posterior in self.posteriors):
-            raise TypeError(
-                "PathwiseModel takes a Posterior, as gp.condition() and gp.fit() make it, or a list of them"
-            )
+            raise TypeError("PathwiseModel takes a Posterior, as gp.condition() returns it, or a list of them")
         counts = {posterior.num_samples for posterior in self.posteriors}
         if counts == {0}:
             raise ValueError("the posterior has no paths: condition it with samples=64, say")
@@ -138,8 +134,8 @@ class PathwiseModel(Model):
         chosen = [self.posteriors[i] for i in (output_indices or range(self.num_outputs))]
         rows = X.reshape(-1, X.shape[-1])
 
-        def shaped(values: list[Tensor]) -> Tensor:
-            """m tensors (rows,) as (b) x q x m."""
+        def stack(values: list[Tensor]) -> Tensor:
+            """Stack m tensors (rows,) to (b) x q x m."""
             return torch.stack(values, -1).view(*X.shape[:-1], len(values))
 
         paths = torch.stack([posterior.paths(rows) for posterior in chosen], -1)
@@ -148,20 +144,19 @@ class PathwiseModel(Model):
             deviations = torch.tensor([posterior.noise_std for posterior in chosen], dtype=torch.float64)
             noise = normal(tuple(values.shape), self.generator, values.dtype, values.device)
             values = values + deviations.to(values) * noise
-        found = PathPosterior(
+        if posterior_transform is not None:
+            new = posterior_transform.evaluate(values)
+            new = new.unsqueeze(-1) if new.ndim < values.ndim else new
+            return PathPosterior(new, lambda: new.mean(-3), lambda: new.var(-3), self.generator)
+        return PathPosterior(
             values,
-            lambda: shaped([posterior.mean(rows) for posterior in chosen]),
-            lambda: shaped([posterior.variance(rows, bool(observation_noise), "samples") for posterior in chosen]),
+            lambda: stack([posterior.mean(rows) for posterior in chosen]),
+            lambda: stack([posterior.variance(rows, bool(observation_noise), "samples") for posterior in chosen]),
             self.generator,
         )
-        if posterior_transform is None:
-            return found
-        changed = posterior_transform.evaluate(values)
-        changed = changed.unsqueeze(-1) if changed.ndim < values.ndim else changed
-        return PathPosterior(changed, lambda: changed.mean(-3), lambda: changed.var(-3), self.generator)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> PathwiseModel:
-        """The model with observations Y (n, m) at X (n, d) added: warm-started, with the same prior paths."""
+        """Add observations Y (n, m) at X (n, d): a warm-started solve with the same prior paths."""
         if X.ndim != 2 or Y.shape != (len(X), self.num_outputs):
             shapes = f"X {tuple(X.shape)} and Y {tuple(Y.shape)}"
             raise ValueError(f"X must be (n, d) and Y (n, {self.num_outputs}), without batches; got {shapes}")
@@ -170,7 +165,7 @@ class PathwiseModel(Model):
 
 
 class _Functions(SamplePath):
-    """Some paths of a model as BoTorch evaluates them: path i at x[..., i, :, :] where x has such a dimension."""
+    """Chosen paths of a model for BoTorch: path i at x[..., i, :, :] if x has a dimension of their number."""
 
     def __init__(self, model: PathwiseModel, index: Tensor) -> None:
         super().__init__()
@@ -179,7 +174,7 @@ class _Functions(SamplePath):
     def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
         values = self.model.posterior(x).at(self.index)[..., 0]
         dims = self.index.ndim
-        # (sample dims) x batch x q, or the diagonal of both where the batch ends in the sample dims.
+        # (sample dims) x batch x q, or the diagonal of both if the batch ends in the sample dims.
         if dims == 0 or x.ndim - 2 < dims or x.shape[-2 - dims : -2] != self.index.shape:
             return values
         for _ in range(dims):
@@ -187,12 +182,12 @@ class _Functions(SamplePath):
         return values.movedim(tuple(range(-dims, 0)), tuple(range(-dims - 1, -1)))
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
-        """The model is no ensemble in BoTorch's sense."""
+        """Do nothing: the model is not an ensemble in BoTorch's sense."""
 
 
 @DrawMatheronPaths.register(PathwiseModel)
 def _matheron_paths(model: PathwiseModel, *, sample_shape: Size, **strategies: Any) -> _Functions:
-    """As many different paths of those that the model has."""
+    """Draw distinct paths of the model."""
     if model.num_outputs > 1:
         raise NotImplementedError("paths of several outputs: draw those of each output by itself")
     count, wanted = model.posteriors[0].num_samples, sample_shape.numel()
@@ -205,7 +200,7 @@ def _matheron_paths(model: PathwiseModel, *, sample_shape: Size, **strategies: A
 def iterative_update(
     solver: str | Solver = "auto", tol: float = 1e-3, generator: torch.Generator | None = None
 ) -> Callable[..., GeneralizedLinearPath]:
-    """An ``update_strategy`` for BoTorch's `draw_matheron_paths` that solves iteratively instead of by Cholesky.
+    """Return an ``update_strategy`` for BoTorch's `draw_matheron_paths` that solves iteratively, without Cholesky.
 
         draw_matheron_paths(model, Size([64]), update_strategy=iterative_update("ap"))
 

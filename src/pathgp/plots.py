@@ -1,4 +1,4 @@
-"""Pictures of a posterior over one input and of a fit, drawn into given axes: nothing here imports matplotlib."""
+"""Plots of a posterior over one input and of a fit, drawn into matplotlib axes of the caller."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INK, MEAN, PATH, DATA, TRUTH = "#1b1b1f", "#2447a8", "#7d9be0", "#8a8a94", "#d14
 COLOURS = ("#2447a8", "#d1495b", "#3a8f6b", "#d98e04", "#7b4fa3", "#5c5c66")
 
 # Two-sided 95 % of a normal distribution.
-_WIDTH = 1.959964
+WIDTH_95 = 1.959964
 
 
 def draw_posterior(
@@ -28,18 +28,18 @@ def draw_posterior(
     paths: int = 10,
     points: int = 600,
 ) -> None:
-    """Mean, 95 % band of f, a few paths, the data and the true function over an interval of a single input.
+    """Draw mean, 95 % band of f, a few paths, the data and the true function over an interval of a single input.
 
-    axes: matplotlib axes.  data: inputs and targets, of which those inside the window are drawn.
+    axes: matplotlib axes.  data: inputs and targets; those inside the window are drawn.
     """
     x = np.linspace(*window, points)
     with torch.no_grad():
         mean = np.asarray(post.mean(x[:, None]))
-        half = _WIDTH * np.sqrt(np.asarray(post.variance(x[:, None])))
+        half = WIDTH_95 * np.sqrt(np.asarray(post.variance(x[:, None])))
         draws = np.asarray(post.paths(x[:, None]))[:paths] if paths else np.empty((0, points))
     if data is not None:
         inside = (data[0] >= window[0]) & (data[0] <= window[1])
-        # Dots fade as they become many, so that a crowd stays a cloud.
+        # Many dots are more transparent, so that their density stays visible.
         alpha = min(0.6, max(0.15, 300.0 / max(1, int(inside.sum()))))
         axes.plot(data[0][inside], data[1][inside], ".", color=DATA, ms=3.2, mew=0, alpha=alpha, zorder=1)
         axes.plot([], [], ".", color=DATA, ms=5, label="data")
@@ -53,10 +53,10 @@ def draw_posterior(
 
 
 def draw_fit(figure: Any, report: FitReport, names: Sequence[str] | None = None) -> None:
-    """A fit at a glance, on an empty figure: hyperparameters, gain, residuals, and the relevance of the inputs.
+    """Draw a fit on an empty figure: hyperparameters, gain, residuals, and the relevance of the inputs.
 
-    names: of the inputs, for the relevance. Panels that the fit has no numbers for are left out: residuals of an exact
-    fit, relevance where no kernel has a length scale per input.
+    names: of the inputs, for the relevance. Panels without numbers are left out: residuals of an exact fit, relevance
+    without a length scale per input.
     """
     _steps(report)
     last = report.history[-1].values
@@ -76,9 +76,9 @@ def draw_fit(figure: Any, report: FitReport, names: Sequence[str] | None = None)
 
 
 def draw_hyperparameters(axes: Any, report: FitReport) -> None:
-    """Every positive hyperparameter over the steps, on a logarithmic axis: a thick line per number, thin ones per list.
+    """Draw positive hyperparameters over the steps on a logarithmic axis: thick lines for scalars, thin for vectors.
 
-    Those that were not positive throughout, such as the level of a mean, are left out.
+    Hyperparameters that can be negative, such as a constant mean, are left out.
     """
     steps = _steps(report)
     for number, name in enumerate(report.history[0].values):
@@ -96,7 +96,7 @@ def draw_hyperparameters(axes: Any, report: FitReport) -> None:
 
 
 def draw_gain(axes: Any, report: FitReport) -> None:
-    """How far the log marginal likelihood (plus log prior) has risen above the first step, in nats per row."""
+    """Draw the gain in log marginal likelihood (plus log prior) over the first step, in nats per row."""
     gains = [step.gain / report.rows for step in report.history]
     axes.plot(_steps(report), gains, color=MEAN, lw=1.6)
     exact = report.history[-1].log_likelihood is not None
@@ -104,7 +104,7 @@ def draw_gain(axes: Any, report: FitReport) -> None:
 
 
 def draw_residuals(axes: Any, report: FitReport) -> None:
-    """The relative residuals that each step's solve ended with, and the tolerance."""
+    """Draw the final relative residuals of each step's solve, and the tolerance."""
     steps = _steps(report)
     axes.plot(steps, [step.residual for step in report.history], color=MEAN, lw=1.4, label="mean")
     probes = [step.probe_residual for step in report.history]
@@ -119,12 +119,12 @@ def draw_residuals(axes: Any, report: FitReport) -> None:
 def draw_relevance(
     axes: Any, lengthscale: Sequence[float] | torch.Tensor, names: Sequence[str] | None = None, most: int = 20
 ) -> None:
-    """Inverse length scales as bars, the largest on top: how fast the function changes along each input.
+    """Draw inverse length scales as bars, the largest on top: how fast the function changes along each input.
 
-    Comparable where the inputs are: standardised, or all of one unit.
+    Inputs can be compared if they are standardised or have the same unit.
 
     lengthscale: one per input, for instance ``gp.hyperparameters()["lengthscale"]``.  names: of the inputs; x0, x1, ...
-    by default.  most: how many of them to draw at most.
+    by default.  most: largest number of bars.
     """
     entries = relevance(lengthscale, names)
     shown, left_out = entries[:most], len(entries[most:])
@@ -137,7 +137,7 @@ def draw_relevance(
 def relevance(
     lengthscale: Sequence[float] | NDArray[Any] | torch.Tensor, names: Sequence[str] | None = None
 ) -> list[tuple[int, str, float]]:
-    """The number, the name and the inverse length scale of every input, the most relevant first.
+    """Return (number, name, inverse length scale) of every input, the most relevant first.
 
     >>> relevance([2.0, 0.5], ["slow", "fast"])
     [(1, 'fast', 2.0), (0, 'slow', 0.5)]
@@ -145,12 +145,12 @@ def relevance(
     values = 1.0 / np.asarray(lengthscale, dtype=np.float64)
     names = [f"x{i}" for i in range(len(values))] if names is None else list(names)
     if values.ndim != 1 or len(names) != len(values):
-        raise ValueError(f"expected a list of length scales and as many names, got {values.shape} and {len(names)}")
+        raise ValueError(f"expected one name per length scale, got shape {values.shape} and {len(names)} names")
     return [(int(i), names[i], float(values[i])) for i in np.argsort(-values, kind="stable")]
 
 
 def tidy(axes: Any) -> None:
-    """Only the left and the lower axis, thin and grey."""
+    """Keep the left and the lower axis, thin and grey."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -165,7 +165,7 @@ def _steps(report: FitReport) -> list[int]:
 
 
 def _legend(axes: Any) -> None:
-    """Beside the title while it is short, as curves may pass anywhere inside."""
+    """Put a short legend beside the title: curves may pass anywhere inside the axes."""
     beside = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": 3, "borderaxespad": 0.2}
     few = len(axes.get_legend_handles_labels()[1]) <= 3
     axes.legend(**(beside if few else {}), frameon=False, fontsize=8, handlelength=1.2, columnspacing=1.2)

@@ -1,4 +1,4 @@
-"""The door to scikit-learn: a regressor for pipelines, grid searches and frames.
+"""Door to scikit-learn: a regressor for pipelines, grid searches and frames.
 
     from pathgp.sklearn import GPRegressor
 
@@ -6,8 +6,8 @@
     mean, std = model.predict(X_new, return_std=True)
     functions = model.sample_paths(16)               # functions(X_new) is (16, m)
 
-Frames may hold text and categorical columns: they become one column per category, 0 or 1. Dates become days since 1970,
-spans of time days, whatever their unit.
+Text and categorical columns of a frame become one column of 0 and 1 per category, dates become days since 1970, and
+time spans become days.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from pathgp import kernels
 from pathgp.compute.inputs import as_float64
 from pathgp.data.tabular import (
     KERNELS,
-    MOST_CATEGORIES,
     Columns,
-    are_dates,
-    days,
-    distinct,
+    convert_columns,
+    find_columns,
+    is_frame,
     kernel_of_columns,
-    refuse_unclear_dates,
+    split_columns,
 )
 from pathgp.learning.policy import EXACT_ROWS
 from pathgp.learning.report import FitReport
@@ -133,13 +132,16 @@ class GPRegressor(RegressorMixin, BaseEstimator):
 
     def fit(self, X: Any, y: ArrayLike, noise: ArrayLike | None = None) -> GPRegressor:
         """Learn from X (n, d) and y (n,) or (n, outputs); ``noise``: known standard deviations of y (n,)."""
-        self.categories_, self.dates_ = _special_columns(X)
+        self._columns: Columns = find_columns(X)
+        self.categories_, self.dates_ = self._columns.categories, list(self._columns.dates)
         if self.categories_ or self.dates_:
             validate_data(self, X, skip_check_array=True)
-            X, y = check_X_y(self._numbers(X), y, dtype=_DTYPES, y_numeric=True, multi_output=True)
+            numbers = convert_columns(X, self._columns)
+            X, y = check_X_y(numbers, y, dtype=_DTYPES, y_numeric=True, multi_output=True)
         else:
-            X, y = validate_data(self, _exact(X), y, dtype=_DTYPES, y_numeric=True, multi_output=True)
-        # No target is rounded here: the model subtracts their level before it does.
+            _refuse_rounding(X)
+            X, y = validate_data(self, X, y, dtype=_DTYPES, y_numeric=True, multi_output=True)
+        # Targets are not rounded here: the model subtracts their mean first.
         y = np.asarray(y, dtype=np.result_type(X.dtype, y))
         self._one_output = y.ndim == 1
         generator = torch.Generator().manual_seed(check_random_state(self.random_state).randint(2**31))
@@ -160,19 +162,16 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         if return_std and return_cov:
             raise ValueError("ask for return_std or for return_cov, not for both")
         X = self._read(X)
-        mean = self._given(self._predictions.mean(X))
+        mean = self._evaluate("mean", X)
         if return_std:
-            return mean, self._given(self._predictions.variance(X)) ** 0.5
-        if return_cov:
-            return mean, self._given(self._predictions.covariance(X))
-        return mean
+            return mean, self._evaluate("variance", X) ** 0.5
+        return (mean, self._evaluate("covariance", X)) if return_cov else mean
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> NDArray[np.floating]:
         """Joint draws of f at X from the posterior: (m, n_samples) or (m, outputs, n_samples)."""
         X = self._read(X)
         generator = torch.Generator().manual_seed(check_random_state(random_state).randint(2**31))
-        draws = self._given(self._predictions.sample(X, n_samples, generator))
-        return np.moveaxis(draws, 0, -1)
+        return np.moveaxis(self._evaluate("sample", X, num=n_samples, generator=generator), 0, -1)
 
     def sample_paths(self, k: int) -> Callable[[Any], NDArray[np.floating]]:
         """k of the ``samples`` functions that came with the posterior: X (m, d) to (k, m) or (k, m, outputs).
@@ -184,8 +183,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
             raise ValueError(f"k must be between 1 and samples={self.samples}, got {k}")
 
         def functions(X: Any) -> NDArray[np.floating]:
-            inputs = self._read(X)
-            return self._given(self._predictions.paths(inputs)[:k])
+            return self._evaluate("paths", self._read(X))[:k]
 
         return functions
 
@@ -257,39 +255,20 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         if self.categories_ or self.dates_:
             validate_data(self, X, reset=False, skip_check_array=True)
-            return self._tensor(check_array(self._numbers(X), dtype=_DTYPES))
-        _, dates = _special_columns(X, only_dates=True)
+            return self._tensor(check_array(convert_columns(X, self._columns), dtype=_DTYPES))
+        dates = [name for name, column in split_columns(X).items() if column.dtype.kind in "mM"]
         if dates:
             raise ValueError(f"column {dates[0]!r} holds dates and held numbers at the fit: their unit is not known")
-        return self._tensor(validate_data(self, _exact(X), dtype=_DTYPES, reset=False))
+        _refuse_rounding(X)
+        return self._tensor(validate_data(self, X, dtype=_DTYPES, reset=False))
 
     def _tensor(self, values: NDArray[Any]) -> torch.Tensor:
         return torch.tensor(values, device=self.device)
 
-    def _given(self, values: torch.Tensor) -> NDArray[np.floating]:
-        """As NumPy, without the axis of outputs, the last, where y had none."""
-        array = values.detach().cpu().numpy()
+    def _evaluate(self, quantity: str, X: torch.Tensor, **options: Any) -> NDArray[np.floating]:
+        """Evaluate the posterior as a NumPy array (..., outputs); without the last axis if y had none."""
+        array = self._predictions(quantity, X, **options).detach().cpu().numpy()
         return array[..., 0] if self._one_output else array
-
-    def _numbers(self, X: Any) -> NDArray[np.float64]:
-        """A frame with a column of 0 and 1 for every category of its text columns, and dates in days."""
-        if not _is_frame(X):
-            if getattr(X, "dtype", np.dtype(float)).kind in "mM" and not self.categories_:
-                return np.stack([_days(name, X[:, name]) for name in self.dates_], 1)
-            kinds = "times" if not hasattr(self, "feature_names_in_") else "names: give a frame with the same columns"
-            raise ValueError(f"X was fitted as a table of {kinds}, got {type(X).__name__} of {np.asarray(X).dtype}")
-        columns = Columns(self.feature_names_in_, self.categories_, self.dates_)
-
-        def values(name: Any) -> NDArray[Any]:
-            column = X[name].to_numpy()
-            _refuse_zones(name, X[name].dtype)
-            if name in self.dates_:
-                return _days(name, column)
-            if column.dtype.kind in "mM":
-                raise ValueError(f"column {name!r} holds dates and held something else at the fit")
-            return column
-
-        return columns.matrix(values)
 
 
 def _tasks(Y: torch.Tensor) -> kernels.Task:
@@ -305,123 +284,39 @@ def _tasks(Y: torch.Tensor) -> kernels.Task:
 
 @dataclass(frozen=True)
 class _Independent:
-    """Predictions of several outputs (..., outputs) from a posterior each."""
+    """Predictions from one posterior per output."""
 
     posteriors: list[Posterior]
 
-    def mean(self, X: torch.Tensor) -> torch.Tensor:
-        return torch.stack([posterior.mean(X) for posterior in self.posteriors], -1)
-
-    def variance(self, X: torch.Tensor) -> torch.Tensor:
-        method = "solve" if self.posteriors[0].report.rows <= EXACT_ROWS else None
-        return torch.stack([posterior.variance(X, method=method) for posterior in self.posteriors], -1)
-
-    def covariance(self, X: torch.Tensor) -> torch.Tensor:
-        return torch.stack([posterior.covariance(X) for posterior in self.posteriors], -1)
-
-    def sample(self, X: torch.Tensor, num: int, generator: torch.Generator) -> torch.Tensor:
-        return torch.stack([posterior.sample(X, num, generator) for posterior in self.posteriors], -1)
-
-    def paths(self, X: torch.Tensor) -> torch.Tensor:
-        return torch.stack([posterior.paths(X) for posterior in self.posteriors], -1)
+    def __call__(self, quantity: str, X: torch.Tensor, **options: Any) -> torch.Tensor:
+        """Evaluate a method of the posterior at X, such as "mean": (..., outputs)."""
+        if quantity == "variance" and self.posteriors[0].report.rows <= EXACT_ROWS:
+            options["method"] = "solve"
+        return torch.stack([getattr(posterior, quantity)(X, **options) for posterior in self.posteriors], -1)
 
 
 @dataclass(frozen=True)
 class _Related:
-    """The same from one posterior over rows and outputs; output j in units of ``scale[j]`` from ``shift[j]``."""
+    """Predictions from one posterior over rows and outputs; output j has its own shift and scale."""
 
     posterior: GridPosterior
     shift: torch.Tensor
     scale: torch.Tensor
 
-    def mean(self, X: torch.Tensor) -> torch.Tensor:
-        return self.posterior.mean(X, None) * self.scale + self.shift
-
-    def variance(self, X: torch.Tensor) -> torch.Tensor:
-        return self.posterior.variance(X, None) * self.scale.square()
-
-    def covariance(self, X: torch.Tensor) -> torch.Tensor:
-        m, q = len(X), len(self.scale)
-        found = self.posterior.covariance(X, None).reshape(m, q, m, q)
-        return found.diagonal(dim1=1, dim2=3) * self.scale.square()
-
-    def sample(self, X: torch.Tensor, num: int, generator: torch.Generator) -> torch.Tensor:
-        return self.posterior.sample(X, None, num=num, generator=generator) * self.scale + self.shift
-
-    def paths(self, X: torch.Tensor) -> torch.Tensor:
-        return self.posterior.paths(X, None) * self.scale + self.shift
+    def __call__(self, quantity: str, X: torch.Tensor, **options: Any) -> torch.Tensor:
+        """Evaluate a method of the posterior at X, such as "mean": (..., outputs)."""
+        values = getattr(self.posterior, quantity)(X, None, **options)
+        if quantity == "covariance":
+            m, q = len(X), len(self.scale)
+            values = values.reshape(m, q, m, q).diagonal(dim1=1, dim2=3)
+        if quantity in ("variance", "covariance"):
+            return values * self.scale.square()
+        return values * self.scale + self.shift
 
 
-def _special_columns(X: Any, only_dates: bool = False) -> tuple[dict[Any, list[Any]], list[Any]]:
-    """The categories of the text columns of a frame, by name, and the names of columns with dates or spans of time.
-
-    Nothing for frames and arrays of numbers. Columns of an array of dates go by their numbers.
-    """
-    if not _is_frame(X):
-        is_time = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "mM"
-        return {}, list(range(X.shape[1])) if is_time else []
-    found: dict[Any, list[Any]] = {}
-    dates = []
-    for name in X.columns:
-        values, kind = X[name].to_numpy(), str(X[name].dtype).lower()
-        _refuse_zones(name, kind)
-        is_category = kind.startswith(("categor", "enum"))
-        if values.dtype.kind in "mM":
-            dates.append(name)
-        if only_dates or not (is_category or values.dtype.kind in "OUT"):
-            continue
-        missing = [row for row, value in enumerate(values) if _is_missing(value)]
-        if missing:
-            raise ValueError(f"column {name!r} has no value in row {missing[0]}: fill it or leave the row out")
-        if not is_category and are_dates(values):
-            dates.append(name)
-            continue
-        found[name] = distinct(values.tolist())
-        if is_category:
-            continue
-        refuse_unclear_dates(name, found[name], "use pandas.to_datetime, or give it the dtype 'category'")
-        if len(found[name]) > MOST_CATEGORIES:
-            raise ValueError(
-                f"column {name!r} holds text, {len(found[name])} different ones such as {found[name][0]!r}: leave it "
-                "out (names), turn it into numbers (dates), or give it the dtype 'category'"
-            )
-    return found, dates
-
-
-def _is_frame(X: Any) -> bool:
-    return hasattr(X, "columns") and hasattr(X, "dtypes")
-
-
-def _refuse_zones(name: Any, kind: Any) -> None:
-    kind = str(kind).lower()
-    if kind.startswith("datetime") and "," in kind:
-        raise ValueError(f"column {name!r} has times with a zone: convert them, as with .dt.tz_convert(None)")
-
-
-def _is_missing(value: Any) -> bool:
-    try:
-        return value is None or bool(value != value)
-    except TypeError:
-        # pandas.NA has no truth value.
-        return True
-
-
-def _days(name: Any, column: NDArray[Any]) -> NDArray[np.float64]:
-    """Dates in days since 1970; an error where one is missing."""
-    if column.dtype.kind == "O":
-        column = np.array([None if _is_missing(value) else value for value in column], dtype=object)
-    found = days(name, column)
-    if np.isnan(found).any():
-        raise ValueError(f"column {name!r} has no time in row {int(np.isnan(found).argmax())}: fill it in")
-    return found
-
-
-def _exact(X: Any) -> Any:
-    """X, with an error where scikit-learn would round whole numbers."""
-    if isinstance(X, np.ndarray) and X.dtype.kind in "iu":
-        return as_float64(X, "X")
-    if _is_frame(X):
-        for name in X.columns:
-            if (column := X[name].to_numpy()).dtype.kind in "iu":
-                as_float64(column, f"column {name!r}")
-    return X
+def _refuse_rounding(X: Any) -> None:
+    """Refuse whole numbers that float64 cannot hold: scikit-learn would round them."""
+    columns = {f"column {name!r}": X[name].to_numpy() for name in X.columns} if is_frame(X) else {"X": X}
+    for name, column in columns.items():
+        if isinstance(column, np.ndarray) and column.dtype.kind in "iu":
+            as_float64(column, name)

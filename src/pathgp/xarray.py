@@ -1,19 +1,18 @@
-"""The door to xarray: a field with holes in, the filled field with its uncertainty out.
+"""Door to xarray: fill the holes of a field, with uncertainty.
 
     from pathgp.xarray import fill
 
     filled = fill(temperature)                   # a DataArray with NaN where nothing was measured
     filled["mean"], filled["std"], filled["samples"]
 
-Every dimension is a side of a grid (see `LatentKroneckerGP`), with its coordinate as input:
+Every dimension is a side of a grid (see `LatentKroneckerGP`). Its coordinate is the input:
 
-- numbers stand for themselves, with all their digits whatever the dtype of the field, dates for days since the first
-  one, spans of time for days;
+- numbers are used as they are, in float64; dates become days since the first one, time spans become days;
 - longitudes around the whole Earth become points on a circle, so that both ends meet;
 - a dimension with latitudes and longitudes along it (stations) becomes points on the unit sphere;
-- names become tasks, whose correlations are learned; a dimension without coordinate is counted 0, 1, 2, ...
+- names become tasks, whose correlations are learned; a dimension without coordinate is numbered 0, 1, 2, ...
 
-Kernels refer to these units. `fill_table` does the same for a long table with one row per measured cell.
+Kernels refer to these units. `fill_table` fills a long table with one row per observed cell.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 
 from pathgp import kernels as kernel_classes
 from pathgp.compute.inputs import as_float64
+from pathgp.data.tabular import days
 from pathgp.kernels import Kernel
 from pathgp.learning.initialise import neighbour_lengthscale
 from pathgp.models import LatentKroneckerGP
@@ -40,9 +40,9 @@ except ImportError as error:
 _LATITUDE, _LONGITUDE = ("lat", "latitude"), ("lon", "long", "longitude")
 # Degrees beyond which longitudes go around the Earth.
 _AROUND = 300.0
-# In standard deviations of the field.
+# Bound of the signal, in standard deviations of the field.
 _LARGEST_SIGNAL = 30.0
-# Correlations between so many names can be learned.
+# The largest number of names whose correlations can be learned.
 _MOST_NAMES = 100
 
 
@@ -59,7 +59,7 @@ def fill(
     progress: bool = False,
     generator: torch.Generator | None = None,
 ) -> xr.Dataset:
-    """The posterior of a field on its own coordinates, hyperparameters learned from the cells that are not NaN.
+    """Fill a field: the posterior on its own coordinates, with hyperparameters learned from the cells that are not NaN.
 
     Args:
         field: a DataArray of numbers, any number of dimensions, NaN where nothing was measured.
@@ -105,7 +105,7 @@ def fill(
         chosen[0] = kernel_classes.Scale(chosen[0], spread)
     model = LatentKroneckerGP(chosen, noise=noise or 0.1 * spread, mean=float(observed.mean(dtype=np.float64)))
     if not scaled:
-        # A field that hardly bends asks for an endless signal, and its systems for endless digits.
+        # For a nearly linear field the likelihood grows with the signal, and H becomes ill-conditioned.
         model.constrain("signal", bounds=(1e-6 * spread, _LARGEST_SIGNAL * spread))
     factors = [inputs for inputs, _ in sides.values()]
     options: dict[str, Any] = {"solver": solver, "tol": tol, "max_epochs": max_epochs, "samples": samples}
@@ -117,19 +117,17 @@ def fill(
         posterior = model.posterior
     else:
         posterior = model.condition(factors, values, generator=generator, **options)
-    dims = tuple(field.dims)
     attributes = {key: field.attrs[key] for key in ("units", "standard_name") if key in field.attrs}
-    name = str(field.attrs.get("long_name", field.name or "field"))
-    described = {"mean": "posterior mean", "std": "posterior standard deviation", "samples": "posterior samples"}
-    results = {"mean": posterior.mean(), "std": posterior.variance() ** 0.5, "samples": posterior.sample()}
+    name = field.attrs.get("long_name", field.name or "field")
+
+    def variable(dims: tuple[Hashable, ...], result: Any, what: str) -> tuple[Any, Any, dict[str, Any]]:
+        return dims, np.asarray(result), {**attributes, "long_name": f"{name}, posterior {what}"}
+
     return xr.Dataset(
         {
-            key: (
-                dims if key != "samples" else ("sample", *dims),
-                np.asarray(result),
-                {**attributes, "long_name": f"{name}, {described[key]}"},
-            )
-            for key, result in results.items()
+            "mean": variable(field.dims, posterior.mean(), "mean"),
+            "std": variable(field.dims, posterior.variance() ** 0.5, "standard deviation"),
+            "samples": variable(("sample", *field.dims), posterior.sample(), "samples"),
         },
         coords=field.coords,
         attrs={"noise": float(model.noise.detach()), "report": str(posterior.report)},
@@ -137,11 +135,10 @@ def fill(
 
 
 def fill_table(frame: Any, dims: Sequence[str], value: str, **options: Any) -> Any:
-    """`fill` for a long table (pandas): one row per measured cell, columns ``dims`` and ``value``.
+    """`fill` for a long table (pandas) with one row per observed cell and columns ``dims`` and ``value``.
 
-    Returns a table of all cells of the grid that the values in ``dims`` span, with the columns ``mean`` and ``std``,
-    and ``value`` where it was measured. ``options`` are those of `fill`. A row without a value in ``dims`` belongs to
-    no cell: it is refused.
+    Returns a table of all cells of the grid that the values in ``dims`` span, with columns ``mean`` and ``std``, and
+    ``value`` of the observed cells. ``options`` are those of `fill`. Every row needs a value in ``dims``.
     """
     missing = [name for name in (*dims, value) if name not in frame.columns]
     if missing:
@@ -150,25 +147,25 @@ def fill_table(frame: Any, dims: Sequence[str], value: str, **options: Any) -> A
         if (absent := frame[name].isna().to_numpy()).any():
             raise ValueError(
                 f"column {name!r} has no value in {int(absent.sum())} of {len(frame)} rows, first in row "
-                f"{int(absent.argmax())}: such a row belongs to no cell, fill it in or leave it out"
+                f"{int(absent.argmax())}: fill them in, or leave these rows out"
             )
     twice = frame.duplicated(list(dims))
     if bool(twice.any()):
         row = int(twice.to_numpy().argmax())
         cell = ", ".join(f"{name} = {frame[name].iloc[row]}" for name in dims)
-        raise ValueError(f"the cell {cell} is there twice, again in row {row}: average such rows first")
+        raise ValueError(f"the cell {cell} occurs twice, again in row {row}: average such rows first")
     field = frame.set_index(list(dims))[value].to_xarray()
     filled = fill(field, **options)[["mean", "std"]].assign({value: field})
     return filled.to_dataframe().reset_index()[[*dims, value, "mean", "std"]]
 
 
 def _side(field: xr.DataArray, dim: Hashable) -> tuple[NDArray[np.float64], Kernel]:
-    """Inputs (p, columns) of a dimension and the kernel it has by default."""
+    """Inputs (p, columns) of a dimension and its default kernel."""
     along = {str(name).lower(): field[name] for name in field.coords if field[name].dims == (dim,) and name != dim}
-    lat = next((along[name] for name in _LATITUDE if name in along), None)
-    lon = next((along[name] for name in _LONGITUDE if name in along), None)
+    lat, lon = (next((along[name] for name in names if name in along), None) for names in (_LATITUDE, _LONGITUDE))
     if lat is not None and lon is not None:
-        return _with_kernel(_sphere(_numbers(lat), _numbers(lon)))
+        a, b = np.deg2rad(_numbers(lat)), np.deg2rad(_numbers(lon))
+        return _with_kernel(np.stack([np.cos(a) * np.cos(b), np.cos(a) * np.sin(b), np.sin(a)], 1))
     if dim not in field.coords:
         return _with_kernel(np.arange(field.sizes[dim], dtype=np.float64)[:, None])
     coordinate = field[dim]
@@ -180,8 +177,8 @@ def _side(field: xr.DataArray, dim: Hashable) -> tuple[NDArray[np.float64], Kern
             )
         return np.arange(len(coordinate), dtype=np.float64)[:, None], kernel_classes.Task(len(coordinate))
     numbers = _numbers(coordinate)
-    around = str(dim).lower() in _LONGITUDE or coordinate.attrs.get("units") == "degrees_east"
-    if around and np.ptp(numbers) >= _AROUND:
+    is_longitude = str(dim).lower() in _LONGITUDE or coordinate.attrs.get("units") == "degrees_east"
+    if is_longitude and np.ptp(numbers) >= _AROUND:
         angle = np.deg2rad(numbers)
         return _with_kernel(np.stack([np.cos(angle), np.sin(angle)], 1))
     return _with_kernel(numbers[:, None])
@@ -193,27 +190,19 @@ def _with_kernel(inputs: NDArray[np.float64]) -> tuple[NDArray[np.float64], Kern
 
 
 def _numbers(coordinate: xr.DataArray) -> NDArray[np.float64]:
-    """A coordinate as numbers, times in days."""
+    """Convert a coordinate to numbers: dates to days since the first one, time spans to days."""
     values = coordinate.values
     if values.dtype.kind in "mM" and np.isnat(values).any():
         raise ValueError(f"coordinate {coordinate.name!r} has no time at position {int(np.isnat(values).argmax())}")
-    if values.dtype.kind == "M":
-        values = values - values.min()
-    if values.dtype.kind == "m":
-        return np.asarray(values / np.timedelta64(1, "D"), dtype=np.float64)
+    if values.dtype.kind in "mM":
+        return days(coordinate.name, values - values.min() if values.dtype.kind == "M" else values)
     if values.dtype.kind not in "biuf":
-        kinds = "numbers, dates or names"
-        raise ValueError(f"coordinate {coordinate.name!r} has dtype {values.dtype}: it must hold {kinds}")
+        raise ValueError(f"coordinate {coordinate.name!r} has dtype {values.dtype}: use numbers, dates or names")
     numbers: NDArray[np.float64] = as_float64(values, f"coordinate {coordinate.name!r}")
     if not np.isfinite(numbers).all():
         position = int(np.argmin(np.isfinite(numbers)))
         raise ValueError(f"coordinate {coordinate.name!r} is {numbers[position]} at position {position}: fill it in")
     return numbers
-
-
-def _sphere(lat: NDArray[np.float64], lon: NDArray[np.float64]) -> NDArray[np.float64]:
-    lat, lon = np.deg2rad(lat), np.deg2rad(lon)
-    return np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], 1)
 
 
 def _is_scaled(kernel: Kernel) -> bool:

@@ -21,11 +21,11 @@ def test_kinds_of_csv(delimiter: str, encoding: str, tmp_path: Path) -> None:
     found = tables.open_table(write(tmp_path / "a.csv", columns, delimiter, encoding))
     assert found.names == ["a b", "text, \nlong"]
     (block,) = found.blocks(found.names)
-    np.testing.assert_array_equal(tables.numbers(block, "a b"), [1.5, -2000.0, np.nan])
-    assert tables.texts(block, "text, \nlong").tolist() == columns["text, \nlong"]
+    np.testing.assert_array_equal(block.numbers("a b"), [1.5, -2000.0, np.nan])
+    assert block.texts("text, \nlong").tolist() == columns["text, \nlong"]
     # Two lines of names, a cell of two lines.
-    assert [block.place(row) for row in range(3)] == ["line 3", "line 4", "line 6"]
-    assert found.done == 1.0
+    assert [block.name_row(row) for row in range(3)] == ["line 3", "line 4", "line 6"]
+    assert found.progress == 1.0
 
 
 def test_blank_lines_and_unnamed_columns(tmp_path: Path, capsys: Capture) -> None:
@@ -35,8 +35,8 @@ def test_blank_lines_and_unnamed_columns(tmp_path: Path, capsys: Capture) -> Non
     assert found.names == ["#1", "x", "y"]
     (block,) = found.blocks(["y", "x"])
     assert list(block.cells) == ["y", "x"]
-    np.testing.assert_array_equal(tables.numbers(block, "x"), [1.0, 3.0])
-    assert [block.place(row) for row in range(2)] == ["line 3", "line 5"]
+    np.testing.assert_array_equal(block.numbers("x"), [1.0, 3.0])
+    assert [block.name_row(row) for row in range(2)] == ["line 3", "line 5"]
     assert "column 1 of a.csv has no name" in fails(capsys, "fit", path, "--target", "y")
 
 

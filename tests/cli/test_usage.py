@@ -25,7 +25,7 @@ from pathgp.cli.example import example_table
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["fit", "plants.csv"], "say which column to predict with --target: there are temperature, light"),
+        (["fit", "plants.csv"], "name the column to predict with --target: there are temperature, light"),
         (["fit", "plants.csv", "--target", "growth", "--inputs", "growth"], "cannot be an input and the target"),
         (["fit", "plants.csv", "--target", "growth", "--inputs", "light,light"], "names a column twice"),
         (["predict", "plants.pgp", "plants.csv", "--json"], "--json needs --out"),

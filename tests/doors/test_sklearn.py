@@ -211,5 +211,5 @@ def test_columns_that_are_no_inputs() -> None:
     with pytest.raises(ValueError, match="column 't' has no time in row 3"):
         GPRegressor().fit(frame, y)
     frame["t"] = [f"id {i}" for i in range(150)]
-    with pytest.raises(ValueError, match="column 't' holds text, 150 different ones such as 'id 0'"):
+    with pytest.raises(ValueError, match="column 't' holds text, 150 different values such as 'id 0'"):
         GPRegressor().fit(frame, y)

@@ -131,7 +131,7 @@ def test_long_tables() -> None:
     with pytest.raises(ValueError, match="no column 'lot'; it has 'lat', 'day', 't'"):
         fill_table(frame, ["lot", "day"], "t")
     twice = pd.concat([frame, frame.iloc[:1]], ignore_index=True)
-    with pytest.raises(ValueError, match=f"is there twice, again in row {len(frame)}"):
+    with pytest.raises(ValueError, match=f"occurs twice, again in row {len(frame)}"):
         fill_table(twice, ["lat", "day"], "t")
 
 
@@ -164,5 +164,5 @@ def test_more_bad_coordinates() -> None:
     with pytest.raises(ValueError, match="a dimension 'sample' of their own"):
         fill(xr.DataArray([1.0, 2.0, 3.0], dims=("sample",)))
     frame = pd.DataFrame({"a": [1, 1], "b": [2, 2], "v": [0.1, 0.2]}, index=[7, 7])
-    with pytest.raises(ValueError, match="the cell a = 1, b = 2 is there twice, again in row 1"):
+    with pytest.raises(ValueError, match="the cell a = 1, b = 2 occurs twice, again in row 1"):
         fill_table(frame, ["a", "b"], "v")

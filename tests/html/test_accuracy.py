@@ -7,7 +7,7 @@ import pytest
 
 from pathgp import kernels
 from pathgp.html.accuracy import Comparison
-from pathgp.html.words import kernel_in_words
+from pathgp.html.facts import kernel_in_words
 
 
 def compared(y: np.ndarray, deviation: float = 1.0) -> Comparison:
@@ -27,8 +27,9 @@ TAILED = NORMAL * np.where(np.random.default_rng(1).random(3000) < 0.85, 0.5, 2.
         (NORMAL, 2.0, False, "too wide"),
         (NORMAL, 1.25, False, "too wide"),
         (TAILED, 1.0, None, "heavier tails"),
+        (TAILED, 0.6, False, "heavier tails"),
         (NORMAL[:10], 1.0, None, "Too few rows"),
-        (np.ones(50), 1.0, None, "all the same"),
+        (np.ones(50), 1.0, None, "values are equal"),
     ],
 )
 def test_verdicts_on_calibration(y: np.ndarray, deviation: float, good: bool | None, said: str) -> None:

@@ -37,7 +37,7 @@ def test_lines_go_through_the_corners() -> None:
 
 
 def test_a_logarithmic_axis_has_equal_steps_for_equal_factors() -> None:
-    places = Axis(1e-4, 1.0, log=True).places([1e-4, 1e-2, 1.0])
+    places = Axis(1e-4, 1.0, log=True).fractions([1e-4, 1e-2, 1.0])
     assert places.tolist() == pytest.approx([0.0, 0.5, 1.0])
 
 
@@ -66,14 +66,14 @@ def test_an_axis_holds_its_values_whatever_they_are(values: list[float]) -> None
     finite = [value for value in values if np.isfinite(value)]
     assert axis.low < axis.high
     assert all(axis.low <= value <= axis.high for value in finite)
-    assert 1 <= len(axis.marks(5)) <= 8
+    assert 1 <= len(axis.labelled_ticks(5)) <= 8
 
 
 @pytest.mark.parametrize("values", [[1.0], [1e-12, 1e12], [0.0, -3.0, 5.0]])
 def test_a_logarithmic_axis_holds_the_positive_ones(values: list[float]) -> None:
     axis = Axis.around(values, log=True)
     assert all(axis.low < value < axis.high for value in values if value > 0)
-    assert 1 <= len(axis.marks(6)) <= 10
+    assert 1 <= len(axis.labelled_ticks(6)) <= 10
 
 
 def test_labels_beside_curves_are_moved_apart_and_keep_their_order() -> None:

@@ -15,7 +15,7 @@ import pathgp
 from page_cases import EVIL, check, page_of
 from pathgp import LatentKroneckerGP, kernels, metrics
 from pathgp.html.charts import png
-from pathgp.html.maps import HOLE, VALUES, choose_view, painted
+from pathgp.html.maps import HOLE, VALUES, choose_view, colour
 from pathgp.html.numbers import number
 from pathgp.posterior.grid import GridPosterior
 
@@ -106,7 +106,7 @@ def test_a_side_without_order_is_sorted() -> None:
 
 
 def test_colours_run_from_the_first_to_the_last_and_holes_are_grey() -> None:
-    found = painted(np.array([-9.0, 0.0, 1.0, np.nan]), (0.0, 1.0), VALUES)[:, :3]
+    found = colour(np.array([-9.0, 0.0, 1.0, np.nan]), (0.0, 1.0), VALUES)[:, :3]
     assert ["#" + bytes(colour).hex() for colour in found] == [VALUES[0], VALUES[0], VALUES[-1], HOLE]
 
 

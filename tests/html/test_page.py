@@ -126,7 +126,7 @@ def test_many_rows_are_thinned_and_it_says_so(tmp_path: Path) -> None:
     many = np.random.default_rng(1).uniform(size=(12_000, 1))
     page = page_of(conditioned(kernels.Matern(1.5, 0.3), X, y), tmp_path, many, np.sin(6 * many[:, 0]))
     check(page)
-    assert "Of 12,000 rows a random 10,000 were predicted" in page.text
+    assert "A random 10,000 of 12,000 rows were predicted" in page.text
     assert "1,500 of 10,000 rows are drawn" in page.text
 
 
@@ -140,7 +140,7 @@ class Bump(Stationary):
 @pytest.mark.parametrize(
     ("kernel", "columns", "said"),
     [
-        (kernels.Matern(1.5, 0.3), 1, "The function behind the data|function behind the data"),
+        (kernels.Matern(1.5, 0.3), 1, "posterior of the function without noise"),
         (kernels.Matern(2.5, torch.full((90,), 5.0)), 90, "Left out: the 70 inputs with the smallest values"),
         (kernels.SquaredExponential(0.5), 3, "does not rank them"),
         (kernels.Linear(1.0, bias=1.0), 3, "linear kernel"),

@@ -113,7 +113,7 @@ def test_frames_that_are_refused_by_name() -> None:
         pytest.warns(UserWarning, match="feature names"),
     ):
         model.predict(np.zeros((4, 2)))
-    with pytest.raises(ValueError, match="X was fitted as a table of times"):
+    with pytest.raises(ValueError, match="X was fitted as a frame or as times, got ndarray of float64"):
         regressor(steps=1).fit(MOMENTS[:4, None], y).predict(np.zeros((4, 1)))
 
 

@@ -1,9 +1,10 @@
-"""What can be asked for: commands and their options, and how errors are told."""
+"""The commands and their options, and the exit code and message of every error."""
 
 from __future__ import annotations
 
 import argparse
 import csv
+import importlib
 import os
 import sys
 import textwrap
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pathgp._version import __version__
-from pathgp.cli.output import Refused, say
+from pathgp.cli.output import UsageError, print_note
 from pathgp.data.tabular import KERNELS
 from pathgp.posterior.report import ConvergenceWarning
 
@@ -21,19 +22,19 @@ _COMMANDS = """\
   fit       learn a model from a CSV or Parquet file
   predict   mean and standard deviation for the rows of a file
   sample    posterior samples, functions evaluated at the rows of a file
-  info      what is in a model file
-  plan      what a posterior will cost, before anything is run
-  example   write the made-up table that the examples use
+  info      describe a model file
+  plan      estimate the cost of a posterior
+  example   write the made-up table of the examples
   demo      two Gaussian processes on 10,000 points, a table and a picture
 """
 _EPILOG = """\
-`pathgp COMMAND --help` tells the options of a command. `pathgp fit` without a
-file takes made-up data, to see what it does.
+`pathgp COMMAND --help` lists the options of a command. `pathgp fit` without a
+file fits made-up data, to try it.
 """
 
 
 def run(arguments: list[str]) -> int:
-    """Parse and run; every error that data, files or models can cause is one line on standard error."""
+    """Parse and run a command; an error of data, files or models is one line on standard error."""
     parser = _parser()
     if not arguments:
         parser.print_help()
@@ -42,34 +43,35 @@ def run(arguments: list[str]) -> int:
     options, rest = parser.parse_known_args(arguments)
     if rest and options.command != "demo":
         parser.error(f"{options.command} does not know {' '.join(rest)}: see pathgp {options.command} --help")
-    options.rest = rest
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.filterwarnings("always", category=ConvergenceWarning)
-        warnings.showwarning = lambda message, *_: say(f"warning: {message}")
+        warnings.showwarning = lambda message, *_: print_note(f"warning: {message}")
         try:
-            return options.function(options)
-        except Refused as refusal:
-            say(f"error: {refusal}")
+            module, function = options.function.split(":")
+            command = getattr(importlib.import_module(module), function)
+            return int(command(rest if options.command == "demo" else options))
+        except UsageError as error:
+            print_note(f"error: {error}")
             return 2
         except KeyboardInterrupt as interruption:
-            say(str(interruption) or "interrupted: no file was written")
+            print_note(str(interruption) or "interrupted: no file was written")
             return 130
         except BrokenPipeError:
-            # The reader has seen enough, as `head` does. What is still in the buffer has no place to go.
+            # The reader of the pipe has gone, as `head` does: discard what is still in the buffer.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         except (ValueError, TypeError, OSError, NotImplementedError, RuntimeError, MemoryError) as error:
-            say(f"error: {_told(error)}")
+            print_note(f"error: {_one_line(error)}")
             return 1
 
 
-def _told(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
     """An error in one line."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return "out of memory: fit fewer rows or samples, or see `pathgp plan` for what it takes"
+        return "out of memory: fit fewer rows or samples; `pathgp plan` estimates the memory"
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -95,10 +97,10 @@ def _fit(commands: Any) -> None:
     command = _command(
         commands,
         "fit",
-        _run_fit,
+        "pathgp.cli.fitting:fit",
         "Learn a Gaussian process from a table: hyperparameters, noise and posterior. Text columns become categories, "
         "one column of 0 and 1 for each. Inputs and target are standardised inside the model. Without FILE the "
-        "example data is taken (see pathgp example).",
+        "example data is fitted (see pathgp example).",
     )
     command.add_argument("file", metavar="FILE", nargs="?", type=Path, help="a CSV or Parquet file")
     columns = command.add_argument_group("columns")
@@ -108,7 +110,7 @@ def _fit(commands: Any) -> None:
     columns.add_argument(
         "--categorical", metavar="E,F", type=_names, default=[], help="columns of numbers to read as categories"
     )
-    _reading(columns, "leave out rows without a value in an input or in the target, and say how many")
+    _add_reading_options(columns, "leave out rows without a value in an input or in the target, and say how many")
     model = command.add_argument_group("model and learning")
     names = ", ".join(KERNELS)
     model.add_argument(
@@ -121,7 +123,8 @@ def _fit(commands: Any) -> None:
     model.add_argument(
         "--samples", metavar="N", type=_whole, default=64, help="posterior samples, and probes of the gradient (64)"
     )
-    model.add_argument("--holdout", metavar="SHARE", type=_share, default=0.1, help=_HOLDOUT)
+    holdout = "share of the rows kept apart to measure errors on; 0 learns from all (default: 0.1)"
+    model.add_argument("--holdout", metavar="SHARE", type=_share, default=0.1, help=holdout)
     model.add_argument("--precision", choices=["float32", "float64"], help="default: float32 for more than 10,000 rows")
     model.add_argument("--seed", metavar="N", type=_count, default=0, help="of held-out rows and samples (default: 0)")
     model.add_argument("--device", default="cpu", help="such as cuda (default: cpu)")
@@ -134,54 +137,60 @@ def _fit(commands: Any) -> None:
     result.add_argument(
         "--predictions", metavar="CSV", type=Path, help="where to write them (default: NEW_predictions.csv)"
     )
-    _telling(result)
+    _add_output_options(result)
 
 
 def _predict(commands: Any) -> None:
     command = _command(
         commands,
         "predict",
-        _run_predict,
+        "pathgp.cli.predicting:predict",
         "Mean and standard deviation for every row of a file, in its order. The file is read and the predictions are "
-        "written a block at a time, however long it is. Where the file has the target, errors are reported.",
+        "written in blocks of rows, so that it may be long. If the file has the target, errors are reported.",
     )
-    _model_and_file(command)
+    _add_model_and_file(command)
     command.add_argument(
         "--variance",
         choices=["default", "samples", "solve", "none"],
         default="default",
-        help="how std is found: from the samples and the 32 nearest observations (default), from the samples alone "
-        "(faster), by exact solves (slow for many rows), or not at all",
+        help="source of std: the samples and the 32 nearest observations (default), the samples alone "
+        "(faster), exact solves (slow for many rows), or none",
     )
     command.add_argument(
-        "--interval", metavar="P", type=_level, help="add columns lower and upper that hold P, such as 0.95"
+        "--interval",
+        metavar="P",
+        type=_level,
+        help="add columns lower and upper of an interval with probability P, such as 0.95",
     )
     command.add_argument("--noise", action="store_true", help="std and interval of a new measurement, noise included")
-    _results(command)
+    _add_result_options(command)
 
 
 def _sample(commands: Any) -> None:
     command = _command(
         commands,
         "sample",
-        _run_sample,
+        "pathgp.cli.predicting:sample",
         "Posterior samples at the rows of a file, one column for each. They are functions: a sample is the same "
         "function at every call and in every file.",
     )
-    _model_and_file(command)
+    _add_model_and_file(command)
     command.add_argument("--num", metavar="K", type=_whole, default=10, help="number of samples (default: 10)")
-    _results(command)
+    _add_result_options(command)
 
 
 def _info(commands: Any) -> None:
-    command = _command(commands, "info", _run_info, "What is in a model file.")
+    command = _command(commands, "info", "pathgp.cli.summary:info", "Describe a model file.")
     command.add_argument("model", metavar="MODEL", type=Path, help="a file of pathgp fit --out or of post.save")
     command.add_argument("--json", action="store_true", help="one JSON object in place of the table")
 
 
 def _plan(commands: Any) -> None:
     command = _command(
-        commands, "plan", _run_plan, "What products and a posterior cost, in seconds and memory; nothing is run."
+        commands,
+        "plan",
+        "pathgp.cli.commands:plan",
+        "Estimate the cost of products and of a posterior in seconds and memory, without computing them.",
     )
     command.add_argument("rows", metavar="ROWS", type=_whole, help="rows of the data")
     command.add_argument("columns", metavar="COLUMNS", type=_whole, help="columns of the inputs")
@@ -202,19 +211,18 @@ def _example(commands: Any) -> None:
     command = _command(
         commands,
         "example",
-        _run_example,
+        "pathgp.cli.commands:example",
         "Write the example table as CSV: how fast 600 plants grew, by temperature, light, water and soil, made up.",
     )
     command.add_argument("--out", metavar="CSV", type=Path, help="default: standard output")
 
 
 def _demo(commands: Any) -> None:
-    commands.add_parser("demo", add_help=False).set_defaults(function=_run_demo)
+    commands.add_parser("demo", add_help=False).set_defaults(function="pathgp.cli.demo:main")
 
 
-def _command(
-    commands: Any, name: str, function: Callable[[argparse.Namespace], int], description: str
-) -> argparse.ArgumentParser:
+def _command(commands: Any, name: str, function: str, description: str) -> argparse.ArgumentParser:
+    """Add a command. function: "module:name", imported when the command runs, so that others need not be."""
     command: argparse.ArgumentParser = commands.add_parser(name, description=textwrap.fill(description, 78))
     command.formatter_class = argparse.RawDescriptionHelpFormatter
     command.allow_abbrev = False
@@ -222,75 +230,29 @@ def _command(
     return command
 
 
-def _model_and_file(command: argparse.ArgumentParser) -> None:
+def _add_model_and_file(command: argparse.ArgumentParser) -> None:
     command.add_argument("model", metavar="MODEL", type=Path, help="a file of pathgp fit --out or of post.save")
     command.add_argument("file", metavar="FILE", type=Path, help="a CSV or Parquet file with the model's columns")
     command.add_argument(
         "--inputs", metavar="A,B", type=_names, help="the inputs in order, for a model that knows no column names"
     )
-    _reading(command, "rows without a value in an input get empty predictions, and are counted")
+    _add_reading_options(command, "rows without a value in an input get empty predictions, and are counted")
 
 
-def _reading(command: Any, skipping: str) -> None:
+def _add_reading_options(command: Any, skipping: str) -> None:
     command.add_argument("--no-header", action="store_true", help="the file has no names: columns are 1, 2, ...")
     command.add_argument("--skip-missing", action="store_true", help=skipping)
 
 
-def _results(command: argparse.ArgumentParser) -> None:
+def _add_result_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--out", metavar="CSV", type=Path, help="where to write (default: standard output)")
-    command.add_argument("--device", help="default: that of the model, where there is one")
-    _telling(command)
+    command.add_argument("--device", help="default: that of the model, if it is available")
+    _add_output_options(command)
 
 
-def _telling(command: Any) -> None:
+def _add_output_options(command: Any) -> None:
     command.add_argument("--json", action="store_true", help="one JSON object on standard output, nothing else there")
     command.add_argument("--quiet", action="store_true", help="no progress and no notes; warnings and errors only")
-
-
-# One function per command, so that a command imports what it needs and nothing else.
-def _run_fit(options: argparse.Namespace) -> int:
-    from pathgp.cli.fitting import fit
-
-    return fit(options)
-
-
-def _run_predict(options: argparse.Namespace) -> int:
-    from pathgp.cli.predicting import predict
-
-    return predict(options)
-
-
-def _run_sample(options: argparse.Namespace) -> int:
-    from pathgp.cli.predicting import sample
-
-    return sample(options)
-
-
-def _run_info(options: argparse.Namespace) -> int:
-    from pathgp.cli.summary import info
-
-    return info(options)
-
-
-def _run_plan(options: argparse.Namespace) -> int:
-    from pathgp.cli.commands import plan
-
-    return plan(options)
-
-
-def _run_example(options: argparse.Namespace) -> int:
-    from pathgp.cli.commands import example
-
-    return example(options)
-
-
-def _run_demo(options: argparse.Namespace) -> int:
-    from pathgp.cli.demo import main
-
-    return main(options.rest)
-
-
-_HOLDOUT = "share of the rows kept apart to measure errors on; 0 learns from all (default: 0.1)"
 
 
 def _names(text: str) -> list[str]:
@@ -301,31 +263,23 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _read(text: str, kind: type, meets: Callable[[Any], bool], expected: str) -> Any:
-    try:
-        value = kind(text)
-    except ValueError:
-        value = None
-    if value is None or not meets(value):
-        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
-    return value
+def _number(kind: type, holds: Callable[[Any], bool], expected: str) -> Callable[[str], Any]:
+    """A parser of numbers that refuses text and values for which ``holds`` is false."""
+
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not holds(value):
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+        return value
+
+    return parse
 
 
-def _count(text: str) -> int:
-    return int(_read(text, int, lambda value: value >= 0, "a whole number, 0 or more"))
-
-
-def _whole(text: str) -> int:
-    return int(_read(text, int, lambda value: value >= 1, "a whole number, 1 or more"))
-
-
-def _positive(text: str) -> float:
-    return float(_read(text, float, lambda value: 0 < value < float("inf"), "a positive number"))
-
-
-def _share(text: str) -> float:
-    return float(_read(text, float, lambda value: 0 <= value < 1, "a share between 0 and 1"))
-
-
-def _level(text: str) -> float:
-    return float(_read(text, float, lambda value: 0 < value < 1, "a share between 0 and 1, such as 0.95"))
+_count = _number(int, lambda value: value >= 0, "a whole number, 0 or more")
+_whole = _number(int, lambda value: value >= 1, "a whole number, 1 or more")
+_positive = _number(float, lambda value: 0 < value < float("inf"), "a positive number")
+_share = _number(float, lambda value: 0 <= value < 1, "a share between 0 and 1")
+_level = _number(float, lambda value: 0 < value < 1, "a share between 0 and 1, such as 0.95")

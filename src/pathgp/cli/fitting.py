@@ -1,4 +1,4 @@
-"""``pathgp fit``: from a table to a model, its errors on held-out rows, and what to remember of the columns."""
+"""``pathgp fit``: learn a model from a table, measure its errors on held-out rows, save and report it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,13 @@ from numpy.typing import NDArray
 
 from pathgp import metrics
 from pathgp.cli.example import example_table
-from pathgp.cli.output import Refused, check_place, counted, finite, print_json, say, showing_progress
-from pathgp.cli.progress import reading
-from pathgp.cli.summary import described, printed
-from pathgp.cli.tables import (
-    Table,
-    dates,
-    holds_dates,
-    holds_text,
-    is_missing,
-    listed,
-    numbers,
-    open_table,
-    require_columns,
-    texts,
-)
+from pathgp.cli.output import UsageError, finite, print_json, print_note, require_writable, showing_progress
+from pathgp.cli.predicting import Request, find_device, write_predictions
+from pathgp.cli.summary import describe, format_summary
+from pathgp.cli.tables import Table, join_names, open_table, read_blocks
 from pathgp.data.standardise import Standardisation, blurred_column
-from pathgp.data.tabular import MOST_CATEGORIES, Columns, distinct, kernel_of_columns, refuse_unclear_dates
+from pathgp.data.tabular import Columns, distinct, find_categories, kernel_of_columns
+from pathgp.html.numbers import count
 from pathgp.learning.policy import choose_dtype
 from pathgp.learning.report import FitReport
 from pathgp.models import GP
@@ -50,31 +40,13 @@ class _Data:
 
 
 def fit(options: argparse.Namespace) -> int:
-    """Learn, measure, save, tell."""
+    """Run the command; returns the exit code."""
     began = time.perf_counter()
-    if options.predictions is not None and options.predict is None:
-        raise Refused("--predictions needs --predict, the file whose rows to predict")
-    if options.predict is not None and options.predictions is None:
-        options.predictions = options.predict.with_name(f"{options.predict.stem}_predictions.csv")
-    for path in (options.out, options.report, options.predictions):
-        if path is not None:
-            check_place(path, options.file, options.predict)
-    device = available(options.device)
-    if options.file is None:
-        data = _example(options)
-        if not options.quiet:
-            say("no file given: fitting the example data, made-up growth of 600 plants (see pathgp example)")
-    else:
-        data = _collected(options)
+    device = _check(options)
+    data = _read_example(options) if options.file is None else _read_file(options)
     if options.predict is not None:
-        require_columns(data.columns.names, open_table(options.predict, not options.no_header))
-    n = len(data.y)
-    test = np.zeros(n, dtype=bool)
-    test[np.random.default_rng(options.seed).permutation(n)[: int(options.holdout * n)]] = True
-    if n - test.sum() < 2:
-        raise ValueError(f"{data.name} has {counted(n, 'usable row')}: at least two are needed to learn from")
-    if np.ptp(data.y[~test]) == 0:
-        raise ValueError(f"the target {data.target!r} is {data.y[0]:g} in every row: there is nothing to learn")
+        open_table(options.predict, not options.no_header).require_columns(data.columns.names)
+    test = _choose_test_rows(data, options)
     # Inputs and targets stay in float64: the model shifts and scales them before it rounds.
     X, y = (torch.tensor(values[~test], device=device) for values in (data.X, data.y))
     dtype, why = _precision(options.precision, X, y, data.columns.inputs)
@@ -94,7 +66,7 @@ def fit(options: argparse.Namespace) -> int:
     try:
         report = _learned(gp, X, y, dtype, options)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_rescued(gp, options.out, about)) from None
+        raise KeyboardInterrupt(_save_interrupted(gp, options.out, about)) from None
     posterior = gp.posterior
     about |= {
         "steps": len(report.history),
@@ -108,99 +80,96 @@ def fit(options: argparse.Namespace) -> int:
         posterior.save(options.out, about=finite(about))
     if options.report is not None:
         _write_page(posterior, report, data, test, options.report)
-    result = described(posterior, about) | {
-        "precision_note": why,
-        "seconds": time.perf_counter() - began,
-        "model": None if options.out is None else str(options.out),
-        "report": None if options.report is None else str(options.report),
-        "predictions": None if options.predictions is None else str(options.predictions),
-    }
-    if not (options.json or options.quiet):
-        print(printed(result))
-    if options.predict is not None:
-        from pathgp.cli.predicting import Request, predicted
+    result = describe(posterior, about) | {"precision_note": why, "seconds": time.perf_counter() - began}
+    for name, path in (("model", options.out), ("report", options.report), ("predictions", options.predictions)):
+        result[name] = None if path is None else str(path)
+    _report(posterior, result, finite(about), options)
+    return 0
 
+
+def _check(options: argparse.Namespace) -> torch.device | None:
+    """Complete the options and refuse what cannot work, before anything is computed; returns the device."""
+    if options.predictions is not None and options.predict is None:
+        raise UsageError("--predictions needs --predict, the file whose rows to predict")
+    if options.predict is not None and options.predictions is None:
+        options.predictions = options.predict.with_name(f"{options.predict.stem}_predictions.csv")
+    for path in (options.out, options.report, options.predictions):
+        if path is not None:
+            require_writable(path, options.file, options.predict)
+    return find_device(options.device)
+
+
+def _report(posterior: Posterior, result: dict[str, Any], about: dict[str, Any], options: argparse.Namespace) -> None:
+    """Print the result, and predict the rows of --predict."""
+    quiet = options.quiet or options.json
+    if not quiet:
+        print(format_summary(result))
+    if options.predict is not None:
         request = Request(
             posterior,
-            finite(about),
+            about,
             options.predict,
             options.predictions,
             options.out,
             has_header=not options.no_header,
             skip_missing=options.skip_missing,
-            quiet=options.quiet or options.json,
-            tells=not (options.quiet or options.json),
+            quiet=quiet,
+            prints_summary=not quiet,
         )
-        result["predicted"] = predicted(request)
+        result["predicted"] = write_predictions(request)
     if options.json:
         print_json(result)
-    return 0
 
 
-def available(name: str | None) -> torch.device | None:
-    """A device by name, if it is there."""
-    if name is None:
-        return None
-    try:
-        return torch.empty(0, device=name).device
-    except Exception as error:
-        told = str(error).splitlines()[0]
-        raise ValueError(f"--device {name} is not available here: {told}") from None
+def _choose_test_rows(data: _Data, options: argparse.Namespace) -> NDArray[np.bool_]:
+    """The mask of the held-out rows."""
+    n = len(data.y)
+    test = np.zeros(n, dtype=bool)
+    test[np.random.default_rng(options.seed).permutation(n)[: int(options.holdout * n)]] = True
+    if n - test.sum() < 2:
+        raise ValueError(f"{data.name} has {count(n, 'usable row')}: at least two are needed to learn from")
+    if np.ptp(data.y[~test]) == 0:
+        raise ValueError(f"the target {data.target!r} is {data.y[0]:g} in every row: there is nothing to learn")
+    return test
 
 
-def _collected(options: argparse.Namespace) -> _Data:
-    """The whole file: which columns are text, their categories, rows without a value."""
+def _read_file(options: argparse.Namespace) -> _Data:
+    """Read the whole file. The first block decides which columns hold text or dates."""
     table = open_table(options.file, not options.no_header)
     if options.target is None:
-        raise Refused(f"say which column to predict with --target: there are {listed(table.names)}")
+        raise UsageError(f"name the column to predict with --target: there are {join_names(table.names)}")
     target = table.require(options.target, "--target")
     names, categorical = _inputs(table, target, options)
-    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in [*names, target]}
-    text: set[str] = set()
-    dated: set[str] = set()
-    first, skipped = None, 0
-    for block in reading(table, [*names, target], options.quiet):
-        if not parts[target]:
-            if target not in categorical and holds_text(block, target):
+    kinds: dict[str, str] = {}
+    parts: list[dict[str, NDArray[Any]]] = []
+    first, skipped = "", 0
+    for block in read_blocks(table, [*names, target], options.quiet):
+        if not parts:
+            kinds = {name: "text" if name in categorical else block.kind(name) for name in names}
+            if target not in categorical and block.kind(target) != "number":
                 raise ValueError(f"the target {target!r} holds text: pathgp learns numbers, not classes")
-            dated = {name for name in names if name not in categorical and holds_dates(block, name)}
-            text = {name for name in names if name not in dated and (name in categorical or holds_text(block, name))}
-        values = {
-            name: texts(block, name) if name in text else (dates if name in dated else numbers)(block, name)
-            for name in parts
-        }
-        missing = np.zeros(len(block), dtype=bool)
-        for name, column in values.items():
-            empty = is_missing(column)
-            if first is None and empty.any():
-                first = f"column {name!r} has no value in {block.place(int(np.argmax(empty)))}"
-            missing |= empty
-        skipped += int(missing.sum())
-        for name, column in values.items():
-            parts[name].append(column[~missing])
-    if first is not None and not options.skip_missing:
+            kinds[target] = "number"
+        values, missing, message = block.convert(kinds)
+        first, skipped = first or message, skipped + int(missing.sum())
+        parts.append({name: column[~missing] for name, column in values.items()})
+    if first and not options.skip_missing:
         raise ValueError(
-            f"{first}, and {counted(skipped, 'row')} in all lack a value: fill them in, "
+            f"{first}, and {count(skipped, 'row')} in all lack a value: fill them in, "
             "leave the rows out with --skip-missing, or columns with --ignore"
         )
-    whole = {name: np.concatenate(part) if part else np.empty(0) for name, part in parts.items()}
-    if not len(whole[target]):
+    if not sum(len(part[target]) for part in parts):
         raise ValueError(f"{options.file} has no rows" + (" without missing values" if skipped else ""))
-    categories = {name: distinct(whole[name].tolist()) for name in names if name in text}
-    for name, known in categories.items():
-        if name not in categorical:
-            refuse_unclear_dates(name, known, f"leave it out with --ignore {name}, or insist with --categorical {name}")
-        if len(known) > MOST_CATEGORIES and name not in categorical:
-            raise ValueError(
-                f"column {name!r} holds text, {len(known):,} different ones such as {known[0]!r}: leave it out with "
-                f"--ignore {name} (names), turn it into numbers (dates), or insist with --categorical {name}"
-            )
-    columns = Columns(names, categories, [name for name in names if name in dated])
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in kinds}
+    categories = {}
+    for name in [name for name in names if kinds[name] == "text"]:
+        advice = f"leave it out with --ignore {name}, or insist with --categorical {name}"
+        categories[name] = find_categories(name, whole[name].tolist(), name in categorical, advice)
+    columns = Columns(names, categories, [name for name in names if kinds[name] == "date"])
     return _Data(options.file.name, columns, target, columns.matrix(whole.__getitem__), whole[target], skipped)
 
 
 def _inputs(table: Table, target: str, options: argparse.Namespace) -> tuple[list[str], set[str]]:
-    """The names of the input columns, and those to be read as categories."""
+    """The names of the input columns, and of those to read as categories."""
     ignored = {table.require(name, "--ignore") for name in options.ignore}
     categorical = {table.require(name, "--categorical") for name in options.categorical}
     if options.inputs is None:
@@ -214,18 +183,20 @@ def _inputs(table: Table, target: str, options: argparse.Namespace) -> tuple[lis
     else:
         names = [table.require(name, "--inputs") for name in options.inputs if name not in ignored]
     if target in names:
-        raise Refused(f"{target!r} cannot be an input and the target")
+        raise UsageError(f"{target!r} cannot be an input and the target")
     if len(set(names)) < len(names):
-        raise Refused("--inputs names a column twice")
+        raise UsageError("--inputs names a column twice")
     if not names:
-        raise Refused("no column is left as an input")
+        raise UsageError("no column is left as an input")
     return names, categorical
 
 
-def _example(options: argparse.Namespace) -> _Data:
+def _read_example(options: argparse.Namespace) -> _Data:
     given = [name for name in ("target", "inputs", "ignore", "categorical") if getattr(options, name)]
     if given:
-        raise Refused(f"--{given[0]} needs a file: pathgp fit FILE --target COL")
+        raise UsageError(f"--{given[0]} needs a file: pathgp fit FILE --target COL")
+    if not options.quiet:
+        print_note("no file given: fitting the example data, made-up growth of 600 plants (see pathgp example)")
     table = example_table()
     *names, target = table
     columns = Columns(names, {"soil": distinct(table["soil"].tolist())})
@@ -264,8 +235,8 @@ def _learned(gp: GP, X: torch.Tensor, y: torch.Tensor, dtype: torch.dtype, optio
     )
 
 
-def _rescued(gp: GP, path: Path | None, about: dict[str, Any]) -> str:
-    """Save what an interrupted fit has left, and say so."""
+def _save_interrupted(gp: GP, path: Path | None, about: dict[str, Any]) -> str:
+    """Save the last whole step of an interrupted fit, and return a message about it."""
     try:
         posterior = gp.posterior
     except RuntimeError:
@@ -287,11 +258,10 @@ def _errors(posterior: Posterior, X: torch.Tensor, y: NDArray[np.float64]) -> di
 
 
 def _write_page(posterior: Posterior, report: FitReport, data: _Data, test: NDArray[np.bool_], path: Path) -> None:
-    some = bool(test.any())
     posterior.to_html(
         path,
-        X_test=data.X[test] if some else None,
-        y_test=data.y[test] if some else None,
+        X_test=data.X[test] if test.any() else None,
+        y_test=data.y[test] if test.any() else None,
         names=data.columns.inputs,
         target=data.target,
         fit=report,

@@ -1,4 +1,4 @@
-"""A model in numbers: one dictionary, printed as a table or as JSON, by ``pathgp fit`` and ``pathgp info`` alike."""
+"""The facts of a model: one dictionary, printed as a table or as JSON by ``pathgp fit`` and ``pathgp info``."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from typing import Any
 import pathgp
 from pathgp._version import __version__
 from pathgp.cli.output import print_json
+from pathgp.data.tabular import Columns
 from pathgp.posterior.grid import GridPosterior
 from pathgp.posterior.table import Posterior
-from pathgp.solvers import Status
 
-# Inputs that `fit` lists with their length scales; `info` lists all.
+# `fit` lists this number of inputs with their length scales; `info` lists all.
 _MOST_INPUTS = 12
 _WIDEST = 100
 
 
 def info(options: argparse.Namespace) -> int:
+    """Run `pathgp info`; returns the exit code."""
     posterior = pathgp.load(options.model, device="cpu")
     if isinstance(posterior, GridPosterior):
         result: dict[str, Any] = {"model": str(options.model), "kind": "grid", "about": posterior.about}
         table = f"a grid with holes, for pathgp.load in Python\n\n{posterior!r}"
     else:
-        result = described(posterior, posterior.about or {}) | {"model": str(options.model)}
-        table = printed(result, every=True)
+        result = describe(posterior, posterior.about or {}) | {"model": str(options.model)}
+        table = format_summary(result, every=True)
     if options.json:
         print_json(result)
     else:
@@ -34,12 +35,14 @@ def info(options: argparse.Namespace) -> int:
     return 0
 
 
-def described(posterior: Posterior, about: dict[str, Any]) -> dict[str, Any]:
-    """The facts of a posterior, in the units of the data; ``about`` is what `pathgp fit` remembers."""
+def describe(posterior: Posterior, about: dict[str, Any]) -> dict[str, Any]:
+    """The facts of a posterior in the units of the data; ``about``: what `pathgp fit` saved with it."""
     report, scaling = posterior.report, posterior.scaling
     values = {name: value.flatten().tolist() for name, value in posterior.model.hyperparameters().items()}
-    unit, scale = float(scaling.target_scale), scaling.scale.tolist()
-    inputs = input_names(posterior, about)
+    unit = float(scaling.target_scale)
+    inputs = [str(i + 1) for i in range(report.columns)]
+    if "columns" in about:
+        inputs = Columns(about["columns"], about.get("categories", {}), about.get("dates", [])).inputs
     result: dict[str, Any] = {
         "pathgp": __version__,
         "file": about.get("file"),
@@ -59,22 +62,19 @@ def described(posterior: Posterior, about: dict[str, Any]) -> dict[str, Any]:
     if len(values.get("signal", [])) == 1:
         result["signal"] = values.pop("signal")[0] * unit
     if len(values.get("lengthscale", [])) == len(inputs):
-        relative = values.pop("lengthscale")
-        result["lengthscales"] = {name: l * s for name, l, s in zip(inputs, relative, scale, strict=True)}
-        result["relative_lengthscales"] = dict(zip(inputs, relative, strict=True))
-        varies = (posterior.system.X[:1] != posterior.system.X).any(0).tolist()
-        result["constant_inputs"] = [name for name, changes in zip(inputs, varies, strict=True) if not changes]
-    solution = report.solution
+        relative = dict(zip(inputs, values.pop("lengthscale"), strict=True))
+        scales = dict(zip(inputs, scaling.scale.tolist(), strict=True))
+        varies = dict(zip(inputs, (posterior.system.X[:1] != posterior.system.X).any(0).tolist(), strict=True))
+        result["lengthscales"] = {name: relative[name] * scales[name] for name in inputs}
+        result["relative_lengthscales"] = relative
+        result["constant_inputs"] = [name for name in inputs if not varies[name]]
     return result | {
         "other_hyperparameters": values,
-        "steps": about.get("steps"),
-        "stopped": about.get("stopped"),
-        "fit_epochs": about.get("fit_epochs"),
-        "fit_seconds": about.get("fit_seconds"),
-        "solver": solution.solver,
-        "method": solution.method,
+        **{name: about.get(name) for name in ("steps", "stopped", "fit_epochs", "fit_seconds")},
+        "solver": report.solution.solver,
+        "method": report.solution.method,
         "status": report.status.name,
-        "converged": report.status is Status.CONVERGED,
+        "converged": report.solution.converged,
         "epochs": report.epochs,
         "residual": report.worst_residual,
         "tol": report.tol,
@@ -86,79 +86,75 @@ def described(posterior: Posterior, about: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def input_names(posterior: Posterior, about: dict[str, Any]) -> list[str]:
-    """The names of the columns of X: those that `pathgp fit` remembers, numbers otherwise."""
-    from pathgp.data.tabular import Columns
-
-    if "columns" in about:
-        return Columns(about["columns"], about.get("categories", {}), about.get("dates", [])).inputs
-    return [str(i + 1) for i in range(posterior.report.columns)]
-
-
-def printed(result: dict[str, Any], every: bool = False) -> str:
-    """The facts as a table, as wide as the terminal."""
+def format_summary(result: dict[str, Any], every: bool = False) -> str:
+    """Format the facts as a table as wide as the terminal. every: list all length scales, and no files."""
     width = min(_WIDEST, max(60, shutil.get_terminal_size().columns))
     lines: list[str] = []
-    for name, value in _pairs(result):
+    for name, value in [*_data_items(result), *_model_items(result), *_solve_items(result)]:
         wrapped = textwrap.wrap(value, width - 15, break_long_words=False, break_on_hyphens=False) or [""]
         lines += [f"{'' if i else name:<13}  {part}".rstrip() for i, part in enumerate(wrapped)]
     if "lengthscales" in result:
         lines += ["", *_lengthscales(result, width, every)]
-    saved = [
-        f"{what} in {result[name]}" for what, name in (("model", "model"), ("report", "report")) if result.get(name)
-    ]
-    if saved and not every:
-        lines += ["", *saved]
-    return "\n".join(lines)
+    saved = [f"{name} in {result[name]}" for name in ("model", "report") if result.get(name)]
+    return "\n".join([*lines, "", *saved] if saved and not every else lines)
 
 
-def _pairs(result: dict[str, Any]) -> list[tuple[str, str]]:
-    lines: list[tuple[str, str]] = []
+def _data_items(result: dict[str, Any]) -> list[tuple[str, str]]:
+    items = []
     if result["target"] is not None:
-        lines.append(("target", f"{result['target']}, from {result['file']}"))
+        items.append(("target", f"{result['target']}, from {result['file']}"))
     rows = f"{result['rows']:,} learned from"
     if result["held_out_rows"]:
         rows += f", {result['held_out_rows']:,} held out"
     if result["skipped_rows"]:
         rows += f", {result['skipped_rows']:,} skipped, with missing values"
-    lines.append(("rows", rows))
+    items.append(("rows", rows))
     for name, known in result["categories"].items():
         shown = known if len(known) <= 8 else [*known[:6], "..."]
-        lines.append(("categories", f"{name}: {', '.join(map(str, shown))} ({len(known)}, each a column of 0 and 1)"))
+        items.append(("categories", f"{name}: {', '.join(map(str, shown))} ({len(known)}, each a column of 0 and 1)"))
     if result["dates"]:
-        lines.append(("dates", f"{', '.join(map(str, result['dates']))} (in days since 1970)"))
+        items.append(("dates", f"{', '.join(map(str, result['dates']))} (in days since 1970)"))
+    return items
+
+
+def _model_items(result: dict[str, Any]) -> list[tuple[str, str]]:
+    items = []
     if (errors := result["held_out"]) is not None:
         share = errors["rmse"] / errors["target_std"] if errors["target_std"] else float("nan")
-        lines.append(("held-out RMSE", f"{errors['rmse']:.4g}, which is {100 * share:.3g} % of the target's std"))
-        lines.append(("held-out NLL", f"{errors['nll']:.4g} nats a row"))
-        lines.append(("95 % coverage", f"{100 * errors['coverage_95']:.1f} % of the held-out rows in their intervals"))
-    lines.append(("kernel", result["kernel"]))
-    lines.append(("noise", f"{result['noise']:.4g}" + (", fixed" if result["noise_fixed"] else "")))
+        items.append(("held-out RMSE", f"{errors['rmse']:.4g}, which is {100 * share:.3g} % of the target's std"))
+        items.append(("held-out NLL", f"{errors['nll']:.4g} nats a row"))
+        items.append(("95 % coverage", f"{100 * errors['coverage_95']:.1f} % of the held-out rows in their intervals"))
+    items.append(("kernel", result["kernel"]))
+    items.append(("noise", f"{result['noise']:.4g}" + (", fixed" if result["noise_fixed"] else "")))
     if "signal" in result:
-        lines.append(("signal", f"{result['signal']:.4g}"))
+        items.append(("signal", f"{result['signal']:.4g}"))
     for name, values in result["other_hyperparameters"].items():
-        lines.append((name, ", ".join(f"{value:.4g}" for value in values)))
+        items.append((name, ", ".join(f"{value:.4g}" for value in values)))
+    return items
+
+
+def _solve_items(result: dict[str, Any]) -> list[tuple[str, str]]:
+    items = []
     if result["stopped"] is not None:
         steps = "" if result["steps"] is None else f"{result['steps']} steps: "
         more = "; more --steps may find a better model" if result["stopped"] == "all steps done" else ""
-        lines.append(("learning", f"{steps}{result['stopped']}{more}"))
-    solver = result["method"]
-    told = "" if result["converged"] else f", {result['status']}"
-    lines.append(("solver", f"{solver}{told}; worst residual {result['residual']:.1e}, tol {result['tol']:.0e}"))
-    more = (result["fit_epochs"] or 0.0) - result["epochs"]
-    lines.append(("epochs", f"{result['epochs']:.1f}" + (f", and {more:,.1f} to learn" if more > 0 else "")))
-    lines.append(("samples", f"{result['samples']} functions" if result["samples"] else "none"))
+        items.append(("learning", f"{steps}{result['stopped']}{more}"))
+    solver = result["method"] + ("" if result["converged"] else f", {result['status']}")
+    learning = (result["fit_epochs"] or 0.0) - result["epochs"]
     note = f" ({result['precision_note']})" if result.get("precision_note") else ""
     seed = "" if result["seed"] is None else f", seed {result['seed']}"
-    lines.append(("computed in", f"{result['precision']}{note} on {result['device']}{seed}"))
+    items += [
+        ("solver", f"{solver}; worst residual {result['residual']:.1e}, tol {result['tol']:.0e}"),
+        ("epochs", f"{result['epochs']:.1f}" + (f", and {learning:,.1f} to learn" if learning > 0 else "")),
+        ("samples", f"{result['samples']} functions" if result["samples"] else "none"),
+        ("computed in", f"{result['precision']}{note} on {result['device']}{seed}"),
+    ]
     seconds = result.get("seconds", result["fit_seconds"])
-    if seconds is not None:
-        lines.append(("seconds", f"{seconds:.1f}"))
-    return lines
+    return items if seconds is None else [*items, ("seconds", f"{seconds:.1f}")]
 
 
 def _lengthscales(result: dict[str, Any], width: int, every: bool) -> list[str]:
-    """Inputs by their length scale in standard deviations, shortest first: along it the function varies most."""
+    """Inputs by length scale in standard deviations, the shortest first: along it the function varies most."""
     relative, constant = result["relative_lengthscales"], result["constant_inputs"]
     order = sorted(relative, key=lambda name: (name in constant, relative[name]))
     shown = order if every or len(order) <= _MOST_INPUTS else order[: _MOST_INPUTS - 1]

@@ -1,7 +1,7 @@
-"""Tables in files, read a block of rows at a time: CSV with the standard library, Parquet with pyarrow.
+"""Read tables from files in blocks of rows: CSV with the standard library, Parquet with pyarrow.
 
-A cell is a text or a number; what a column means is decided by who asks, `numbers` or `texts`. Errors name the column
-and the line of the file.
+A cell is a text or a number; the kind of a column ("number", "text" or "date") decides how it is converted. Errors name
+the column and the line of the file.
 """
 
 from __future__ import annotations
@@ -12,35 +12,92 @@ import itertools
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
-from pathgp.cli.output import counted
+from pathgp.cli.output import showing_progress
 from pathgp.data.tabular import are_dates, days
+from pathgp.html.numbers import count
 
 ROWS = 8192
 MISSING = {"", "NA", "N/A", "NaN", "nan", "NULL", "null"}
 
 _DELIMITERS = ",;\t|"
-_SAMPLE = 1 << 16
+_SAMPLE_LINES = 100
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive rows of a table: the cells of its columns by name, and where a row is in the file."""
+    """Consecutive rows of a table: cells by column name, and a function that names a row of the file."""
 
-    cells: dict[str, Sequence[Any]]
-    place: Callable[[int], str]
+    cells: Mapping[str, Sequence[Any]]
+    name_row: Callable[[int], str]
 
     def __len__(self) -> int:
         return len(next(iter(self.cells.values())))
+
+    def convert(self, kinds: Mapping[str, str]) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_], str]:
+        """Convert columns of these kinds.
+
+        Returns the values by name, the mask of rows with a missing value, and a sentence on the first of them.
+        """
+        converters = {"number": self.numbers, "text": self.texts, "date": self.dates}
+        values = {name: converters[kind](name) for name, kind in kinds.items()}
+        missing, first = np.zeros(len(self), dtype=bool), ""
+        for name, column in values.items():
+            is_empty = np.isnan(column) if column.dtype.kind == "f" else np.array([cell is None for cell in column])
+            if is_empty.any() and not first:
+                first = f"column {name!r} has no value in {self.name_row(int(is_empty.argmax()))}"
+            missing |= is_empty
+        return values, missing, first
+
+    def row_names(self, rows: NDArray[Any]) -> Callable[[int], str]:
+        """A function that names the rows with these numbers."""
+        return lambda i: self.name_row(int(rows[i]))
+
+    def numbers(self, name: str) -> NDArray[np.float64]:
+        """A column of finite numbers, NaN for empty cells."""
+        cells = self.cells[name]
+        try:
+            values = np.array(cells, dtype=np.float64)
+        except ValueError:
+            values = np.array([_number(cell) for cell in cells])
+        if np.isinf(values).any():
+            row = int(np.isinf(values).argmax())
+            raise ValueError(_not_a_number(name, cells[row], self.name_row(row)))
+        return values
+
+    def texts(self, name: str) -> NDArray[np.object_]:
+        """A column of texts, None for empty cells."""
+        values = np.empty(len(self), dtype=object)
+        values[:] = [None if (text := _text(cell)) in MISSING else text for cell in self.cells[name]]
+        return values
+
+    def dates(self, name: str) -> NDArray[np.float64]:
+        """A column of dates in days since 1970, NaN for empty cells."""
+        cells = self.cells[name]
+        return days(name, cells if isinstance(cells, np.ndarray) else self.texts(name), self.name_row)
+
+    def kind(self, name: str) -> str:
+        """Guess the kind of a column: "date" if all cells are ISO 8601 dates, "text" if half or more are no numbers."""
+        cells = self.cells[name]
+        if isinstance(cells, np.ndarray):
+            return "number"
+        filled = [text for text in map(_text, cells) if text not in MISSING]
+        if are_dates(filled):
+            return "date"
+        wrong = [text for text in filled if _number(text) == np.inf]
+        if wrong and all(map(_DECIMAL_COMMA.fullmatch, wrong)):
+            row = next(row for row, cell in enumerate(cells) if _text(cell) == wrong[0])
+            raise ValueError(_not_a_number(name, wrong[0], self.name_row(row)))
+        return "text" if 2 * len(wrong) >= max(1, len(filled)) else "number"
 
 
 class Table(ABC):
@@ -51,22 +108,31 @@ class Table(ABC):
 
     @abstractmethod
     def blocks(self, names: Sequence[str]) -> Iterator[Block]:
-        """The columns of these names, some rows at a time."""
+        """Read the columns of these names, `ROWS` rows at a time."""
 
     @property
     @abstractmethod
-    def done(self) -> float:
-        """Share of the file that has been read, between 0 and 1."""
+    def progress(self) -> float:
+        """The share of the file that has been read, between 0 and 1."""
 
     def require(self, name: str, option: str) -> str:
-        """A name from the command line, if there is such a column."""
+        """Return a name from the command line if there is such a column."""
         if name in self.names:
             return name
-        raise ValueError(f"{option}: {self.path.name} has no column {name!r}. Its columns are {listed(self.names)}")
+        raise ValueError(f"{option}: {self.path.name} has no column {name!r}. Its columns are {join_names(self.names)}")
+
+    def require_columns(self, names: Sequence[str]) -> None:
+        """Refuse a table without all columns of the model."""
+        absent = [name for name in names if name not in self.names]
+        if absent:
+            raise ValueError(
+                f"{self.path.name} lacks {join_names(absent)}, which the model was fitted to. Its columns are "
+                f"{join_names(self.names)}"
+            )
 
 
 def open_table(path: Path, header: bool = True) -> Table:
-    """A CSV or Parquet file, told apart by their first bytes. Without a header columns are called 1, 2, ..."""
+    """Open a CSV or Parquet file, by its first bytes. Without a header the columns are called 1, 2, ..."""
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is a folder or a pipe: give a file")
     with path.open("rb") as file:
@@ -74,76 +140,23 @@ def open_table(path: Path, header: bool = True) -> Table:
     return _Parquet(path) if is_parquet else _CSV(path, header)
 
 
-def numbers(block: Block, name: str) -> NDArray[np.float64]:
-    """A column of finite numbers, NaN where a cell is empty."""
-    cells = block.cells[name]
-    try:
-        values = np.array(cells, dtype=np.float64)
-    except ValueError:
-        values = np.array([_number(cell) for cell in cells])
-        if np.isinf(values).any():
-            row = int(np.argmax(np.isinf(values)))
-            raise ValueError(_no_number(name, cells[row], block.place(row))) from None
-    if np.isinf(values).any():
-        row = int(np.argmax(np.isinf(values)))
-        raise ValueError(f"column {name!r} is infinite in {block.place(row)}: correct it, or leave the cell empty")
-    return values
+def read_blocks(table: Table, names: Sequence[str], quiet: bool, action: str = "read") -> Iterator[Block]:
+    """Read the blocks of a table and show a progress bar of those that have been processed."""
+    rows = 0
+    bar_format = "{desc}: {percentage:3.0f}%|{bar}| {unit} [{elapsed}<{remaining}]"
+    hidden = not showing_progress(quiet)
+    with tqdm(total=1.0, desc=action, bar_format=bar_format, leave=False, unit="0 rows", disable=hidden) as bar:
+        for block in table.blocks(names):
+            yield block
+            rows += len(block)
+            bar.unit = f"{rows:,} rows"
+            bar.update(table.progress - bar.n)
 
 
-def texts(block: Block, name: str) -> NDArray[np.object_]:
-    """A column of categories as they are written, None where a cell is empty."""
-    values = np.empty(len(block), dtype=object)
-    cells = (str(cell).strip() if cell is not None else "" for cell in block.cells[name])
-    values[:] = [None if cell in MISSING else cell for cell in cells]
-    return values
-
-
-def dates(block: Block, name: str) -> NDArray[np.float64]:
-    """A column of dates in days since 1970, NaN where a cell is empty."""
-    cells = block.cells[name]
-    return days(name, cells if isinstance(cells, np.ndarray) else texts(block, name), block.place)
-
-
-def holds_dates(block: Block, name: str) -> bool:
-    """Whether all cells of a column that are not empty are dates as ISO 8601 writes them."""
-    cells = block.cells[name]
-    return not isinstance(cells, np.ndarray) and are_dates(cell for cell in texts(block, name) if cell is not None)
-
-
-def is_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where `numbers` or `texts` found nothing."""
-    return np.isnan(values) if values.dtype.kind == "f" else np.array([value is None for value in values], dtype=bool)
-
-
-def holds_text(block: Block, name: str) -> bool:
-    """Whether at least half of the cells that are not empty are no numbers; those of another kind are then mistakes."""
-    cells = block.cells[name]
-    if isinstance(cells, np.ndarray):
-        return False
-    filled = [cell for cell in map(_stripped, cells) if cell not in MISSING]
-    wrong = [cell for cell in filled if _number(cell) == np.inf]
-    if wrong and all(map(_DECIMAL_COMMA.fullmatch, wrong)):
-        row = next(row for row, cell in enumerate(cells) if _stripped(cell) == wrong[0])
-        raise ValueError(_no_number(name, wrong[0], block.place(row)))
-    return 2 * len(wrong) >= max(1, len(filled))
-
-
-def require_columns(names: Sequence[str], table: Table) -> None:
-    """Refuse a table that lacks a column of the model."""
-    absent = [name for name in names if name not in table.names]
-    if absent:
-        raise ValueError(
-            f"{table.path.name} lacks {listed(absent)}, which the model was fitted to. Its columns are "
-            f"{listed(table.names)}"
-        )
-
-
-def listed(names: Sequence[str], most: int = 12) -> str:
-    """Names for a message, not too many."""
-    shown = (
-        list(map(str, names)) if len(names) <= most else [*map(str, names[: most - 1]), f"... ({len(names)} in all)"]
-    )
-    return ", ".join(shown)
+def join_names(names: Sequence[str], most: int = 12) -> str:
+    """Join the first names for a message."""
+    shown = names if len(names) <= most else [*names[: most - 1], f"... ({len(names)} in all)"]
+    return ", ".join(map(str, shown))
 
 
 class _CSV(Table):
@@ -153,13 +166,11 @@ class _CSV(Table):
         self.path, self._header = path, header
         self._file: BinaryIO | None = None
         self._size = path.stat().st_size
-        with path.open("rb") as file:
-            sample = file.read(_SAMPLE)
-            # Names of many columns can be longer than the sample: the first line must be whole.
-            while len(sample) < self._size and len(sample.splitlines()) < 3:
-                sample += file.read(len(sample))
-        lines = self._decoded(sample, whole=len(sample) == self._size).splitlines(keepends=True)
-        lines = lines[:100] if len(sample) == self._size or len(lines) < 2 else lines[:-1][:100]
+        try:
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                lines = list(itertools.islice(file, _SAMPLE_LINES))
+        except UnicodeDecodeError as error:
+            raise ValueError(self._encoding(error)) from None
         if not any(line.strip() for line in lines):
             raise ValueError(f"{path} is empty: the first line should hold the names of the columns")
         self._delimiter = _delimiter(lines)
@@ -170,137 +181,130 @@ class _CSV(Table):
         if all(_number(cell) != np.inf for cell in first):
             raise ValueError(
                 f"the first line of {path} holds numbers in place of names: write the names of the columns above, or "
-                "say --no-header and call the columns 1, 2, ..."
+                "use --no-header and call the columns 1, 2, ..."
             )
         self.names = [name or f"#{i + 1}" for i, name in enumerate(first)]
-        twice = [name for name, count in Counter(self.names).items() if count > 1]
-        if twice:
-            raise ValueError(f"{path} has {Counter(self.names)[twice[0]]} columns called {twice[0]!r}: rename them")
+        name, times = Counter(self.names).most_common(1)[0]
+        if times > 1:
+            raise ValueError(f"{path} has {times} columns called {name!r}: rename them")
 
     def blocks(self, names: Sequence[str]) -> Iterator[Block]:
-        wanted = [(name, self.names.index(name)) for name in names]
-        width = len(self.names)
-        with self.path.open("rb") as self._file:
-            reader = csv.reader(
-                io.TextIOWrapper(self._file, encoding="utf-8-sig", newline=""), delimiter=self._delimiter
-            )
-            if self._header:
-                next(row for row in reader if row)
-            while True:
-                start = reader.line_num
-                try:
-                    rows = list(itertools.islice(reader, ROWS))
-                except UnicodeDecodeError as error:
-                    raise ValueError(self._encoding(error)) from None
-                except csv.Error as error:
-                    raise ValueError(f"line {reader.line_num} of {self.path} is no CSV: {error}") from None
-                if not rows:
-                    return
-                full = [row for row in rows if row]
-                place = _line_of(rows, start)
-                for number, row in enumerate(full):
-                    if len(row) != width:
-                        found = counted(len(row), "cell")
-                        raise ValueError(f"{place(number)} of {self.path} has {found}, the first line has {width}")
-                if full:
-                    columns = list(zip(*full, strict=True))
-                    yield Block({name: columns[i] for name, i in wanted}, place)
+        with self.path.open("rb") as self._file, io.TextIOWrapper(self._file, "utf-8-sig", newline="") as text:
+            rows = self._rows(text)
+            while numbered := list(itertools.islice(rows, ROWS)):
+                columns = list(zip(*(row for _, row in numbered), strict=True))
+                lines = [line for line, _ in numbered]
+                cells = {name: columns[self.names.index(name)] for name in names}
+                yield Block(cells, _row_names("line", lines))
 
     @property
-    def done(self) -> float:
+    def progress(self) -> float:
         if self._file is None:
             return 0.0
         return 1.0 if self._file.closed else self._file.tell() / max(1, self._size)
 
-    def _decoded(self, sample: bytes, whole: bool) -> str:
+    def _rows(self, file: io.TextIOWrapper) -> Iterator[tuple[int, list[str]]]:
+        """Rows below the header that are not blank, with the number of the line where they begin."""
+        reader = csv.reader(file, delimiter=self._delimiter)
+        is_header, line, width = self._header, 1, len(self.names)
         try:
-            return sample.decode("utf-8-sig")
+            for row in reader:
+                if row and not is_header:
+                    if len(row) != width:
+                        cells = count(len(row), "cell")
+                        raise ValueError(f"line {line} of {self.path} has {cells}, the first line has {width}")
+                    yield line, row
+                is_header = is_header and not row
+                line = reader.line_num + 1
         except UnicodeDecodeError as error:
-            # The sample may end in the middle of a character.
-            if not whole and error.start >= len(sample) - 4:
-                return sample[: error.start].decode("utf-8-sig")
             raise ValueError(self._encoding(error)) from None
+        except csv.Error as error:
+            raise ValueError(f"line {reader.line_num} of {self.path} is no CSV: {error}") from None
 
     def _encoding(self, error: UnicodeDecodeError) -> str:
         return f"{self.path} is not text in UTF-8 ({error.reason}): save it as CSV in UTF-8, or give a Parquet file"
 
 
 class _Parquet(Table):
-    """Columns of numbers, truth values and texts; other kinds are read as they print."""
+    """Columns of numbers, truth values, time spans and texts; other types are converted to text."""
 
     def __init__(self, path: Path) -> None:
         try:
             from pyarrow import ArrowInvalid, parquet
         except ImportError:
             raise ValueError(f"{path} is a Parquet file, which needs pyarrow: pip install 'pathgp[parquet]'") from None
-        self.path, self._read = path, 0
+        self.path, self._rows_read = path, 0
         try:
             self._file = parquet.ParquetFile(path)
         except ArrowInvalid as error:
             raise ValueError(f"{path} cannot be read as Parquet: {error}") from None
         self.names = self._file.schema_arrow.names
-        self._rows = self._file.metadata.num_rows
 
     def blocks(self, names: Sequence[str]) -> Iterator[Block]:
         start = 0
         for batch in self._file.iter_batches(batch_size=ROWS, columns=list(names)):
-            self._read = start + len(batch)
+            self._rows_read = start + len(batch)
             if len(batch):
-                cells = {name: _cells(name, batch.column(name), start) for name in names}
-                yield Block(cells, partial(_row_of, start))
+                name_row = _row_names("row", range(start + 1, start + len(batch) + 1))
+                yield Block({name: _cells(name, batch.column(name), name_row) for name in names}, name_row)
             start += len(batch)
 
     @property
-    def done(self) -> float:
-        return self._read / max(1, self._rows)
+    def progress(self) -> float:
+        return self._rows_read / max(1, self._file.metadata.num_rows)
 
 
-def _cells(name: str, column: Any, start: int) -> Sequence[Any]:
-    """The values of a column of pyarrow: an array of numbers (spans of time in days), or a list of texts."""
-    import pyarrow as pa
+def _cells(name: str, column: Any, name_row: Callable[[int], str]) -> Any:
+    """Convert a column of pyarrow to an array of numbers (time spans in days), or to a list of texts."""
+    from pyarrow import ArrowInvalid, float64, types
 
     kind = column.type
-    if pa.types.is_duration(kind):
-        return days(name, column.to_numpy(zero_copy_only=False))  # type: ignore[return-value]
-    if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        try:
-            cells: NDArray[np.float64] = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
-        except pa.ArrowInvalid:
-            row, value = next((i, v) for i, v in enumerate(column.to_pylist()) if v is not None and int(float(v)) != v)
-            raise ValueError(
-                f"column {name!r} has {value} in {_row_of(start, row)}, a whole number beyond 2^53 that float64 cannot "
-                "hold: subtract an offset, use a larger unit, or store times as timestamps"
-            ) from None
-        return cells  # type: ignore[return-value]
-    return [None if value is None else str(value) for value in column.to_pylist()]
+    if types.is_duration(kind):
+        return days(name, column.to_numpy(zero_copy_only=False))
+    if not (types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)):
+        return [None if value is None else str(value) for value in column.to_pylist()]
+    try:
+        return column.cast(float64()).to_numpy(zero_copy_only=False)
+    except ArrowInvalid:
+        row, value = next((i, v) for i, v in enumerate(column.to_pylist()) if v is not None and int(float(v)) != v)
+        raise ValueError(
+            f"column {name!r} has {value} in {name_row(row)}, a whole number beyond 2^53 that float64 cannot hold: "
+            "subtract an offset, use a larger unit, or store times as timestamps"
+        ) from None
 
 
-def _stripped(cell: Any) -> str:
+def _row_names(unit: str, numbers: Sequence[int]) -> Callable[[int], str]:
+    return lambda row: f"{unit} {numbers[row]}"
+
+
+def _text(cell: Any) -> str:
     return "" if cell is None else str(cell).strip()
 
 
 def _number(cell: Any) -> float:
-    """The number in a cell, NaN where it is empty, infinity where it is no number."""
-    text = _stripped(cell)
-    if text in MISSING:
-        return np.nan
+    """The number in a cell, NaN for an empty cell, infinity for a cell without a number."""
+    text = _text(cell)
     try:
-        return float(text)
+        return np.nan if text in MISSING else float(text)
     except ValueError:
         return np.inf
 
 
-def _no_number(name: str, cell: Any, place: str) -> str:
-    if _DECIMAL_COMMA.fullmatch(_stripped(cell)):
-        return f"column {name!r} has {cell!r} in {place}: write decimals with a point"
-    return (
-        f"column {name!r} holds numbers, but {cell!r} in {place}: correct it, leave the cell empty if the value is "
-        "missing, or read the column as text with --categorical"
-    )
+def _not_a_number(name: str, cell: Any, row: str) -> str:
+    if _DECIMAL_COMMA.fullmatch(_text(cell)):
+        return f"column {name!r} has {cell!r} in {row}: write decimals with a point"
+    try:
+        float(cell)
+    except ValueError:
+        return (
+            f"column {name!r} holds numbers, but {cell!r} in {row}: correct it, leave the cell empty if the value is "
+            "missing, or read the column as text with --categorical"
+        )
+    return f"column {name!r} is infinite in {row}: correct it, or leave the cell empty"
 
 
 def _delimiter(lines: list[str]) -> str:
-    """The one that cuts all lines into the same number of cells, the largest such number."""
+    """The delimiter that splits all lines into the same, largest number of cells."""
     best, most = ",", 1
     for delimiter in _DELIMITERS:
         try:
@@ -309,27 +313,5 @@ def _delimiter(lines: list[str]) -> str:
             continue
         if len(widths) == 1 and (width := widths.pop()) > most:
             best, most = delimiter, width
-    if most == 1:
-        # Rows of unequal length are told later, with the line; names are then the best guide.
-        best = max(_DELIMITERS, key=lines[0].count)
-    return best
-
-
-def _line_of(rows: list[list[str]], start: int) -> Callable[[int], str]:
-    """Where the rows that are not empty are in the file, the first of all at the line after ``start``."""
-
-    def place(number: int) -> str:
-        line, seen = start + 1, -1
-        for row in rows:
-            seen += bool(row)
-            if seen == number:
-                break
-            # Quoted cells may go over several lines.
-            line += 1 + sum(cell.count("\n") for cell in row)
-        return f"line {line}"
-
-    return place
-
-
-def _row_of(start: int, number: int) -> str:
-    return f"row {start + number + 1}"
+    # Rows of unequal length are refused later, with their line; the header is then the best guide.
+    return best if most > 1 else max(_DELIMITERS, key=lines[0].count)

@@ -1,7 +1,7 @@
-"""Columns of a table as inputs of a model: numbers as they are, dates as days since 1970, durations as days, every
-category of a text column as a column of 0 and 1; and kernels by name.
+"""Convert the columns of a table to inputs of a model: dates to days since 1970, time spans to days, and text to one
+column of 0 and 1 per category.
 
-Shared by the door to scikit-learn and by the command line.
+The scikit-learn door and the command line share it, and the kernels with a name.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ KERNELS: dict[str, Callable[[torch.Tensor], kernels.Kernel]] = {
     "matern-5/2": lambda lengthscale: kernels.Matern(2.5, lengthscale),
     "rational-quadratic": lambda lengthscale: kernels.RationalQuadratic(1.0, lengthscale),
 }
-# A text column with more categories than this is assumed to hold names of rows.
+# A text column with more distinct values than this probably names the rows.
 MOST_CATEGORIES = 100
 
 _DAY = timedelta(days=1)
 _CLOCK = r"([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?( ?(Z|[+-]\d{2}(:?\d{2})?))?)?"
 _ISO = re.compile(r"\d{4}-\d{2}(-\d{2}" + _CLOCK + ")?")
-# Dates with an ambiguous order of day and month, or not in the format of ISO 8601.
+# Dates whose order of day and month is ambiguous, or differs from ISO 8601.
 _UNCLEAR = re.compile(r"(\d{1,2}[./-]\d{1,2}[./-]\d{4}|\d{4}[./]\d{1,2}[./]\d{1,2})([T ].*)?")
 
 
 def kernel_of_columns(name: str, columns: int) -> kernels.Kernel:
-    """The kernel of this name with a signal scale and a length scale per column."""
+    """Return the kernel of this name with a signal scale and one length scale per column."""
     return kernels.Scale(KERNELS[name](torch.ones(columns, dtype=torch.float64)), 1.0)
 
 
@@ -47,7 +47,7 @@ def row_number(row: int) -> str:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table that are inputs of a model, the categories of text columns, and the columns with dates."""
+    """The input columns of a table, the categories of its text columns, and the names of its date columns."""
 
     names: Sequence[Any]
     categories: dict[Any, list[Any]] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Columns:
 
     @property
     def inputs(self) -> list[str]:
-        """The names of the columns of `matrix`: the column's own, for dates with their unit, or column=category."""
+        """The names of the columns of `matrix`: the name, "name (days)" for dates, or "name=category"."""
         titles: list[str] = []
         for name in self.names:
             if name in self.categories:
@@ -65,44 +65,121 @@ class Columns:
         return titles
 
     def matrix(
-        self, values: Callable[[Any], NDArray[Any]], place: Callable[[int], str] = row_number
+        self, values: Callable[[Any], NDArray[Any]], name_row: Callable[[int], str] = row_number
     ) -> NDArray[np.float64]:
-        """The inputs (n, d) of a table with the columns values(name), dates in days; ``place(row)``: for messages."""
+        """Return the inputs (n, d) of a table with columns values(name), dates in days; ``name_row``: for errors."""
         parts: list[NDArray[np.float64]] = []
         for name in self.names:
             column = values(name)
             if name in self.categories:
-                parts.append(_indicators(name, column, self.categories[name], place))
+                parts.append(_indicators(name, column, self.categories[name], name_row))
             else:
                 parts.append(as_float64(column, f"column {name!r}").reshape(-1, 1))
         return np.concatenate(parts, 1)
 
 
-def distinct(values: Iterable[Any]) -> list[Any]:
-    """The categories of a column, in the order of their text."""
-    return sorted(set(values), key=str)
+def is_frame(X: Any) -> bool:
+    """Whether X is a frame of pandas or polars."""
+    return hasattr(X, "columns") and hasattr(X, "dtypes")
 
 
-def are_dates(values: Iterable[Any]) -> bool:
-    """Whether there are values and all of them are dates: objects, or strings as in ISO 8601 (2024-03-31)."""
-    values = list(values)
-    return bool(values) and all(
-        isinstance(value, date | np.datetime64) or (isinstance(value, str) and bool(_ISO.fullmatch(value)))
-        for value in values
-    )
+def split_columns(X: Any) -> dict[Any, NDArray[Any]]:
+    """Columns of a frame by name, or of an array of times by number; empty for other arrays."""
+    if not is_frame(X):
+        is_time = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "mM"
+        return dict(enumerate(X.T)) if is_time else {}
+    for name in X.columns:
+        dtype = str(X[name].dtype).lower()
+        if dtype.startswith("datetime") and "," in dtype:
+            raise ValueError(f"column {name!r} has times with a zone: convert them, as with .dt.tz_convert(None)")
+    return {name: X[name].to_numpy() for name in X.columns}
 
 
-def refuse_unclear_dates(name: Any, values: Iterable[Any], advice: str) -> None:
-    """Raise ValueError if all strings of a column look like dates, but not in the format of ISO 8601."""
-    texts = [value for value in values if isinstance(value, str)]
+def find_columns(X: Any) -> Columns:
+    """Find the text and date columns of a frame, or of an array of times."""
+    columns = split_columns(X)
+    categories, dates = {}, []
+    for name, values in columns.items():
+        is_category = is_frame(X) and str(X[name].dtype).lower().startswith(("categor", "enum"))
+        if values.dtype.kind in "mM":
+            dates.append(name)
+        if not (is_category or values.dtype.kind in "OUT"):
+            continue
+        missing = [row for row, value in enumerate(values) if is_missing(value)]
+        if missing:
+            raise ValueError(f"column {name!r} has no value in row {missing[0]}: fill it or leave the row out")
+        if not is_category and are_dates(values):
+            dates.append(name)
+        else:
+            advice = "leave it out, convert dates with pandas.to_datetime, or give it the dtype 'category'"
+            categories[name] = find_categories(name, values.tolist(), is_category, advice)
+    return Columns(list(columns), categories, dates)
+
+
+def convert_columns(X: Any, columns: Columns) -> NDArray[np.float64]:
+    """Convert a frame or an array of times to numbers (n, d), in the same way as the table that was fitted."""
+    cells = split_columns(X)
+    if not cells:
+        given = f"{type(X).__name__} of {np.asarray(X).dtype}"
+        raise ValueError(f"X was fitted as a frame or as times, got {given}: give a frame with the same columns")
+
+    def values(name: Any) -> NDArray[Any]:
+        column = cells[name]
+        if name in columns.dates:
+            column = days(name, column)
+            if np.isnan(column).any():
+                raise ValueError(f"column {name!r} has no time in row {int(np.isnan(column).argmax())}: fill it in")
+        elif column.dtype.kind in "mM":
+            raise ValueError(f"column {name!r} holds dates and held something else at the fit")
+        return column
+
+    return columns.matrix(values)
+
+
+def find_categories(name: Any, values: Iterable[Any], is_category: bool, advice: str) -> list[Any]:
+    """Return the distinct values of a text column, sorted as text.
+
+    Refuse dates that are not in ISO 8601 and more than `MOST_CATEGORIES` values, unless the user says that the column
+    holds categories (``is_category``). advice: what the user can do instead.
+    """
+    categories = distinct(values)
+    if is_category:
+        return categories
+    texts = [value for value in categories if isinstance(value, str)]
     if texts and all(map(_UNCLEAR.fullmatch, texts)):
         raise ValueError(
             f"column {name!r} seems to hold dates such as {texts[0]!r}: write them as 2024-03-31, {advice}"
         )
+    if len(categories) > MOST_CATEGORIES:
+        count, example = f"{len(categories):,} different values", categories[0]
+        raise ValueError(f"column {name!r} holds text, {count} such as {example!r}: turn it into numbers, {advice}")
+    return categories
 
 
-def days(name: Any, column: NDArray[Any], place: Callable[[int], str] = row_number) -> NDArray[np.float64]:
-    """Dates as days since 1970, durations as days; NaN for missing ones.
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """Return the distinct values, sorted as text."""
+    return sorted(set(values), key=str)
+
+
+def are_dates(values: Iterable[Any]) -> bool:
+    """Whether there are values and all are dates: objects, or texts in ISO 8601 (2024-03-31)."""
+    cells = list(values)
+    return bool(cells) and all(
+        isinstance(cell, date | np.datetime64) or (isinstance(cell, str) and _ISO.fullmatch(cell)) for cell in cells
+    )
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell is None, NaN, NaT or pandas.NA."""
+    try:
+        return value is None or bool(value != value)
+    except TypeError:
+        # pandas.NA has no truth value.
+        return True
+
+
+def days(name: Any, column: NDArray[Any], name_row: Callable[[int], str] = row_number) -> NDArray[np.float64]:
+    """Convert dates of any unit or form to days since 1970, time spans to days; NaN for missing values.
 
     Times with a zone are converted to UTC; a column must not mix times with and without a zone.
     """
@@ -115,15 +192,15 @@ def days(name: Any, column: NDArray[Any], place: Callable[[int], str] = row_numb
     result = np.full(len(column), np.nan)
     zones = set()
     for row, value in enumerate(column):
-        if value is None or value != value:
+        if is_missing(value):
             continue
         try:
             instant = _instant(value)
         except (TypeError, ValueError):
-            raise ValueError(f"column {name!r} holds dates, but {value!r} in {place(row)}: correct it") from None
+            raise ValueError(f"column {name!r} holds dates, but {value!r} in {name_row(row)}: correct it") from None
         zones.add(instant.tzinfo is not None)
         if len(zones) > 1:
-            raise ValueError(f"column {name!r} has times with and without a zone, as {value!r} in {place(row)}")
+            raise ValueError(f"column {name!r} has times with and without a zone, as {value!r} in {name_row(row)}")
         epoch = datetime(1970, 1, 1, tzinfo=UTC if instant.tzinfo is not None else None)
         result[row] = (instant - epoch) / _DAY
     return result
@@ -141,13 +218,15 @@ def _instant(value: Any) -> datetime:
     raise TypeError(f"{value!r} is not a date")
 
 
-def _indicators(name: Any, column: NDArray[Any], known: list[Any], place: Callable[[int], str]) -> NDArray[np.float64]:
+def _indicators(
+    name: Any, column: NDArray[Any], known: list[Any], name_row: Callable[[int], str]
+) -> NDArray[np.float64]:
     numbers = {category: i for i, category in enumerate(known)}
     codes = np.fromiter((numbers.get(value, -1) for value in column), dtype=np.int64, count=len(column))
     if (codes < 0).any():
         row = int(np.argmax(codes < 0))
         raise ValueError(
-            f"column {name!r} has {column[row]!r} in {place(row)}, which is none of its categories at the fit: "
+            f"column {name!r} has {column[row]!r} in {name_row(row)}, which is none of its categories at the fit: "
             + ", ".join(map(repr, known))
         )
     return np.eye(len(known))[codes]

@@ -1,4 +1,4 @@
-"""Fields on grids as pictures: which two directions to look at, and the colours of numbers."""
+"""Pictures of fields on grids: which two directions to show, and the colours of numbers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathgp.html.charts import Axis, Chart, scale_bar
 from pathgp.html.markup import Html, figure
 from pathgp.html.numbers import number
 
-Field = NDArray[Any]
+Grid = NDArray[Any]
 
-# Dark to light with steadily rising luminance; uncertainty has colours of its own.
+# Dark to light with steadily rising luminance; standard deviations have colours of their own.
 VALUES = ("#1f2a5c", "#2b5c9e", "#3f97a8", "#8cc69b", "#f3e79b")
 SPREAD = ("#f6efe2", "#e8b27a", "#c4623f", "#6d1f2b")
 HOLE = "#a0a0ab"
@@ -24,119 +24,111 @@ _MOST_CELLS = 220
 
 @dataclass(frozen=True)
 class View:
-    """A way to see a grid (p_1, ..., p_k) as a picture.
+    """A two-dimensional picture of a grid (p_1, ..., p_k).
 
-    index: picks the cells of the picture from a grid.  lattice: where they go in it, rows and
-    columns.  caption: what is fixed, in words.
+    index: selects the cells of the picture from a grid.  lattice: their rows and columns in the picture.
+    caption: the values of the other sides.
     """
 
     index: tuple[Any, ...]
-    lattice: tuple[NDArray[Any], NDArray[Any]]
+    lattice: tuple[Grid, Grid]
     x: Axis
     y: Axis
     caption: str
 
-    def picture(self, field: Field) -> Field:
+    def picture(self, grid: Grid) -> Grid:
         """The values (rows, columns); NaN where the grid has no cell."""
-        part = np.asarray(field)[self.index].astype(np.float64)
         rows, columns = self.lattice
         image = np.full((rows.max() + 1, columns.max() + 1), np.nan)
-        image[rows, columns] = part
+        image[rows, columns] = np.asarray(grid)[self.index]
         steps = [max(1, -(-size // _MOST_CELLS)) for size in image.shape]
         return image[:: steps[0], :: steps[1]]
 
 
-def choose_view(sides: Sequence[Field], observed: NDArray[np.bool_], names: Sequence[str]) -> View:
-    """A map where one side holds places (two columns that fill a lattice), else the first side against the last.
+def choose_view(sides: Sequence[Grid], observed: NDArray[np.bool_], names: Sequence[str]) -> View:
+    """Choose a map if one side holds points of a plane lattice, else the first side against the last.
 
-    Along all other sides the slice with the most holes is taken.
+    Along all other sides it is the slice with the most holes.
     """
-    places = [i for i, side in enumerate(sides) if side.shape[1] == 2 and _fills_a_lattice(side)]
-    shown = (places[0],) if places else (0, len(sides) - 1)
+    plane = next((i for i, side in enumerate(sides) if _is_lattice(side)), None)
+    shown = (0, len(sides) - 1) if plane is None else (plane,)
     others = [i for i in range(len(sides)) if i not in shown]
     holes = (~observed).sum(axis=shown)
-    chosen = np.unravel_index(int(holes.argmax()), holes.shape) if others else ()
-    fixed = dict(zip(others, chosen, strict=True))
-    words = [f"{names[i]} {_described(sides[i][j])}" for i, j in fixed.items()]
-    caption = f"At {' and '.join(words)}, where most is missing." if words else ""
+    fixed = dict(zip(others, np.unravel_index(int(holes.argmax()), holes.shape), strict=True)) if others else {}
+    places = []
+    for i, j in fixed.items():
+        values = ", ".join(number(float(v)) for v in sides[i][j])
+        places.append(f"{names[i]} {values}" if sides[i].shape[1] == 1 else f"{names[i]} ({values})")
+    caption = f"At {' and '.join(places)}, where most is missing." if places else ""
     index = tuple(fixed.get(i, slice(None)) for i in range(len(sides)))
-    if places:
-        side = sides[places[0]]
-        (a, rows), (b, columns) = (np.unique(side[:, c], return_inverse=True) for c in (0, 1))
-        name = names[places[0]]
-        across, up = _cells(b, f"{name}, second column"), _cells(a, f"{name}, first column")
-        return View(index, (rows, columns), across, up, caption)
-    orders = [_order(sides[i]) for i in shown]
-    pairs = np.meshgrid(np.argsort(orders[0]), np.argsort(orders[1]), indexing="ij")
-    axes = [_axis(sides[i], order, names[i]) for i, order in zip(shown, orders, strict=True)]
-    return View(index, (pairs[0], pairs[1]), axes[1], axes[0], caption)
+    if plane is not None:
+        (a, rows), (b, columns) = (np.unique(sides[plane][:, c], return_inverse=True) for c in (0, 1))
+        x, y = _cell_axis(b, f"{names[plane]}, second column"), _cell_axis(a, f"{names[plane]}, first column")
+        return View(index, (rows, columns), x, y, caption)
+    orders = [_side_order(sides[i]) for i in shown]
+    rows, columns = np.meshgrid(np.argsort(orders[0]), np.argsort(orders[1]), indexing="ij")
+    y, x = (_side_axis(sides[i][order], names[i]) for i, order in zip(shown, orders, strict=True))
+    return View(index, (rows, columns), x, y, caption)
 
 
-def heat_map(
-    key: str, title: str, view: View, field: Field, limits: tuple[float, float], colours: Sequence[str]
-) -> Html:
-    """A picture with its scale; cells without a value are grey, what is no cell is empty."""
-    image = view.picture(field)
-    inside = image[np.isfinite(image)]
+def heat_map(key: str, title: str, view: View, grid: Grid, limits: tuple[float, float], colours: Sequence[str]) -> Html:
+    """A picture with its colour scale; cells without a value are grey, other places are empty."""
+    image = view.picture(grid)
+    values = image[np.isfinite(image)]
     finding = "There is nothing in it."
-    if inside.size:
-        low, middle, high = (number(float(q)) for q in np.quantile(inside, [0.0, 0.5, 1.0]))
+    if values.size:
+        low, middle, high = (number(float(q)) for q in np.quantile(values, [0.0, 0.5, 1.0]))
         finding = f"From {low} to {high}, median {middle}."
     chart = Chart(key, title, finding, view.x, view.y)
-    colouring = painted(image, limits, colours)
-    colouring[np.isnan(view.picture(np.ones(field.shape))), 3] = 0
-    chart.picture(colouring)
-    bar = scale_bar(f"{key}-scale", f"Colours: {title}", *limits, painted(np.linspace(*limits, 128), limits, colours))
+    pixels = colour(image, limits, colours)
+    pixels[np.isnan(view.picture(np.ones(grid.shape))), 3] = 0
+    chart.picture(pixels)
+    bar = scale_bar(f"{key}-scale", f"Colours: {title}", *limits, colour(np.linspace(*limits, 128), limits, colours))
     return figure(title, view.caption, Html(f"<div>{chart.svg()}{bar}</div>"))
 
 
-def painted(values: Field, limits: tuple[float, float], colours: Sequence[str]) -> NDArray[np.uint8]:
-    """Colours (..., 4) of numbers between two limits; grey where there is none."""
-    anchors = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in colours], dtype=np.float64)
+def colour(values: Grid, limits: tuple[float, float], colours: Sequence[str]) -> NDArray[np.uint8]:
+    """Colours (..., 4) of numbers between two limits; grey for NaN."""
     low, high = limits
-    place = np.clip((values - low) / (high - low), 0.0, 1.0) * (len(anchors) - 1)
-    missing = ~np.isfinite(place)
-    place = np.where(missing, 0.0, place)
-    left = np.minimum(place.astype(int), len(anchors) - 2)
-    share = (place - left)[..., None]
-    mixed = anchors[left] * (1 - share) + anchors[left + 1] * share
-    mixed[missing] = [int(HOLE[i : i + 2], 16) for i in (1, 3, 5)]
-    opaque = np.full((*mixed.shape[:-1], 1), 255.0)
-    return np.concatenate([mixed, opaque], -1).round().astype(np.uint8)
+    scaled = np.clip((values - low) / (high - low), 0.0, 1.0)
+    anchors = np.array([list(bytes.fromhex(c[1:])) for c in colours], dtype=np.float64)
+    at = np.linspace(0.0, 1.0, len(anchors))
+    channels = [np.interp(scaled, at, channel) for channel in anchors.T]
+    mixed = np.stack([*channels, np.full(scaled.shape, 255.0)], -1)
+    mixed[np.isnan(scaled), :3] = list(bytes.fromhex(HOLE[1:]))
+    return mixed.round().astype(np.uint8)
 
 
-def limits_of(*fields: Field) -> tuple[float, float]:
-    """The central 99.8 % of all values, so that single ones do not take the colours from the others."""
-    values = np.concatenate([np.asarray(f, dtype=np.float64).ravel() for f in fields])
-    values = values[np.isfinite(values)]
-    low, high = (float(q) for q in np.quantile(values, [0.001, 0.999]))
+def colour_limits(*grids: Grid) -> tuple[float, float]:
+    """The central 99.8 % of all values, so that single extremes do not use up the colours."""
+    values = np.concatenate([np.asarray(grid, dtype=np.float64).ravel() for grid in grids])
+    low, high = (float(q) for q in np.nanquantile(values, [0.001, 0.999]))
     return (low, high) if high > low else (low - 0.5, low + 0.5)
 
 
-def _fills_a_lattice(side: Field) -> bool:
+def _is_lattice(side: Grid) -> bool:
+    """Whether two columns fill at least a quarter of the lattice of their values."""
+    if side.shape[1] != 2:
+        return False
     sizes = [len(np.unique(side[:, c])) for c in (0, 1)]
     return min(sizes) >= 3 and len(side) >= 0.25 * sizes[0] * sizes[1]
 
 
-def _order(side: Field) -> NDArray[Any]:
-    """Cells of a side in the order of the picture: by value where they have one."""
+def _side_order(side: Grid) -> NDArray[Any]:
+    """The order of the cells in the picture: by value if they have a single one."""
     return np.argsort(side[:, 0], kind="stable") if side.shape[1] == 1 else np.arange(len(side))
 
 
-def _axis(side: Field, order: NDArray[Any], name: str) -> Axis:
-    """Values where they are regular, else the number of the cell."""
+def _side_axis(side: Grid, name: str) -> Axis:
+    """Values if they are regular, else numbers of cells."""
     if side.shape[1] == 1 and len(side) > 1:
-        gaps = np.diff(side[order, 0])
+        gaps = np.diff(side[:, 0])
         if gaps.min() > 0 and gaps.max() <= 1.5 * gaps.min():
-            return _cells(side[order, 0], name)
+            return _cell_axis(side[:, 0], name)
     return Axis(-0.5, len(side) - 0.5, f"{name}, number of the cell")
 
 
-def _cells(values: Field, name: str) -> Axis:
+def _cell_axis(values: Grid, name: str) -> Axis:
     """An axis whose ends are the outer edges of the first and the last cell."""
     half = 0.5 * float(values[-1] - values[0]) / max(1, len(values) - 1) or 0.5
     return Axis(float(values[0]) - half, float(values[-1]) + half, name)
-
-
-def _described(row: Field) -> str:
-    return number(float(row[0])) if len(row) == 1 else f"({', '.join(number(float(v)) for v in row)})"

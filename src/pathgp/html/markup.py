@@ -1,4 +1,4 @@
-"""HTML in small pieces. What comes in is text, and is escaped here; what comes out is markup."""
+"""Elements of HTML: functions take plain text, escape it, and return markup."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Html = NewType("Html", str)
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page under a heading. flows: it may share a printed page with the section before."""
+    """A part of the page under a heading. flows: it may share a printed page with the previous section."""
 
     key: str
     title: str
@@ -24,7 +24,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One answer to whether the result can be trusted: yes, no with a remedy, or None for a plain fact."""
+    """A judgement of the result: good, not good (with a remedy), or None for a plain fact."""
 
     good: bool | None
     text: str
@@ -32,7 +32,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Tile:
-    """A number worth seeing first."""
+    """A key number with its name and a short note."""
 
     name: str
     value: str
@@ -40,7 +40,7 @@ class Tile:
 
 
 def text(words: str) -> str:
-    """Words as they are, whatever characters they have; a percent sign stays with its number."""
+    """Escape words; a percent sign stays with its number."""
     return escape(words).replace(" %", "\u00a0%")
 
 
@@ -57,59 +57,49 @@ def code(words: str) -> Html:
     return Html(f"<pre>{escape(words)}</pre>")
 
 
-def tiles(shown: Iterable[Tile]) -> Html:
+def tile_list(tiles: Iterable[Tile]) -> Html:
     entries = (
         f'<div class="tile"><dt>{text(tile.name)}</dt><dd>{text(tile.value)}'
         f'<span class="note">{text(tile.note)}</span></dd></div>'
-        for tile in shown
+        for tile in tiles
     )
     return Html(f'<dl class="tiles">{"".join(entries)}</dl>')
 
 
-def verdicts(found: Iterable[Verdict]) -> Html:
-    """A list with a mark before each entry, which also says in words what it means."""
-    marks = {True: ("yes", "✓", "Good: "), False: ("no", "!", "Attention: "), None: ("fact", "i", "")}
+def verdict_list(verdicts: Iterable[Verdict]) -> Html:
+    """A list with a mark before each entry, and the meaning of the mark in words."""
+    marks = {True: ("yes", "✓", "<b>Good: </b>"), False: ("no", "!", "<b>Attention: </b>"), None: ("fact", "i", "")}
     entries = []
-    for verdict in found:
-        kind, mark, word = marks[verdict.good]
-        entries.append(
-            f'<li class="{kind}"><span class="mark" aria-hidden="true">{mark}</span>'
-            f"{f'<b>{word}</b>' if word else ''}{text(verdict.text)}</li>"
-        )
+    for verdict in verdicts:
+        kind, mark, meaning = marks[verdict.good]
+        sign = f'<span class="mark" aria-hidden="true">{mark}</span>'
+        entries.append(f'<li class="{kind}">{sign}{meaning}{text(verdict.text)}</li>')
     return Html(f'<ul class="verdicts">{"".join(entries)}</ul>')
 
 
-def facts(pairs: Iterable[tuple[str, str]], caption: str) -> Html:
-    """A table of names and values."""
-    rows = "".join(f'<tr><th scope="row">{text(name)}</th><td>{text(value)}</td></tr>' for name, value in pairs)
-    head = f'<thead><tr><th scope="col">{text(caption)}</th><th scope="col">Value</th></tr></thead>'
-    return Html(f'<div class="scroll"><table>{head}<tbody>{rows}</tbody></table></div>')
-
-
-def figures(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
-    """A table of numbers; the first column names the rows."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> Html:
+    """A table whose first column names the rows; kind "figures" aligns the others to the right."""
     head = "".join(f'<th scope="col">{text(name)}</th>' for name in columns)
     body = "".join(
         f'<tr><th scope="row">{text(name)}</th>{"".join(f"<td>{text(cell)}</td>" for cell in cells)}</tr>'
         for name, *cells in rows
     )
-    return Html(
-        f'<div class="scroll"><table class="figures"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    parts = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return Html(f'<div class="scroll"><table{_class(kind)}>{parts}</table></div>')
 
 
 def figure(title: str, caption: str, drawing: Html) -> Html:
     return Html(f"<figure><figcaption><b>{text(title)}</b>{text(caption)}</figcaption>{drawing}</figure>")
 
 
-def charts(shown: Sequence[Html]) -> Html:
-    """Figures side by side, as many as there is room for; two or four of them in pairs."""
-    kind = "charts pairs" if len(shown) in (2, 4) else "charts"
-    return Html(f'<div class="{kind}">{"".join(shown)}</div>')
+def chart_grid(figures: Sequence[Html]) -> Html:
+    """Figures side by side, as many as fit; two or four of them in pairs."""
+    kind = "charts pairs" if len(figures) in (2, 4) else "charts"
+    return Html(f'<div class="{kind}">{"".join(figures)}</div>')
 
 
 def document(title: str, lead: str, sections: Sequence[Section], footer: str) -> Html:
-    """The whole page: one file that asks for nothing from elsewhere."""
+    """The whole page, which loads nothing from elsewhere."""
     links = "".join(f'<li><a href="#{s.key}">{text(s.title)}</a></li>' for s in sections)
     parts = "".join(
         f'<section id="{s.key}"{_class("flows" if s.flows else "")} aria-labelledby="{s.key}-heading">'

@@ -1,4 +1,4 @@
-"""Numbers as people read them, and the ticks of axes."""
+"""Numbers as text, and the ticks of axes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 MISSING = "–"
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-# Four digits of thousands read better than a prefix.
-_PREFIXES = ((1e12, "T", 1e12), (1e9, "G", 1e9), (1e6, "M", 1e6), (1e3, "k", 1e4))
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+# (unit, suffix, smallest number that gets it): four digits of thousands read better than a suffix.
+_SUFFIXES = ((1e12, "T", 1e12), (1e9, "G", 1e9), (1e6, "M", 1e6), (1e3, "k", 1e4))
 
 
 def number(value: float, digits: int = 3) -> str:
-    """So many significant digits, in powers of ten where there would be many zeros.
+    """Format a number with significant digits; very large and very small ones as powers of ten.
 
     >>> [number(x) for x in (0.12345, 12345.6, -3.0, 1.5e-7, 0.0, float("nan"))]
     ['0.123', '12,346', '−3', '1.5 × 10⁻⁷', '0', '–']
@@ -25,26 +25,27 @@ def number(value: float, digits: int = 3) -> str:
         return "0"
     power = math.floor(math.log10(abs(rounded)))
     if not -4 <= power <= 6:
-        return f"{rounded / 10.0**power:.{digits}g} × {_power_of_ten(power)}".replace("-", "−")
-    if power >= digits:
-        return f"{value:,.0f}".replace("-", "−")
-    return f"{value:.{digits - 1 - power}f}".replace("-", "−") if value != round(value) else _whole(value)
+        text = f"{rounded / 10.0**power:.{digits}g} × {_power_of_ten(power)}"
+    elif power >= digits or value == round(value):
+        text = f"{value:,.0f}"
+    else:
+        text = f"{value:.{digits - 1 - power}f}"
+    return text.replace("-", "−")
 
 
-def within(value: float, span: float) -> str:
-    """As many decimals as are to be seen on an axis of this length.
+def axis_number(value: float, span: float) -> str:
+    """Format a number with the decimals that are visible on an axis of length ``span``.
 
-    >>> within(-0.0004, 6.0), within(1.23456, 6.0), within(12345.6, 4000.0)
+    >>> axis_number(-0.0004, 6.0), axis_number(1.23456, 6.0), axis_number(12345.6, 4000.0)
     ('0.00', '1.23', '12,346')
     """
     if not 1e-4 < span < 1e7:
         return number(value)
-    text = f"{value:,.{max(0, 2 - math.floor(math.log10(span)))}f}"
-    return (text[1:] if float(text.replace(",", "")) == 0 and text.startswith("-") else text).replace("-", "−")
+    return f"{value:z,.{max(0, 2 - math.floor(math.log10(span)))}f}".replace("-", "−")
 
 
 def percent(share: float) -> str:
-    """A share of one in percent, with a digit after the point.
+    """Format a share of one in percent.
 
     >>> percent(0.9487)
     '94.9 %'
@@ -53,7 +54,7 @@ def percent(share: float) -> str:
 
 
 def count(size: int, noun: str) -> str:
-    """How many of something.
+    """Format a count with its noun.
 
     >>> count(1, "row"), count(12000, "row")
     ('1 row', '12,000 rows')
@@ -62,7 +63,7 @@ def count(size: int, noun: str) -> str:
 
 
 def seconds(time: float) -> str:
-    """A duration in the unit that suits it.
+    """Format a duration in a suitable unit.
 
     >>> seconds(0.0421), seconds(75.0), seconds(8000.0)
     ('0.042 s', '1 min 15 s', '2 h 13 min')
@@ -74,7 +75,7 @@ def seconds(time: float) -> str:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers inside an interval, in steps of 1, 2 or 5 times a power of ten: at most about ``most``.
+    """Return about ``most`` round numbers in an interval, in steps of 1, 2 or 5 times a power of ten.
 
     >>> ticks(0.0, 1.0), ticks(-130.0, 270.0)
     ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [-100.0, 0.0, 100.0, 200.0])
@@ -82,12 +83,11 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     raw = (high - low) / most
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [i * step for i in range(first, last + 1)]
+    return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
 def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Powers of ten inside an interval; with few of them also 2 and 5 times these.
+    """Return powers of ten in an interval; in a short interval also 2 and 5 times these.
 
     >>> log_ticks(0.5, 200.0), log_ticks(1e-8, 1.0)
     ([0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0], [1e-08, 1e-06, 0.0001, 0.01, 1.0])
@@ -95,53 +95,46 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
     bottom, top = math.floor(math.log10(low)), math.ceil(math.log10(high))
     every = max(1, math.ceil((top - bottom) / most))
     factors = (1, 2, 5) if math.log10(high / low) < 3 else (1,)
-    found = [f * 10.0**p for p in range(bottom, top + 1) if p % every == 0 for f in factors]
-    return [tick for tick in found if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+    candidates = [f * 10.0**p for p in range(bottom, top + 1) if p % every == 0 for f in factors]
+    return [tick for tick in candidates if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
 
 
-def tick_labels(values: Sequence[float], more: int = 0) -> list[str]:
-    """Labels with one common unit: k, M, ... for thousands, millions; powers of ten below a thousandth.
+def tick_labels(values: Sequence[float], decimals: int = 0) -> list[str]:
+    """Format ticks in a common unit: k, M, ... for thousands, millions; powers of ten below a thousandth.
 
-    more: further decimals, for ticks that are not round.
+    decimals: further decimals, for ticks that are not round.
 
     >>> tick_labels([0.0, 50000.0, 100000.0]), tick_labels([0.0, 0.2]), tick_labels([0.0, 2e-5])
     (['0', '50k', '100k'], ['0', '0.2'], ['0', '2 × 10⁻⁵'])
     """
     largest = max((abs(value) for value in values), default=0.0)
-    unit, suffix = next(((u, s) for u, s, least in _PREFIXES if largest >= least), (1.0, ""))
+    unit, suffix = _unit(largest)
     if largest >= 1e16 or 0 < largest < 1e-3:
         return [number(value) for value in values]
-    gaps = [abs(b - a) for a, b in pairwise(values)]
-    finest = min([gap for gap in gaps if gap > 0], default=largest or 1.0) / unit
-    decimals = more + max(0, -math.floor(math.log10(finest) + 1e-9))
-    texts = [f"{value / unit:.{decimals}f}" for value in values]
+    gaps = [abs(b - a) for a, b in pairwise(values) if a != b]
+    decimals += max(0, -math.floor(math.log10(min(gaps, default=largest or 1.0) / unit) + 1e-9))
+    texts = [f"{value / unit:z.{decimals}f}" for value in values]
     texts = [text.rstrip("0").rstrip(".") if "." in text else text for text in texts]
-    return ["0" if text in ("0", "-0") else text.replace("-", "−") + suffix for text in texts]
+    return ["0" if text == "0" else text.replace("-", "−") + suffix for text in texts]
 
 
-def log_labels(values: Sequence[float]) -> list[str]:
-    """Labels of logarithmic ticks.
+def log_label(value: float) -> str:
+    """Format a tick of a logarithmic axis.
 
-    >>> log_labels([0.01, 1.0, 20.0, 1e-8, 1e6])
+    >>> [log_label(value) for value in (0.01, 1.0, 20.0, 1e-8, 1e6)]
     ['0.01', '1', '20', '10⁻⁸', '1M']
     """
-    return [_log_label(value) for value in values]
-
-
-def _log_label(value: float) -> str:
-    power = math.floor(math.log10(value) + 1e-9)
-    if 1e-3 * (1 - 1e-9) <= value < 1e4:
-        return f"{value:g}"
-    if 1e4 <= value < 1e15:
-        unit, suffix = next((u, s) for u, s, least in _PREFIXES if value >= least)
+    if 1e-3 * (1 - 1e-9) <= value < 1e15:
+        unit, suffix = _unit(value)
         return f"{value / unit:g}{suffix}"
+    power = math.floor(math.log10(value) + 1e-9)
     factor = round(value / 10.0**power)
     return _power_of_ten(power) if factor == 1 else f"{factor} × {_power_of_ten(power)}"
 
 
-def _whole(value: float) -> str:
-    return f"{value:,.0f}".replace("-", "−")
+def _unit(value: float) -> tuple[float, str]:
+    return next(((unit, suffix) for unit, suffix, least in _SUFFIXES if value >= least), (1.0, ""))
 
 
 def _power_of_ten(power: int) -> str:
-    return "10" + str(power).translate(_RAISED)
+    return "10" + str(power).translate(_SUPERSCRIPTS)

@@ -1,36 +1,21 @@
-"""The looks of a page: colours for light and dark screens, and the style sheet, which prints too."""
+"""The style sheet of a page, with colours for light and dark screens and rules for print."""
 
 from __future__ import annotations
 
-# paper, panel: backgrounds.  ink, quiet: text.  rule: lines of tables and axes.  accent: the model.
+# Light and dark. paper, panel: backgrounds.  ink, quiet: text.  rule: lines of tables and axes.  accent: the model.
 # data: observations.  warn, good: verdicts.
-LIGHT = {
-    "paper": "#ffffff",
-    "panel": "#f5f6f9",
-    "ink": "#1b1b1f",
-    "quiet": "#5a5a66",
-    "rule": "#dcdce3",
-    "accent": "#2447a8",
-    "data": "#767684",
-    "warn": "#a8321f",
-    "good": "#1f6b43",
+_COLOURS = {
+    "paper": ("#ffffff", "#131419"),
+    "panel": ("#f5f6f9", "#1d1f26"),
+    "ink": ("#1b1b1f", "#ececf1"),
+    "quiet": ("#5a5a66", "#a6a6b3"),
+    "rule": ("#dcdce3", "#363844"),
+    "accent": ("#2447a8", "#8fadff"),
+    "data": ("#767684", "#8d8d9c"),
+    "warn": ("#a8321f", "#ff9d8a"),
+    "good": ("#1f6b43", "#7fd1a4"),
 }
-DARK = {
-    "paper": "#131419",
-    "panel": "#1d1f26",
-    "ink": "#ececf1",
-    "quiet": "#a6a6b3",
-    "rule": "#363844",
-    "accent": "#8fadff",
-    "data": "#8d8d9c",
-    "warn": "#ff9d8a",
-    "good": "#7fd1a4",
-}
-
-
-def _variables(colours: dict[str, str]) -> str:
-    return "".join(f"--{name}:{value};" for name, value in colours.items())
-
+LIGHT, DARK = ({name: pair[i] for name, pair in _COLOURS.items()} for i in (0, 1))
 
 _RULES = """
 *{box-sizing:border-box}
@@ -121,8 +106,9 @@ footer{padding-top:32px;padding-bottom:56px;font-size:.88rem;color:var(--quiet)}
   .scroll{overflow:visible}a{color:inherit}footer{padding:18px 0 0}}
 """
 
+_LIGHT, _DARK = ("".join(f"--{name}:{value};" for name, value in colours.items()) for colours in (LIGHT, DARK))
 SHEET = (
-    f":root{{color-scheme:light dark;{_variables(LIGHT)}}}"
-    f"@media screen and (prefers-color-scheme:dark){{:root{{{_variables(DARK)}}}}}"
+    f":root{{color-scheme:light dark;{_LIGHT}}}"
+    f"@media screen and (prefers-color-scheme:dark){{:root{{{_DARK}}}}}"
     f"{_RULES}"
 )

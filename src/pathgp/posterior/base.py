@@ -133,11 +133,9 @@ class BasePosterior(ABC):
             fit: the report that `fit` returned, for the learning curves.
             title: title of the page.
         """
-        from pathgp.html import grid, table
+        from pathgp.html.page import write
 
-        # A table has one matrix of inputs, a grid one per side.
-        page = table if isinstance(self.X, Tensor) else grid
-        page.write(self, path, X_test, y_test, names, target, fit, title)
+        write(self, path, X_test, y_test, names, target, fit, title)
 
     def __getstate__(self) -> dict[str, Any]:
         """The state without the factor and the operator, which are rebuilt when needed."""
