@@ -7,10 +7,10 @@ the last bit on every rank. All ranks therefore take the same decisions without 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import socket
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -28,42 +28,41 @@ class RankLost(RuntimeError):
     """Another rank ended, or did not reach a collective operation within the time-out."""
 
 
-class Group(ABC):
-    """Members, numbered from 0, that compute parts of a result.
+class Group:
+    """Members, numbered from 0, that compute parts of a result: here one process by itself.
 
-    size: the number of members.  is_main_process: whether this process writes files and shows progress.
+    size: the number of members.  rank: the member that this process is.  is_main_process: whether this process writes
+    files and shows progress.
     """
 
-    size: int
-    is_main_process: bool = True
+    size = 1
+    rank = 0
+    is_main_process = True
 
-    @abstractmethod
     def members(self, home: torch.device) -> dict[int, torch.device]:
         """The members of this process and where each computes, for vectors that live on ``home``."""
+        return {self.rank: home}
 
-    @abstractmethod
     def each(self, compute: Callable[[int], T]) -> dict[int, T]:
         """compute(member) for every member of this process, concurrently."""
+        return {self.rank: compute(self.rank)}
 
-    @abstractmethod
     def reduce(self, compute: Callable[[int], Tensor], home: torch.device) -> Tensor:
         """The sum of compute(member) over all members, on ``home``; equal in all processes to the last bit."""
+        return compute(self.rank)
 
-    @abstractmethod
-    def budget(self, memory: float | None, home: torch.device) -> int:
-        """The memory of each member in bytes: ``memory``, or half of the free memory of the member with the least.
-
-        Members on the same device divide its free memory.
-        """
+    def budget(self, home: torch.device) -> int:
+        """Half of the free memory in bytes of the member with the least; members on one device divide its memory."""
+        return memory_budget(None, home)
 
     def rows(self, function: Callable[[Tensor], Tensor], Xs: Tensor) -> Tensor:
         """function(Xs) (count, m), whose columns belong to the rows of Xs (m, d); differentiable in Xs."""
         return function(Xs)
 
-    def check(self, values: Sequence[Tensor | str], message: str) -> None:  # noqa: B027
+    def check(self, values: Sequence[Tensor | str], message: str) -> None:
         """ValueError with this message in every process unless all have the same values."""
 
-    def require_equal(self, **arguments: object) -> None:  # noqa: B027
+    def require_equal(self, **arguments: object) -> None:
         """ValueError in every process that names an argument with different values."""
 
     def sync_generator(self, generator: torch.Generator) -> torch.Generator:
@@ -105,19 +104,13 @@ class Devices(Group):
             return dict(enumerate(pool.map(work, range(self.size))))
 
     def reduce(self, compute: Callable[[int], Tensor], home: torch.device) -> Tensor:
-        first, *others = self.each(compute).values()
-        total = first.to(home)
-        for part in others:
-            total += part.to(home)
-        return total
+        return functools.reduce(Tensor.add_, (part.to(home) for part in self.each(compute).values()))
 
-    def budget(self, memory: float | None, home: torch.device) -> int:
-        if memory is not None:
-            return memory_budget(memory, home)
+    def budget(self, home: torch.device) -> int:
         return min(memory_budget(None, device) // self.devices.count(device) for device in self.devices)
 
     def __repr__(self) -> str:
-        return f"Devices([{', '.join(repr(str(device)) for device in self.devices)}])"
+        return f"Devices({[str(device) for device in self.devices]})"
 
 
 class Ranks(Group):
@@ -147,20 +140,14 @@ class Ranks(Group):
                 f"the data are on {home}, but this process group adds up numbers on {' and '.join(self._kinds)} alone: "
                 "move the data, or call torch.distributed.init_process_group('gloo') for ranks on CPUs"
             )
-        return {self.rank: home}
-
-    def each(self, compute: Callable[[int], T]) -> dict[int, T]:
-        return {self.rank: compute(self.rank)}
+        return super().members(home)
 
     def reduce(self, compute: Callable[[int], Tensor], home: torch.device) -> Tensor:
         part = compute(self.rank).contiguous()
         self._communicate("a sum over all ranks", lambda: dist.all_reduce(part))
         return part
 
-    def budget(self, memory: float | None, home: torch.device) -> int:
-        self.require_equal(memory=memory)
-        if memory is not None:
-            return memory_budget(memory, home)
+    def budget(self, home: torch.device) -> int:
         found = self._gather((socket.gethostname(), str(home), memory_budget(None, home)))
         places = [place for *place, _ in found]
         return min(free // places.count(place) for *place, free in found)
