@@ -60,9 +60,23 @@ def from_gpytorch(source: Any) -> Any:
     """
     if isinstance(source, theirs.Kernel):
         return _import_kernel(source)
-    if isinstance(source, gpytorch.models.ExactGP):
-        return _import_model(source)
-    raise TypeError(f"from_gpytorch takes a GPyTorch kernel or ExactGP, got {type(source).__name__}")
+    if not isinstance(source, gpytorch.models.ExactGP):
+        raise TypeError(f"from_gpytorch takes a GPyTorch kernel or ExactGP, got {type(source).__name__}")
+    for transform in ("input_transform", "outcome_transform"):
+        if getattr(source, transform, None) is not None:
+            raise ValueError(
+                f"the model has an {transform}, which cannot be imported: build it with {transform}=None and give it "
+                "the transformed data"
+            )
+    if source.train_inputs is None or source.train_targets is None:
+        raise ValueError("the model has no training data")
+    (X,), y = source.train_inputs, source.train_targets
+    if X.ndim != 2 or y.ndim != 1:
+        shapes = f"the inputs have shape {tuple(X.shape)}, y {tuple(y.shape)}"
+        raise ValueError(f"one output is imported at a time: {shapes}")
+    deviation, known = read_noise(source.likelihood)
+    gp = GP(_import_kernel(source.covar_module), noise=deviation, mean=_mean(source.mean_module))
+    return Imported(gp, X.detach(), y.detach(), known)
 
 
 def to_gpytorch(source: kernels.Kernel | Posterior) -> Any:
@@ -71,10 +85,25 @@ def to_gpytorch(source: kernels.Kernel | Posterior) -> Any:
     A posterior must have a constant mean and no standardisation: GPyTorch keeps data in one unit only.
     """
     if isinstance(source, kernels.Kernel):
-        return _export_kernel(source)
-    if isinstance(source, Posterior):
-        return _export_model(source)
-    raise TypeError(f"to_gpytorch takes a pathgp kernel or Posterior, got {type(source).__name__}")
+        return fold(source, _export_kernel)
+    if not isinstance(source, Posterior):
+        raise TypeError(f"to_gpytorch takes a pathgp kernel or Posterior, got {type(source).__name__}")
+    gp, system = source.model, source.system.require_targets("to_gpytorch")
+    if gp.standardise:
+        raise ValueError("standardise=True has no counterpart in GPyTorch: standardise the data yourself")
+    if callable(gp.mean) and not isinstance(gp.mean, Constant):
+        raise ValueError("a mean function has no counterpart in GPyTorch: subtract it from y")
+    level = float(gp.mean.value.detach() if isinstance(gp.mean, Constant) else gp.mean)
+    mean = gpytorch.means.ConstantMean().initialize(constant=level)
+    X, y = system.X, system.targets[:, 0] + level
+    if system.deviation.ndim:
+        likelihood = gpytorch.likelihoods.FixedNoiseGaussianLikelihood(noise=system.deviation.square().to(X))
+    else:
+        least = gpytorch.constraints.GreaterThan(min(1e-4, 0.5 * float(system.deviation) ** 2))
+        likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=least).to(torch.float64)
+        likelihood.initialize(noise=system.deviation.detach().cpu().square())
+    model = _ExactModel(X, y, likelihood, mean, fold(gp.kernel, _export_kernel)).to(X)
+    return model.eval(), model.likelihood.eval()
 
 
 def _import_kernel(source: Any) -> kernels.Kernel:
@@ -130,24 +159,6 @@ _READERS: dict[type, Callable[[Any], kernels.Kernel]] = {
 }
 
 
-def _import_model(source: Any) -> Imported:
-    for transform in ("input_transform", "outcome_transform"):
-        if getattr(source, transform, None) is not None:
-            raise ValueError(
-                f"the model has an {transform}, which cannot be imported: build it with {transform}=None and give it "
-                "the transformed data"
-            )
-    if source.train_inputs is None or source.train_targets is None:
-        raise ValueError("the model has no training data")
-    (X,), y = source.train_inputs, source.train_targets
-    if X.ndim != 2 or y.ndim != 1:
-        shapes = f"the inputs have shape {tuple(X.shape)}, y {tuple(y.shape)}"
-        raise ValueError(f"one output is imported at a time: {shapes}")
-    deviation, known = read_noise(source.likelihood)
-    gp = GP(_import_kernel(source.covar_module), noise=deviation, mean=_mean(source.mean_module))
-    return Imported(gp, X.detach(), y.detach(), known)
-
-
 def read_noise(likelihood: Any) -> tuple[float, Tensor | None]:
     """The learned standard deviation, and the known ones of the rows, or None."""
     if type(likelihood) is gpytorch.likelihoods.GaussianLikelihood:
@@ -169,30 +180,26 @@ def _mean(source: Any) -> float | Constant:
     raise ValueError(f"{type(source).__name__} cannot be imported: only ZeroMean and ConstantMean")
 
 
-def _export_kernel(kernel: kernels.Kernel) -> Any:
-    """The counterpart of a kernel; only elementary kernels name their columns there."""
-
-    def visit(node: kernels.Kernel, columns: Columns, parts: Iterator[Any]) -> Any:
-        if isinstance(node, kernels.Scale):
-            return _set(theirs.ScaleKernel(next(parts)), outputscale=node.signal.square())
-        if isinstance(node, kernels.Sum):
-            return theirs.AdditiveKernel(*parts)
-        if isinstance(node, kernels.Product):
-            return theirs.ProductKernel(*parts)
-        if type(node) not in _WRITERS:
-            known = ", ".join(sorted(kind.__name__ for kind in _WRITERS))
-            raise ValueError(f"{type(node).__name__} has no counterpart in GPyTorch; these have one: {known}")
-        if isinstance(node, kernels.Matern) and node.nu not in (0.5, 1.5, 2.5):
-            raise ValueError(f"Matern with nu={node.nu:g} has no counterpart in GPyTorch, which has 0.5, 1.5 and 2.5")
-        make, values = _WRITERS[type(node)](node)
-        dims = [len(value) for value in values.values() if value.ndim]
-        options = {"ard_num_dims": dims[0]} if dims else {}
-        exported = _set(make(**options, active_dims=None if columns is None else torch.tensor(columns)), **values)
-        if isinstance(node, kernels.Linear) and node.bias is not None:
-            exported += _set(theirs.ConstantKernel(), constant=node.bias.square())
-        return exported
-
-    return fold(kernel, visit)
+def _export_kernel(node: kernels.Kernel, columns: Columns, parts: Iterator[Any]) -> Any:
+    """The counterpart of a kernel, from those of its parts; only elementary kernels name their columns there."""
+    if isinstance(node, kernels.Scale):
+        return _set(theirs.ScaleKernel(next(parts)), outputscale=node.signal.square())
+    if isinstance(node, kernels.Sum):
+        return theirs.AdditiveKernel(*parts)
+    if isinstance(node, kernels.Product):
+        return theirs.ProductKernel(*parts)
+    if type(node) not in _WRITERS:
+        known = ", ".join(sorted(kind.__name__ for kind in _WRITERS))
+        raise ValueError(f"{type(node).__name__} has no counterpart in GPyTorch; these have one: {known}")
+    if isinstance(node, kernels.Matern) and node.nu not in (0.5, 1.5, 2.5):
+        raise ValueError(f"Matern with nu={node.nu:g} has no counterpart in GPyTorch, which has 0.5, 1.5 and 2.5")
+    make, values = _WRITERS[type(node)](node)
+    dims = [len(value) for value in values.values() if value.ndim]
+    options = {"ard_num_dims": dims[0]} if dims else {}
+    exported = _set(make(**options, active_dims=None if columns is None else torch.tensor(columns)), **values)
+    if isinstance(node, kernels.Linear) and node.bias is not None:
+        exported += _set(theirs.ConstantKernel(), constant=node.bias.square())
+    return exported
 
 
 def _set(kernel: Any, **values: Tensor) -> Any:
@@ -221,22 +228,3 @@ class _ExactModel(gpytorch.models.ExactGP):
 
     def forward(self, X: Tensor) -> Any:
         return gpytorch.distributions.MultivariateNormal(self.mean_module(X), self.covar_module(X))
-
-
-def _export_model(posterior: Posterior) -> tuple[Any, Any]:
-    gp, system = posterior.model, posterior.system.require_targets("to_gpytorch")
-    if gp.standardise:
-        raise ValueError("standardise=True has no counterpart in GPyTorch: standardise the data yourself")
-    if callable(gp.mean) and not isinstance(gp.mean, Constant):
-        raise ValueError("a mean function has no counterpart in GPyTorch: subtract it from y")
-    level = float(gp.mean.value.detach() if isinstance(gp.mean, Constant) else gp.mean)
-    mean = gpytorch.means.ConstantMean().initialize(constant=level)
-    X, y = system.X, system.targets[:, 0] + level
-    if system.deviation.ndim:
-        likelihood = gpytorch.likelihoods.FixedNoiseGaussianLikelihood(noise=system.deviation.square().to(X))
-    else:
-        least = gpytorch.constraints.GreaterThan(min(1e-4, 0.5 * float(system.deviation) ** 2))
-        likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=least).to(torch.float64)
-        likelihood.initialize(noise=system.deviation.detach().cpu().square())
-    model = _ExactModel(X, y, likelihood, mean, _export_kernel(gp.kernel)).to(X)
-    return model.eval(), model.likelihood.eval()

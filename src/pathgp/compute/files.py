@@ -97,18 +97,26 @@ def _lock(file: BinaryIO) -> bool:
 
 def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
     """Write dicts with names, lists, numbers, strings, None and tensors; memory O(largest tensor) beside them."""
-    numbered: dict[int, tuple[int, Tensor]] = {}
+    numbers: dict[int, int] = {}
+    tensors: list[Tensor] = []
+    kinds: list[tuple[str, list[int], list[int]]] = []
 
-    def number(value: Any) -> dict[str, int]:
-        """What stands for a tensor; the same tensor gets the same number."""
-        if not isinstance(value, Tensor):
-            raise TypeError(f"an object of type {type(value).__name__} has no place in a file")
-        return {_TENSOR: numbered.setdefault(id(value), (len(numbered), value))[0]}
+    def number(tensor: Any) -> dict[str, int]:
+        """What the header has in place of a tensor; the same tensor gets the same number."""
+        dtype = str(tensor.dtype).removeprefix("torch.") if isinstance(tensor, Tensor) else ""
+        if dtype not in _DTYPES:
+            raise TypeError(f"{dtype or type(tensor).__name__} has no place in a file")
+        if id(tensor) not in numbers:
+            numbers[id(tensor)] = len(tensors)
+            # Stored with the largest stride first, and the order is kept: products of the same numbers differ in the
+            # last digit between rows and columns first.
+            order = sorted(range(tensor.ndim), key=tensor.stride, reverse=True)
+            tensors.append(tensor.detach().permute(order))
+            kinds.append((dtype, list(tensors[-1].shape), order))
+        return {_TENSOR: numbers[id(tensor)]}
 
     tree = json.dumps(content, default=number)
-    tensors = [tensor for _, tensor in numbered.values()]
-    kinds = json.dumps([_kind(tensor) for tensor in tensors])
-    header = f'{{"byteorder": "{sys.byteorder}", "tensors": {kinds}, "content": {tree}}}'.encode()
+    header = f'{{"byteorder": "{sys.byteorder}", "tensors": {json.dumps(kinds)}, "content": {tree}}}'.encode()
     digest = hashlib.sha256()
     with replacing(path) as file:
 
@@ -119,8 +127,7 @@ def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
         file.write(_MARK + struct.pack("<I", FORMAT) + bytes(digest.digest_size))
         add(struct.pack("<Q", len(header)) + header)
         for tensor in tensors:
-            dense = tensor.detach().permute(_order(tensor)).contiguous().cpu()
-            add(dense.flatten().view(torch.uint8).numpy().data)
+            add(tensor.contiguous().cpu().flatten().view(torch.uint8).numpy().data)
         file.seek(len(_MARK) + 4)
         file.write(digest.digest())
 
@@ -172,20 +179,3 @@ def _read(file: BinaryIO, end: int) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise TypeError(f"its content is {type(content).__name__}, not names with values")
     return content
-
-
-def _kind(tensor: Tensor) -> tuple[str, list[int], list[int]]:
-    """Dtype, shape and order of the dimensions as they are stored, largest stride first.
-
-    The order is kept because products of the same numbers differ in the last digit between rows and columns first.
-    """
-    name = str(tensor.dtype).removeprefix("torch.")
-    if name not in _DTYPES:
-        raise TypeError(f"a tensor of dtype {name} has no place in a file")
-    order = _order(tensor)
-    return name, [tensor.shape[i] for i in order], order
-
-
-def _order(tensor: Tensor) -> list[int]:
-    strides = tensor.stride()
-    return sorted(range(tensor.ndim), key=lambda i: -strides[i])

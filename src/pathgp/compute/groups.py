@@ -157,8 +157,10 @@ class Ranks(Group):
         # With fewer rows than ranks each computes all of them.
         if len(Xs) < self.size:
             return function(Xs)
-        values: Tensor = _SharedRows.apply(self, function, Xs)
-        return values
+        own = share(len(Xs), self.rank, self.size)
+        values = function(_Sum.apply(self, Xs, False)[own])
+        total: Tensor = _Sum.apply(self, torch.nn.functional.pad(values, (own.start, len(Xs) - own.stop)), True)
+        return total
 
     def check(self, values: Sequence[Tensor | str], message: str) -> None:
         parts = [v if isinstance(v, str) else (tuple(v.shape), v.dtype, _digest(v)) for v in values]
@@ -220,32 +222,18 @@ class Ranks(Group):
         return f"Ranks({self.rank} of {self.size})"
 
 
-class _SharedRows(torch.autograd.Function):
-    """function(Xs), whose rows are divided among the ranks, forwards and backwards."""
+class _Sum(torch.autograd.Function):
+    """Sum a tensor over the ranks in one direction, forwards or backwards, and pass it on unchanged in the other."""
 
     @staticmethod
-    def forward(ctx: Any, group: Ranks, function: Callable[[Tensor], Tensor], Xs: Tensor) -> Tensor:
-        ctx.group, ctx.part, ctx.shape = group, share(len(Xs), group.rank, group.size), Xs.shape
-        with torch.set_grad_enabled(ctx.needs_input_grad[2]):
-            ctx.inputs = Xs[ctx.part].detach().requires_grad_(ctx.needs_input_grad[2])
-            ctx.values = function(ctx.inputs)
-
-        def own(_: int) -> Tensor:
-            result = ctx.values.new_zeros(len(ctx.values), len(Xs))
-            result[:, ctx.part] = ctx.values.detach()
-            return result
-
-        return group.reduce(own, Xs.device)
+    def forward(ctx: Any, group: Ranks, values: Tensor, forwards: bool) -> Tensor:
+        ctx.group, ctx.forwards = group, forwards
+        return group.reduce(lambda _: values.clone(), values.device) if forwards else values.view_as(values)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, outer: Tensor) -> tuple[None, None, Tensor]:
-        def own(_: int) -> Tensor:
-            result = ctx.inputs.new_zeros(ctx.shape)
-            (result[ctx.part],) = torch.autograd.grad(ctx.values, ctx.inputs, outer[:, ctx.part], retain_graph=True)
-            return result
-
-        return None, None, ctx.group.reduce(own, outer.device)
+    def backward(ctx: Any, outer: Tensor) -> tuple[None, Tensor, None]:
+        return None, outer if ctx.forwards else ctx.group.reduce(lambda _: outer.clone(), outer.device), None
 
 
 def share(n: int, member: int, size: int) -> slice:
