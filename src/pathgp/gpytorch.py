@@ -110,11 +110,10 @@ def _import_kernel(source: Any) -> kernels.Kernel:
     if len(source.batch_shape):
         shape = tuple(source.batch_shape)
         raise ValueError(f"{type(source).__name__} has batch shape {shape}: import one model at a time")
-    read = _READERS.get(type(source))
-    if read is None:
+    if type(source) not in _READERS:
         known = ", ".join(sorted(kind.__name__ for kind in _READERS))
         raise ValueError(f"{type(source).__name__} cannot be imported; these can: {known}")
-    result = read(source)
+    result = _READERS[type(source)](source)
     if source.active_dims is not None:
         result.active_dims = tuple(int(i) for i in source.active_dims)
     return result

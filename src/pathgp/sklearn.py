@@ -13,6 +13,7 @@ time spans become days.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ except ImportError as error:
 _DTYPES = (np.float64, np.float32)
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class GPRegressor(RegressorMixin, BaseEstimator):
     """Gaussian process regression with learned hyperparameters.
 
@@ -78,47 +80,22 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         feature_names_in_: their names, where X is a frame.
     """
 
-    posteriors_: list[Any]
-    reports_: list[FitReport | None]
-    categories_: dict[Any, list[Any]]
-    dates_: list[Any]
-
-    def __init__(
-        self,
-        *,
-        kernel: str | kernels.Kernel = "matern-5/2",
-        noise: float = 0.1,
-        outputs: str = "independent",
-        standardise: bool = True,
-        steps: int | None = None,
-        optimiser: str = "auto",
-        estimator: str = "auto",
-        stages: str = "auto",
-        initialise: str = "auto",
-        samples: int = 64,
-        solver: str | Solver = "auto",
-        tol: float = 1e-2,
-        max_epochs: float | None = None,
-        device: str | None = None,
-        progress: bool = False,
-        random_state: Any = 0,
-    ) -> None:
-        self.kernel = kernel
-        self.noise = noise
-        self.outputs = outputs
-        self.standardise = standardise
-        self.steps = steps
-        self.optimiser = optimiser
-        self.estimator = estimator
-        self.stages = stages
-        self.initialise = initialise
-        self.samples = samples
-        self.solver = solver
-        self.tol = tol
-        self.max_epochs = max_epochs
-        self.device = device
-        self.progress = progress
-        self.random_state = random_state
+    kernel: str | kernels.Kernel = "matern-5/2"
+    noise: float = 0.1
+    outputs: str = "independent"
+    standardise: bool = True
+    steps: int | None = None
+    optimiser: str = "auto"
+    estimator: str = "auto"
+    stages: str = "auto"
+    initialise: str = "auto"
+    samples: int = 64
+    solver: str | Solver = "auto"
+    tol: float = 1e-2
+    max_epochs: float | None = None
+    device: str | None = None
+    progress: bool = False
+    random_state: Any = 0
 
     def fit(self, X: Any, y: ArrayLike, noise: ArrayLike | None = None) -> GPRegressor:
         """Learn from X (n, d) and y (n,) or (n, outputs); ``noise``: known standard deviations of y (n,)."""
@@ -138,7 +115,8 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         inputs, known = self._tensor(X), None if noise is None else self._tensor(np.asarray(noise, dtype=np.float64))
         if self.outputs not in ("independent", "related"):
             raise ValueError(f"outputs must be 'independent' or 'related', got {self.outputs!r}")
-        self.posteriors_, self.reports_ = [], []
+        self.posteriors_: list[Any] = []
+        self.reports_: list[FitReport | None] = []
         fit = self._fit_related if self.outputs == "related" else self._fit_independent
         fit(inputs, y, known, generator)
         return self

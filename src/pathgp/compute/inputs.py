@@ -172,11 +172,10 @@ def _array(value: Any, name: str) -> np.ndarray[Any, Any]:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name} cannot be read as an array of numbers: {error}") from error
-    if array.dtype.kind == "c":
-        raise TypeError(f"{name} must be real, got an array of dtype {array.dtype}")
     if array.dtype.kind not in "fiub":
+        expected = "real" if array.dtype.kind == "c" else "numeric"
         hint = f"; if these are numbers, use {name}.astype(float)" if array.dtype.kind in "OUS" else ""
-        raise TypeError(f"{name} must be numeric, got an array of dtype {array.dtype}{hint}")
+        raise TypeError(f"{name} must be {expected}, got an array of dtype {array.dtype}{hint}")
     return array
 
 
