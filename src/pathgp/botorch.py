@@ -47,10 +47,14 @@ class PathPosterior(EnsemblePosterior):
     """
 
     def __init__(
-        self, values: Tensor, mean: Callable[[], Tensor], variance: Callable[[], Tensor], generator: torch.Generator
+        self,
+        values: Tensor,
+        mean: Callable[[], Tensor],
+        variance: Callable[[], Tensor],
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(values)
-        self._mean, self._variance, self._generator = mean, variance, generator
+        self._mean, self._variance, self._generator = mean, variance, as_generator(generator)
 
     @property
     def mean(self) -> Tensor:
