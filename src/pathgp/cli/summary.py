@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import textwrap
+from itertools import compress
 from typing import Any
 
 import pathgp
@@ -19,25 +20,24 @@ _MOST_INPUTS = 12
 _WIDEST = 100
 
 
-def info(options: argparse.Namespace) -> int:
-    """Run `pathgp info`; returns the exit code."""
+def info(options: argparse.Namespace) -> None:
+    """Print the facts of a model file."""
     posterior = pathgp.load(options.model, device="cpu")
     if isinstance(posterior, GridPosterior):
         result: dict[str, Any] = {"model": str(options.model), "kind": "grid", "about": posterior.about}
         table = f"a grid with holes, for pathgp.load in Python\n\n{posterior!r}"
     else:
-        result = describe(posterior, posterior.about or {}) | {"model": str(options.model)}
+        result = describe(posterior) | {"model": str(options.model)}
         table = format_summary(result, every=True)
     if options.json:
         print_json(result)
     else:
         print(table)
-    return 0
 
 
-def describe(posterior: Posterior, about: dict[str, Any]) -> dict[str, Any]:
-    """The facts of a posterior in the units of the data; ``about``: what `pathgp fit` saved with it."""
-    report, scaling = posterior.report, posterior.scaling
+def describe(posterior: Posterior) -> dict[str, Any]:
+    """The facts of a posterior in the units of the data, and what `pathgp fit` saved with it."""
+    report, scaling, about = posterior.report, posterior.scaling, posterior.about or {}
     values = {name: value.flatten().tolist() for name, value in posterior.model.hyperparameters().items()}
     unit = float(scaling.target_scale)
     inputs = [str(i + 1) for i in range(report.columns)]
@@ -62,12 +62,11 @@ def describe(posterior: Posterior, about: dict[str, Any]) -> dict[str, Any]:
     if len(values.get("signal", [])) == 1:
         result["signal"] = values.pop("signal")[0] * unit
     if len(values.get("lengthscale", [])) == len(inputs):
-        relative = dict(zip(inputs, values.pop("lengthscale"), strict=True))
-        scales = dict(zip(inputs, scaling.scale.tolist(), strict=True))
-        varies = dict(zip(inputs, (posterior.system.X[:1] != posterior.system.X).any(0).tolist(), strict=True))
-        result["lengthscales"] = {name: relative[name] * scales[name] for name in inputs}
-        result["relative_lengthscales"] = relative
-        result["constant_inputs"] = [name for name in inputs if not varies[name]]
+        relative, is_constant = values.pop("lengthscale"), (posterior.system.X[:1] == posterior.system.X).all(0)
+        scales = [value * scale for value, scale in zip(relative, scaling.scale.tolist(), strict=True)]
+        result["lengthscales"] = dict(zip(inputs, scales, strict=True))
+        result["relative_lengthscales"] = dict(zip(inputs, relative, strict=True))
+        result["constant_inputs"] = list(compress(inputs, is_constant))
     return result | {
         "other_hyperparameters": values,
         **{name: about.get(name) for name in ("steps", "stopped", "fit_epochs", "fit_seconds")},
@@ -159,13 +158,12 @@ def _lengthscales(result: dict[str, Any], width: int, every: bool) -> list[str]:
     order = sorted(relative, key=lambda name: (name in constant, relative[name]))
     shown = order if every or len(order) <= _MOST_INPUTS else order[: _MOST_INPUTS - 1]
     name_width = min(max(len(name) for name in [*shown, "input"]), width - 32)
-    lines = [f"{'input':<{name_width}}  {'length scale':>12}  {'in std of input':>15}"]
+    rows = [("input", "length scale", "in std of input")]
     for name in shown:
         title = name if len(name) <= name_width else f"{name[: name_width - 3]}..."
-        if name in constant:
-            lines.append(f"{title:<{name_width}}  {'':>12}  {'is constant':>15}")
-        else:
-            lines.append(f"{title:<{name_width}}  {result['lengthscales'][name]:>12.4g}  {relative[name]:>15.4g}")
+        scales = f"{result['lengthscales'][name]:.4g}", f"{relative[name]:.4g}"
+        rows.append((title, *(("", "is constant") if name in constant else scales)))
+    lines = [f"{title:<{name_width}}  {scale:>12}  {in_std:>15}" for title, scale, in_std in rows]
     if len(shown) < len(order):
         lines.append(f"and {len(order) - len(shown)} more with longer ones; pathgp info lists all")
     return lines
