@@ -27,6 +27,8 @@ _COMMANDS = """\
   example   write the made-up table of the examples
   demo      two Gaussian processes on 10,000 points, a table and a picture
 """
+# Imported when the command runs: the others need not be.
+_MODULES = {"fit": "fitting", "predict": "predicting", "sample": "predicting", "info": "summary", "demo": "demo"}
 _EPILOG = """\
 `pathgp COMMAND --help` lists the options of a command. `pathgp fit` without a
 file fits made-up data, to try it.
@@ -51,9 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
         warnings.filterwarnings("always", category=ConvergenceWarning)
         warnings.showwarning = lambda message, *_: print_note(f"warning: {message}")
         try:
-            # Imported when the command runs: the others need not be.
-            command = getattr(importlib.import_module(f"pathgp.cli.{options.module}"), options.command)
-            return int(command(options) or 0)
+            module = importlib.import_module(f"pathgp.cli.{_MODULES.get(options.command, 'commands')}")
+            return getattr(module, options.command)(options) or 0
         except UsageError as error:
             print_note(f"error: {error}")
             return 2
@@ -90,23 +91,13 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command", prog="pathgp", metavar="COMMAND", help=argparse.SUPPRESS, required=True
     )
-    for module, add_options in (
-        ("fitting", _fit),
-        ("predicting", _predict),
-        ("predicting", _sample),
-        ("summary", _info),
-        ("commands", _plan),
-        ("commands", _example),
-        ("demo", _demo),
-    ):
-        description = textwrap.fill(" ".join((add_options.__doc__ or "").split()), 78)
+    for add_options in (_fit, _predict, _sample, _info, _plan, _example, _demo):
         command = commands.add_parser(
             add_options.__name__[1:],
-            description=description,
+            description=textwrap.fill(" ".join((add_options.__doc__ or "").split()), 78),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        command.set_defaults(module=module)
         add_options(command)
     return parser
 

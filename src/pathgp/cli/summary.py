@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import textwrap
+from collections.abc import Iterator
 from itertools import compress
 from typing import Any
 
@@ -89,7 +90,7 @@ def format_summary(result: dict[str, Any], every: bool = False) -> str:
     """Format the facts as a table as wide as the terminal. every: list all length scales, and no files."""
     width = min(_WIDEST, max(60, shutil.get_terminal_size().columns))
     lines: list[str] = []
-    for name, value in [*_data_items(result), *_model_items(result), *_solve_items(result)]:
+    for name, value in _items(result):
         wrapped = textwrap.wrap(value, width - 15, break_long_words=False, break_on_hyphens=False) or [""]
         lines += [f"{'' if i else name:<13}  {part}".rstrip() for i, part in enumerate(wrapped)]
     if "lengthscales" in result:
@@ -98,58 +99,43 @@ def format_summary(result: dict[str, Any], every: bool = False) -> str:
     return "\n".join([*lines, "", *saved] if saved and not every else lines)
 
 
-def _data_items(result: dict[str, Any]) -> list[tuple[str, str]]:
-    items = []
+def _items(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Names and values: of the data, the errors, the model and the solve."""
     if result["target"] is not None:
-        items.append(("target", f"{result['target']}, from {result['file']}"))
-    rows = f"{result['rows']:,} learned from"
-    if result["held_out_rows"]:
-        rows += f", {result['held_out_rows']:,} held out"
-    if result["skipped_rows"]:
-        rows += f", {result['skipped_rows']:,} skipped, with missing values"
-    items.append(("rows", rows))
+        yield "target", f"{result['target']}, from {result['file']}"
+    held_out = f", {result['held_out_rows']:,} held out" if result["held_out_rows"] else ""
+    skipped = f", {result['skipped_rows']:,} skipped, with missing values" if result["skipped_rows"] else ""
+    yield "rows", f"{result['rows']:,} learned from{held_out}{skipped}"
     for name, known in result["categories"].items():
         shown = known if len(known) <= 8 else [*known[:6], "..."]
-        items.append(("categories", f"{name}: {', '.join(map(str, shown))} ({len(known)}, each a column of 0 and 1)"))
+        yield "categories", f"{name}: {', '.join(map(str, shown))} ({len(known)}, each a column of 0 and 1)"
     if result["dates"]:
-        items.append(("dates", f"{', '.join(map(str, result['dates']))} (in days since 1970)"))
-    return items
-
-
-def _model_items(result: dict[str, Any]) -> list[tuple[str, str]]:
-    items = []
+        yield "dates", f"{', '.join(map(str, result['dates']))} (in days since 1970)"
     if (errors := result["held_out"]) is not None:
         share = errors["rmse"] / errors["target_std"] if errors["target_std"] else float("nan")
-        items.append(("held-out RMSE", f"{errors['rmse']:.4g}, which is {100 * share:.3g} % of the target's std"))
-        items.append(("held-out NLL", f"{errors['nll']:.4g} nats a row"))
-        items.append(("95 % coverage", f"{100 * errors['coverage_95']:.1f} % of the held-out rows in their intervals"))
-    items.append(("kernel", result["kernel"]))
-    items.append(("noise", f"{result['noise']:.4g}" + (", fixed" if result["noise_fixed"] else "")))
+        yield "held-out RMSE", f"{errors['rmse']:.4g}, which is {100 * share:.3g} % of the target's std"
+        yield "held-out NLL", f"{errors['nll']:.4g} nats a row"
+        yield "95 % coverage", f"{100 * errors['coverage_95']:.1f} % of the held-out rows in their intervals"
+    yield "kernel", result["kernel"]
+    yield "noise", f"{result['noise']:.4g}" + (", fixed" if result["noise_fixed"] else "")
     if "signal" in result:
-        items.append(("signal", f"{result['signal']:.4g}"))
+        yield "signal", f"{result['signal']:.4g}"
     for name, values in result["other_hyperparameters"].items():
-        items.append((name, ", ".join(f"{value:.4g}" for value in values)))
-    return items
-
-
-def _solve_items(result: dict[str, Any]) -> list[tuple[str, str]]:
-    items = []
+        yield name, ", ".join(f"{value:.4g}" for value in values)
     if result["stopped"] is not None:
         steps = "" if result["steps"] is None else f"{result['steps']} steps: "
         more = "; more --steps may find a better model" if result["stopped"] == "all steps done" else ""
-        items.append(("learning", f"{steps}{result['stopped']}{more}"))
+        yield "learning", f"{steps}{result['stopped']}{more}"
     solver = result["method"] + ("" if result["converged"] else f", {result['status']}")
+    yield "solver", f"{solver}; worst residual {result['residual']:.1e}, tol {result['tol']:.0e}"
     learning = (result["fit_epochs"] or 0.0) - result["epochs"]
+    yield "epochs", f"{result['epochs']:.1f}" + (f", and {learning:,.1f} to learn" if learning > 0 else "")
+    yield "samples", f"{result['samples']} functions" if result["samples"] else "none"
     note = f" ({result['precision_note']})" if result.get("precision_note") else ""
     seed = "" if result["seed"] is None else f", seed {result['seed']}"
-    items += [
-        ("solver", f"{solver}; worst residual {result['residual']:.1e}, tol {result['tol']:.0e}"),
-        ("epochs", f"{result['epochs']:.1f}" + (f", and {learning:,.1f} to learn" if learning > 0 else "")),
-        ("samples", f"{result['samples']} functions" if result["samples"] else "none"),
-        ("computed in", f"{result['precision']}{note} on {result['device']}{seed}"),
-    ]
-    seconds = result.get("seconds", result["fit_seconds"])
-    return items if seconds is None else [*items, ("seconds", f"{seconds:.1f}")]
+    yield "computed in", f"{result['precision']}{note} on {result['device']}{seed}"
+    if (seconds := result.get("seconds", result["fit_seconds"])) is not None:
+        yield "seconds", f"{seconds:.1f}"
 
 
 def _lengthscales(result: dict[str, Any], width: int, every: bool) -> list[str]:

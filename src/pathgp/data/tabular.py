@@ -71,10 +71,19 @@ class Columns:
         parts: list[NDArray[np.float64]] = []
         for name in self.names:
             column = values(name)
-            if name in self.categories:
-                parts.append(_indicators(name, column, self.categories[name], name_row))
-            else:
+            if name not in self.categories:
                 parts.append(as_float64(column, f"column {name!r}").reshape(-1, 1))
+                continue
+            known = self.categories[name]
+            numbers = {category: i for i, category in enumerate(known)}
+            codes = np.array([numbers.get(value, -1) for value in column], dtype=np.int64)
+            if (codes < 0).any():
+                row = int(np.argmax(codes < 0))
+                raise ValueError(
+                    f"column {name!r} has {column[row]!r} in {name_row(row)}, which is none of its categories at the "
+                    f"fit: {', '.join(map(repr, known))}"
+                )
+            parts.append(np.eye(len(known))[codes])
         return np.concatenate(parts, 1)
 
 
@@ -216,17 +225,3 @@ def _instant(value: Any) -> datetime:
     if isinstance(value, date):
         return datetime.combine(value, time())
     raise TypeError(f"{value!r} is not a date")
-
-
-def _indicators(
-    name: Any, column: NDArray[Any], known: list[Any], name_row: Callable[[int], str]
-) -> NDArray[np.float64]:
-    numbers = {category: i for i, category in enumerate(known)}
-    codes = np.fromiter((numbers.get(value, -1) for value in column), dtype=np.int64, count=len(column))
-    if (codes < 0).any():
-        row = int(np.argmax(codes < 0))
-        raise ValueError(
-            f"column {name!r} has {column[row]!r} in {name_row(row)}, which is none of its categories at the fit: "
-            + ", ".join(map(repr, known))
-        )
-    return np.eye(len(known))[codes]

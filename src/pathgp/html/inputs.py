@@ -35,7 +35,6 @@ class _Effect:
     """f along one input, others at their medians: values, mean, half of the 95 % band (m,), draws (s, m) or None."""
 
     column: int
-    name: str
     values: Vector
     is_discrete: bool
     mean: Vector
@@ -69,17 +68,15 @@ def rank_inputs(facts: Facts) -> Ranking:
     return [(ranked[i], name, value) for i, name, value in order]
 
 
-def relevance_section(facts: Facts, inputs: Ranking) -> Section | None:
-    """Bars, the most relevant input first; None for a single input."""
+def relevance_section(facts: Facts, inputs: Ranking) -> list[Section]:
+    """Bars, the most relevant input first; no section for a single input."""
     if facts.columns == 1:
-        return None
+        return []
     title = "Relevance of the inputs"
     if not inputs:
-        words = (
-            "The kernel has no length scale of its own for any input, so that it does not rank them. "
-            "A kernel with one length scale per input would."
-        )
-        return Section("relevance", title, [paragraph(words)])
+        words = "The kernel has no length scale of its own for any input, so that it does not rank them."
+        words += " A kernel with one length scale per input would."
+        return [Section("relevance", title, [paragraph(words)])]
     shown = inputs[:MOST_BARS]
     words = (
         "The standard deviation of an input in units of its length scale: the larger, the faster the function "
@@ -91,14 +88,10 @@ def relevance_section(facts: Facts, inputs: Ranking) -> Section | None:
     if unranked:
         words += f" Not ranked, as they have no length scale of their own: {join_names(unranked)}."
     largest = "; ".join(f"{name} {number(value)}" for _, name, value in shown[:5])
-    bars = ranking(
-        "relevance-chart",
-        title,
-        f"Standard deviation over length scale, the largest first: {largest}.",
-        [(name, value) for _, name, value in shown],
-        [axis_number(value, shown[0][2]) for _, _, value in shown],
-    )
-    return Section("relevance", title, [paragraph(words), figure("Standard deviation / length scale", "", bars)])
+    finding = f"Standard deviation over length scale, the largest first: {largest}."
+    entries = [(name, value, axis_number(value, shown[0][2])) for _, name, value in shown]
+    bars = ranking("relevance-chart", title, finding, entries)
+    return [Section("relevance", title, [paragraph(words), figure("Standard deviation / length scale", "", bars)])]
 
 
 def effects_section(facts: Facts, inputs: Ranking) -> Section:
@@ -169,12 +162,12 @@ def _effect(facts: Facts, column: int) -> _Effect:
             draws = to_numpy(post.paths(Xs)[:_PATHS])
         elif post.has_factor:
             draws = to_numpy(post.sample(Xs, _PATHS, torch.Generator().manual_seed(0)))
-    return _Effect(column, facts.names[column], values, levels is not None, mean, half, draws)
+    return _Effect(column, values, levels is not None, mean, half, draws)
 
 
 def _draw(facts: Facts, effect: _Effect, y: Axis, data: tuple[Vector, Vector] | None) -> Html:
     """The chart of an effect, with the observations (inputs, targets) of a single input."""
-    x, mean, half, name = effect.values, effect.mean, effect.half, effect.name
+    x, mean, half, name = effect.values, effect.mean, effect.half, facts.names[effect.column]
     top, bottom = int(mean.argmax()), int(mean.argmin())
     finding = (
         f"Mean of {facts.target} from {number(mean[bottom])} at {name} = {number(x[bottom])} to {number(mean[top])} at "

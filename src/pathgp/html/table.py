@@ -1,4 +1,4 @@
-"""The sections of the page of a posterior of rows."""
+"""The content of the page of a posterior of rows."""
 
 from __future__ import annotations
 
@@ -7,42 +7,26 @@ from collections.abc import Sequence
 import torch
 
 from pathgp.compute.inputs import Array, read_matrix, read_vector
-from pathgp.html.accuracy import Comparison, accuracy_section
+from pathgp.html.accuracy import Comparison, Content
 from pathgp.html.facts import Facts, join_names, kernel_in_words, random_subset, read_names, to_numpy
 from pathgp.html.inputs import effects_section, rank_inputs, relevance_section
-from pathgp.html.learning import learning_section
-from pathgp.html.markup import Section
 from pathgp.html.numbers import count, number
-from pathgp.html.solver import solver_section
-from pathgp.html.summary import summary_section
-from pathgp.learning.report import FitReport
 from pathgp.posterior.table import Posterior
 
 # Held-out rows that are predicted: more would change no digit on the page. Fewer when each needs a solve.
 _MOST_ROWS, _MOST_SOLVES = 10_000, 300
-_LEFT_OUT = "rows left out one by one"
 
 
-def table_sections(
-    post: Posterior,
-    X_test: Array | None,
-    y_test: Array | None,
-    names: Sequence[str] | None,
-    target: str,
-    fit: FitReport | None,
-) -> tuple[str, list[Section | None]]:
-    """Return the size of the data in words, and the sections."""
+def table_content(
+    post: Posterior, X_test: Array | None, y_test: Array | None, names: Sequence[str] | None, target: str
+) -> Content:
+    """Predict held-out rows, or every row from the others, and show the function along its inputs."""
     facts = Facts(post, read_names(names, post.report.columns, "input", "x"), target)
     comparison, reason = _compare(facts, X_test, y_test)
     ranking = rank_inputs(facts)
-    return f"{count(post.report.rows, 'row')}, {count(facts.columns, 'input')}", [
-        summary_section(post, target, _sentences(facts), comparison, reason, fit),
-        None if comparison is None else accuracy_section(comparison, target),
-        relevance_section(facts, ranking),
-        effects_section(facts, ranking),
-        None if fit is None else learning_section(fit, facts.names),
-        solver_section(post, fit, _variance_source(facts)),
-    ]
+    sections = [*relevance_section(facts, ranking), effects_section(facts, ranking)]
+    size = f"{count(post.report.rows, 'row')}, {count(facts.columns, 'input')}"
+    return Content(size, _sentences(facts), comparison, reason, sections, _variance_source(facts), facts.names)
 
 
 def _sentences(facts: Facts) -> list[str]:
@@ -81,8 +65,8 @@ def _compare(facts: Facts, X_test: Array | None, y_test: Array | None) -> tuple[
     caveat = ""
     if facts.post.has_factor and not facts.post.report.solution.converged:
         caveat = "Accuracy is shown for an exact solution (leave-one-out), which this posterior has not reached."
-    y = facts.targets()
-    return Comparison(y, to_numpy(loo.means), to_numpy(loo.variances), _LEFT_OUT, len(y), how, caveat), ""
+    y, rows = facts.targets(), "rows left out one by one"
+    return Comparison(y, to_numpy(loo.means), to_numpy(loo.variances), rows, len(y), how, caveat), ""
 
 
 def _held_out(post: Posterior, X_test: Array, y_test: Array) -> Comparison:
