@@ -49,11 +49,8 @@ def sample(options: argparse.Namespace) -> None:
     if options.num > available:
         advice = f"fit it with --samples {options.num}" if available else "it was made without samples"
         raise ValueError(f"{options.model} holds {available} samples, --num {options.num} asks for more: {advice}")
-
-    def columns(X: torch.Tensor) -> _Predictions:
-        return list(posterior.paths(X)[: options.num].cpu().numpy()), None
-
-    result = _write(posterior, options, [f"sample_{i + 1}" for i in range(options.num)], columns)
+    titles = [f"sample_{i + 1}" for i in range(options.num)]
+    result = _write(posterior, options, titles, lambda X: (list(posterior.paths(X)[: options.num].cpu().numpy()), None))
     if options.json:
         print_json(result)
 

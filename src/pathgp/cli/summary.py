@@ -19,6 +19,10 @@ from pathgp.posterior.table import Posterior
 # `fit` lists this number of inputs with their length scales; `info` lists all.
 _MOST_INPUTS = 12
 _WIDEST = 100
+# What `pathgp fit` saves with a posterior, and the values for one that was saved from Python.
+_NOT_KNOWN = ("file", "target", "columns", "held_out", "steps", "stopped", "fit_epochs", "fit_seconds", "seed")
+_SAVED: dict[str, Any] = dict.fromkeys(_NOT_KNOWN)
+_SAVED |= {"held_out_rows": 0, "skipped_rows": 0, "noise_fixed": False, "categories": {}, "dates": []}
 
 
 def info(options: argparse.Namespace) -> None:
@@ -39,26 +43,19 @@ def info(options: argparse.Namespace) -> None:
 def describe(posterior: Posterior) -> dict[str, Any]:
     """The facts of a posterior in the units of the data, and what `pathgp fit` saved with it."""
     report, scaling, about = posterior.report, posterior.scaling, posterior.about or {}
+    saved = {name: about.get(name, default) for name, default in _SAVED.items()}
     values = {name: value.flatten().tolist() for name, value in posterior.model.hyperparameters().items()}
     unit = float(scaling.target_scale)
     inputs = [str(i + 1) for i in range(report.columns)]
-    if "columns" in about:
-        inputs = Columns(about["columns"], about.get("categories", {}), about.get("dates", [])).inputs
+    if saved["columns"] is not None:
+        inputs = Columns(saved["columns"], saved["categories"], saved["dates"]).inputs
     result: dict[str, Any] = {
         "pathgp": __version__,
-        "file": about.get("file"),
-        "target": about.get("target"),
         "rows": report.rows,
-        "held_out_rows": about.get("held_out_rows", 0),
-        "skipped_rows": about.get("skipped_rows", 0),
-        "columns": about.get("columns"),
-        "categories": about.get("categories", {}),
-        "dates": about.get("dates", []),
         "inputs": inputs,
         "kernel": about.get("kernel", repr(posterior.model.kernel)),
-        "held_out": about.get("held_out"),
+        **saved,
         "noise": values.pop("noise")[0] * unit,
-        "noise_fixed": about.get("noise_fixed", False),
     }
     if len(values.get("signal", [])) == 1:
         result["signal"] = values.pop("signal")[0] * unit
@@ -70,7 +67,6 @@ def describe(posterior: Posterior) -> dict[str, Any]:
         result["constant_inputs"] = list(compress(inputs, is_constant))
     return result | {
         "other_hyperparameters": values,
-        **{name: about.get(name) for name in ("steps", "stopped", "fit_epochs", "fit_seconds")},
         "solver": report.solution.solver,
         "method": report.solution.method,
         "status": report.status.name,
@@ -80,7 +76,6 @@ def describe(posterior: Posterior) -> dict[str, Any]:
         "tol": report.tol,
         "error_bound": report.error_bound,
         "samples": posterior.num_samples,
-        "seed": about.get("seed"),
         "precision": report.precision,
         "device": report.device,
     }
