@@ -94,10 +94,7 @@ class Snapped:
 
 
 def snap(
-    points: Array,
-    values: Array,
-    sizes: Sequence[int | Array | None],
-    noise: float | Array | None = None,
+    points: Array, values: Array, sizes: Sequence[int | Array | None], noise: float | Array | None = None
 ) -> Snapped:
     """Move scattered points to the nearest cells of a grid, one side per column, and average what falls together.
 
@@ -141,28 +138,23 @@ def snap(
     plain = total(y - offset) / counts
     spare = m - int((counts > 0).sum())
     scatter = math.sqrt(float((y - offset - plain[cell]).square().sum()) / spare) if spare else math.nan
-    deviation: Tensor | None = None
+    deviation = scatter / counts.sqrt() if spare else None
     if noise is not None:
-        one = isinstance(noise, (int, float))
-        sigma = torch.full_like(y, noise) if one else read_vector(noise, m, "noise", X)
+        sigma = torch.full_like(y, noise) if isinstance(noise, int | float) else read_vector(noise, m, "noise", X)
         if not bool((sigma > 0).all()):
             raise ValueError("noise must hold positive standard deviations")
         precision = total(sigma.square().reciprocal())
         plain = total((y - offset) / sigma.square()) / precision
         deviation = precision.rsqrt()
-    elif spare:
-        deviation = scatter / counts.sqrt()
-    if deviation is not None:
-        deviation = torch.where(counts > 0, deviation, math.nan)
     dtype, results = read.X.dtype, result_dtype(read.X, y)
 
-    def give(grid: Tensor) -> Array:
-        return read.to_caller(grid.reshape(shape).to(results))
+    def to_grid(values: Tensor) -> Array:
+        return read.to_caller(values.reshape(shape).to(results))
 
     return Snapped(
         [read.to_caller(c.to(dtype)) for c in centres],
-        give(plain + offset),
-        None if deviation is None else give(deviation),
+        to_grid(plain + offset),
+        None if deviation is None else to_grid(torch.where(counts > 0, deviation, math.nan)),
         read.to_caller(counts.reshape(shape).to(torch.int64)),
         points,
         read.to_caller(torch.stack([c[place] for c, place in zip(centres, places, strict=True)], 1).to(dtype)),

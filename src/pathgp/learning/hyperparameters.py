@@ -52,8 +52,8 @@ def matching(model: nn.Module, name: str) -> dict[str, Positive | nn.Parameter]:
 def log_prior(model: nn.Module) -> Tensor:
     """The log density of the priors of all learned hyperparameters: zero without priors."""
     total = torch.zeros((), dtype=torch.float64)
-    for parameter in positives(model):
-        if parameter.prior is not None and parameter.raw.requires_grad:
+    for parameter in model.modules():
+        if isinstance(parameter, Positive) and parameter.prior is not None and parameter.raw.requires_grad:
             total = total + parameter.prior.log_density(parameter.value).cpu()
     return total
 
@@ -84,6 +84,7 @@ class Coordinates:
         self.positive = [p for p in known if isinstance(p, Positive) and p.raw.requires_grad]
         self.free = [(p, units.get(p, 1.0)) for p in known if isinstance(p, nn.Parameter) and p.requires_grad]
         self.parameters = [*(p.raw for p in self.positive), *(p for p, _ in self.free)]
+        self.units = [*(1.0 for _ in self.positive), *(unit for _, unit in self.free)]
 
     def position(self) -> Tensor:
         """Where the model stands, float64 on the CPU."""
@@ -108,11 +109,6 @@ class Coordinates:
         with torch.no_grad():
             for (p, unit), part in zip(self.free, parts[len(self.positive) :], strict=True):
                 p.copy_((part * unit).view_as(p))
-
-
-def positives(model: nn.Module) -> Iterable[Positive]:
-    """All positive hyperparameters."""
-    return (module for module in model.modules() if isinstance(module, Positive))
 
 
 def _grad(p: Tensor) -> Tensor:

@@ -47,18 +47,10 @@ class Step:
         """A step with the facts of its solve; None for a step without one."""
         if solution is None:
             return cls(**facts, residual=math.nan, probe_residual=math.nan, epochs=0.0, solver="", status="")
-        return cls(
-            **facts,
-            residual=float(solution.residual[0]),
-            probe_residual=float(solution.residual[1:].mean()),
-            epochs=solution.epochs,
-            solver=solution.solver,
-            status=solution.status.name,
-            method=solution.method,
-            precision=solution.precision,
-            product_error=solution.product_error,
-            precision_note=solution.precision_note,
-        )
+        names = ("epochs", "solver", "method", "precision", "product_error", "precision_note")
+        facts |= {name: getattr(solution, name) for name in names} | {"status": solution.status.name}
+        residual = solution.residual
+        return cls(**facts, residual=float(residual[0]), probe_residual=float(residual[1:].mean()))
 
 
 @dataclass(frozen=True)
