@@ -150,18 +150,6 @@ def extended_root(kernel: Kernel, F: Tensor, G: Tensor) -> tuple[Tensor, int]:
     return torch.cat([S21, S22], 1), S22.shape[1]
 
 
-def require_roots(data: GridObservations, budget: int) -> None:
-    """Raise ValueError if the roots of the sides, which prior draws need, exceed the memory budget."""
-    # A root and its kernel matrix, float64.
-    needed = max(16 * p**2 for p in data.observed.shape)
-    if needed > budget:
-        longest = max(data.observed.shape)
-        raise ValueError(
-            f"samples need a square root for the side of {longest} entries, {needed / 1e9:.2g} GB, and the memory "
-            f"budget is {budget / 1e9:.2g} GB: raise memory=, shorten this side, or use pathgp.GP on the observed cells"
-        )
-
-
 def cells(sides: Sequence[Tensor], index: Tensor | None = None) -> Tensor:
     """The inputs of the cells of a grid with these numbers, or of all, row by row: (m, d_1 + ... + d_k)."""
     shape = torch.Size([len(G) for G in sides])

@@ -23,7 +23,7 @@ def hyperparameters(model: nn.Module) -> dict[str, Positive | nn.Parameter]:
             continue
         for name, parameter in module.named_parameters(recurse=False):
             found[f"{path}.{name}" if path else name] = parameter
-    named = dict(zip(_shortened(found), found.values(), strict=True))
+    named = dict(zip(_shorten(found), found.values(), strict=True))
     # Kernels first, then noise and mean.
     return dict(sorted(named.items(), key=lambda item: item[0].split(".")[0] in ("noise", "mean")))
 
@@ -126,7 +126,7 @@ def read_bounds(bounds: tuple[float, float], name: str) -> tuple[float, float]:
     return low, high
 
 
-def _shortened(paths: Iterable[str]) -> list[str]:
+def _shorten(paths: Iterable[str]) -> list[str]:
     """Paths such as kernel.kernels.0._lengthscale as 0.lengthscale; in full where two would be the same."""
     full = [".".join(word.lstrip("_") for word in path.split(".")) for path in paths]
     short = [".".join(word for word in path.split(".") if word not in ("kernel", "kernels")) for path in full]

@@ -116,8 +116,8 @@ class FitReport:
         elif steps:
             lines.append(("log likelihood", f"{steps[-1].gain:+.1f} since the first step, estimated"))
         if solvers:
-            told = f", {short} of {len(steps)} steps ended above tol" if short else ""
-            lines.append(("solves", f"{', '.join(solvers)}; {per_step:.1f} epochs a step{told}"))
+            missed = f", {short} of {len(steps)} steps ended above tol" if short else ""
+            lines.append(("solves", f"{', '.join(solvers)}; {per_step:.1f} epochs a step{missed}"))
             lines.append(("residual", f"mean {steps[-1].residual:.1e}, probes {steps[-1].probe_residual:.1e} at last"))
         lines.append(("products", self.products))
         lines += [(name, _numbers(numbers)) for name, numbers in self.values.items()]

@@ -86,20 +86,17 @@ class GP(Model[Posterior]):
             scaling = Standardisation.identity(data.X, results)
         if not isinstance(dtype, torch.dtype):
             dtype = data.X.dtype if dtype is None else choose_dtype(scaling.inputs(data.X))[0]
-        self._require_digits(data.X, scaling, dtype)
-        if not learned:
-            require_digits(scaling.targets(centred), dtype)
-        return Observations.of(data.X, y, noise, scaling, dtype)
-
-    def _require_digits(self, X: Tensor, scaling: Standardisation, dtype: torch.dtype) -> None:
-        """ValueError where rounding to a dtype would spoil a column of X, for the kernel or for a mean function."""
-        column = blurred_column(scaling.inputs(X), dtype)
+        # Rounding must not spoil a column of X, neither for the kernel nor for a mean function.
+        column = blurred_column(scaling.inputs(data.X), dtype)
         advice = "" if self.standardise else "standardise=True, which shifts X before it is rounded, or "
         if column is None and self.mean_sees_inputs:
-            column, advice = blurred_column(X, dtype), "a mean function of shifted inputs, or "
+            column, advice = blurred_column(data.X, dtype), "a mean function of shifted inputs, or "
         if column is not None:
             kind = str(dtype).removeprefix("torch.")
             raise ValueError(f"{kind} would blur or merge distinct values of column {column} of X: use {advice}float64")
+        if not learned:
+            require_digits(scaling.targets(centred), dtype)
+        return Observations.of(data.X, y, noise, scaling, dtype)
 
     def system(self, data: Observations, prior: PriorPaths | None, draws: Tensor) -> System:
         with torch.no_grad():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pathgp.compute.inputs import Array, read_factors, read_grid, read_side
 from pathgp.compute.random import normal
-from pathgp.data.grid import GridObservations, GridPrior, cells, require_roots
+from pathgp.data.grid import GridObservations, GridPrior, cells
 from pathgp.data.standardise import Standardisation, blurred_column, task_columns
 from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import short
@@ -153,8 +153,14 @@ class LatentKroneckerGP(Model[GridPosterior]):
 
     def require_supported(self, data: GridObservations, settings: Settings, has_draws: bool) -> None:
         require_memory_only(settings.compute)
-        if has_draws:
-            require_roots(data, settings.compute.budget(data.device))
+        # Prior draws need the root of every side and its kernel matrix, float64.
+        longest, budget = max(data.observed.shape), settings.compute.budget(data.device)
+        if has_draws and (needed := 16 * longest**2) > budget:
+            raise ValueError(
+                f"samples need a square root for the side of {longest} entries, {needed / 1e9:.2g} GB, and the memory "
+                f"budget is {budget / 1e9:.2g} GB: raise memory=, shorten this side, or use pathgp.GP on the observed "
+                "cells"
+            )
 
     def solve(
         self, data: GridObservations, prior: GridPrior | None, draws: Tensor, request: SolveRequest

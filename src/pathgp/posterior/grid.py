@@ -181,16 +181,15 @@ class GridPosterior(BasePosterior):
         """
         if noise is None and self.data.noise_std is not None:
             raise ValueError("the noise was known so far: give that of all cells to update(Y, noise=...)")
-        began = time.perf_counter()
-        system = self.system.require_targets("update")
+        began, system = time.perf_counter(), self.system.require_targets("update")
         generator = as_generator(generator)
         seed = repeating_seed(generator)
         data, old = self.model.prepare_data(self.data.originals, Y, noise), self.data
         units = data.scaling.target_scale / old.scaling.target_scale
         noise_std = None if data.noise_std is None else data.noise_std * units
         data = replace(data, factors=old.factors, originals=old.originals, noise_std=noise_std, scalings=old.scalings)
-        source = spawn_generator(generator)
-        draws = normal((len(data.y), self.num_samples), source, torch.float64, data.device).to(data.dtype)
+        shape = (len(data.y), self.num_samples)
+        draws = normal(shape, spawn_generator(generator), torch.float64, data.device).to(data.dtype)
         kept = old.observed.flatten()[data.cells].unsqueeze(1)
         draws = torch.where(kept, self._scatter(system.noise_draws).reshape(-1, self.num_samples)[data.cells], draws)
         x0 = self._scatter(self.weights).reshape(-1, self.weights.shape[1])[data.cells]
@@ -248,15 +247,14 @@ class GridPosterior(BasePosterior):
 
     def _restore(self, values: Tensor, sides: Sequence[Tensor]) -> Tensor:
         """Function values in the units of y; a mean function is evaluated at every cell."""
-        restore = self.scaling.restore
-        if not callable(self.model.mean):
-            return restore(values, self.model.mean)
         data = self.data
+        if not callable(self.model.mean):
+            return self.scaling.restore(values, self.model.mean)
         X = [
             original.to(data.dtype) if G is F else scaling.restore_inputs(G)
             for G, F, original, scaling in zip(sides, data.factors, data.originals, data.scalings, strict=True)
         ]
-        return restore(values, self.model.mean_at(cells(X)).view([len(G) for G in X]))
+        return self.scaling.restore(values, self.model.mean_at(cells(X)).view([len(G) for G in X]))
 
     @cached_property
     def _exact(self) -> ExactCovariance:
