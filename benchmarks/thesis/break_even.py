@@ -63,7 +63,7 @@ class Dense(pathgp.LatentKroneckerGP):
     """Always a matrix of all observed cells."""
 
     def operator(self, data: GridObservations, settings: Settings, reuse: Operator | None = None) -> Operator:
-        return settings.operator(self.product(data.widths), data.inputs, self.deviation(data), reuse)
+        return settings.operator(self.product(data.widths), data.inputs(), self.deviation(data), reuse)
 
 
 class Latent(pathgp.LatentKroneckerGP):

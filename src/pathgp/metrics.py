@@ -35,7 +35,6 @@ def nll(y: Array, mean: Array, variance: Array) -> float:
     0.9189
     """
     y, mean, variance = _vectors(y=y, mean=mean, variance=variance)
-    _require_positive(variance)
     return float(0.5 * np.mean(np.log(2 * math.pi * variance) + (y - mean) ** 2 / variance))
 
 
@@ -48,7 +47,6 @@ def coverage(y: Array, mean: Array, variance: Array, level: float = 0.95) -> flo
     if not 0.0 < level < 1.0:
         raise ValueError(f"level must lie between 0 and 1, got {level}")
     y, mean, variance = _vectors(y=y, mean=mean, variance=variance)
-    _require_positive(variance)
     half_width = NormalDist().inv_cdf(0.5 + 0.5 * level) * np.sqrt(variance)
     return float(np.mean(np.abs(y - mean) <= half_width))
 
@@ -65,9 +63,6 @@ def _vectors(**arrays: Array) -> list[NDArray[np.float64]]:
         raise ValueError(f"expected vectors of one length, got {listing}")
     if vectors[0].size == 0:
         raise ValueError("expected at least one value, got none")
-    return vectors
-
-
-def _require_positive(variance: NDArray[np.float64]) -> None:
-    if not (variance > 0).all():
+    if "variance" in arrays and not (vectors[-1] > 0).all():
         raise ValueError("variance must be positive everywhere: ask for variance(Xs, noise=True)")
+    return vectors

@@ -76,17 +76,6 @@ class UpdatePaths:
         return cross_product(self.kernel, Xs, self.X, self.weights, self.memory).T
 
 
-@dataclass(frozen=True)
-class PosteriorPaths:
-    """Prior paths plus update paths: draws from the posterior that are functions."""
-
-    prior: PriorPaths
-    update: UpdatePaths
-
-    def __call__(self, Xs: Tensor) -> Tensor:
-        return self.prior(Xs) + self.update(Xs)
-
-
 def variance_from_paths(g: Tensor, h: Tensor, prior: Tensor) -> Tensor:
     """Posterior variance v (m,) from s paths of which f = g + h, g the zero-mean part and h = K(., X) alpha.
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pathgp.compute.inputs import whole_number
 from pathgp.compute.random import normal, spawn_generator
-from pathgp.data.observations import fingerprint
+from pathgp.data.observations import Data
 from pathgp.data.standardise import Standardisation
 from pathgp.kernels import Kernel
 from pathgp.operators.grid import multiply_sides, unravel
@@ -34,13 +34,10 @@ _NEGLIGIBLE = 1e-12
 
 
 @dataclass(frozen=True)
-class GridObservations:
-    """Observed cells of a grid.
+class GridObservations(Data):
+    """Observed cells of a grid, row by row.
 
-    factors: the inputs of every side (p_i, d_i), standardised, in the dtype of the computations.  originals: the same
-    in the caller's units, with all their digits.
-    observed: (p_1, ..., p_k), boolean.  y: (n,) the observed values row by row, float64, in the caller's units.
-    noise_std: known standard deviations of the noise (n,) in the model's units, or None.
+    originals: the factors in the caller's units, with all their digits.  observed: (p_1, ..., p_k), boolean.
     scalings: one per side; the first also holds that of the targets.  is_numpy: whether the caller works in NumPy.
     """
 
@@ -53,24 +50,7 @@ class GridObservations:
     is_numpy: bool
 
     @property
-    def dtype(self) -> torch.dtype:
-        return self.factors[0].dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.factors[0].device
-
-    @property
-    def columns(self) -> int:
-        return sum(self.widths)
-
-    @property
-    def widths(self) -> list[int]:
-        """Columns of every side."""
-        return [F.shape[1] for F in self.factors]
-
-    @property
-    def scaling(self) -> Standardisation:
+    def scaling(self) -> Standardisation:  # type: ignore[override]
         return self.scalings[0]
 
     @cached_property
@@ -79,38 +59,15 @@ class GridObservations:
         return self.observed.flatten().nonzero().flatten()
 
     @property
-    def X_raw(self) -> Tensor:
-        """The inputs of the observed cells (n, d_1 + ... + d_k) in the caller's units, for mean functions."""
-        return self._at_cells([F.to(self.dtype) for F in self.originals], self.cells)
+    def X_raw(self) -> Tensor:  # type: ignore[override]
+        return cells([F.to(self.dtype) for F in self.originals], self.cells)
 
-    @property
-    def inputs(self) -> Tensor:
-        """The same, standardised."""
-        return self._at_cells(self.factors, self.cells)
-
-    def inputs_of(self, rows: Tensor) -> Tensor:
-        """The standardised inputs of some of the observed cells."""
-        return self._at_cells(self.factors, self.cells[rows])
-
-    def _at_cells(self, factors: list[Tensor], cells: Tensor) -> Tensor:
-        places = unravel(cells, self.observed.shape)
-        return torch.cat([F[place] for F, place in zip(factors, places, strict=True)], 1)
-
-    def targets(self, mean: Tensor) -> Tensor:
-        """(y - mean) in the model's units (n,), in the dtype of the factors."""
-        return self.scaling.targets(self.y - mean).to(self.dtype)
+    def inputs(self, rows: Tensor | None = None) -> Tensor:
+        return cells(self.factors, self.cells if rows is None else self.cells[rows])
 
     def to(self, dtype: torch.dtype) -> GridObservations:
-        """The same data in another dtype of the computations; that of results stays."""
         pairs = zip(self.scalings, self.originals, strict=True)
         return replace(self, factors=[scaling.inputs(F, dtype) for scaling, F in pairs])
-
-    def subset(self, rows: Tensor) -> GridObservations:
-        raise ValueError("a grid is learned from as a whole")
-
-    def fingerprint(self) -> str:
-        """A digest of the numbers."""
-        return fingerprint(*self.factors, self.observed, self.y, self.noise_std)
 
 
 @dataclass(frozen=True)
@@ -122,12 +79,6 @@ class GridPrior:
 
     w: Tensor
     features: int = 512
-
-    @classmethod
-    def draw(
-        cls, sizes: tuple[int, ...], samples: int, features: int, generator: torch.Generator, like: Tensor
-    ) -> GridPrior:
-        return cls(normal((*sizes, samples), generator, like.dtype, like.device), features)
 
     def state(self) -> dict[str, Any]:
         return {"w": self.w, "features": self.features}
@@ -148,11 +99,11 @@ class GridPrior:
         self,
         kernels: Sequence[Kernel],
         factors: Sequence[Tensor],
-        inputs: Sequence[Tensor | None],
+        inputs: Sequence[Tensor],
         generator: torch.Generator,
         budget: int,
     ) -> tuple[list[Tensor], Tensor]:
-        """Roots [S21, S22] of every side at new inputs (None: the training grid), and w with new numbers for them.
+        """Roots [S21, S22] of every side at inputs, new or the factors themselves, and w with new numbers for them.
 
         (S_1 x ... x S_k) w are the draws at the inputs. ``budget``: memory in bytes.
         """
@@ -181,14 +132,14 @@ def root(kernel: Kernel, F: Tensor) -> Tensor:
         return factorise(kernel(F.to(torch.float64)), least=1e-15)[0]
 
 
-def extended_root(kernel: Kernel, F: Tensor, G: Tensor | None) -> tuple[Tensor, int]:
+def extended_root(kernel: Kernel, F: Tensor, G: Tensor) -> tuple[Tensor, int]:
     """[S21, S22] (g, p + r) with the joint covariance of draws at F and at new inputs G, and r; float64.
 
-    G None means F itself, for which S21 = L and r = 0. S22 comes from an eigendecomposition without the directions of
+    If G is F itself, S21 = L and r = 0. S22 comes from an eigendecomposition without the directions of
     zero variance, so that repeated inputs add no columns.
     """
     L = root(kernel, F)
-    if G is None:
+    if G is F:
         return L, 0
     with torch.no_grad():
         F, G = F.to(torch.float64), G.to(torch.float64)
@@ -199,23 +150,20 @@ def extended_root(kernel: Kernel, F: Tensor, G: Tensor | None) -> tuple[Tensor, 
     return torch.cat([S21, S22], 1), S22.shape[1]
 
 
-def require_roots(data: GridObservations, budget: int) -> None:
-    """Raise ValueError if the roots of the sides, which prior draws need, exceed the memory budget."""
-    # A root and its kernel matrix, float64.
-    needed = max(16 * p**2 for p in data.observed.shape)
-    if needed > budget:
-        longest = max(data.observed.shape)
-        raise ValueError(
-            f"samples need a square root for the side of {longest} entries, {needed / 1e9:.2g} GB, and the memory "
-            f"budget is {budget / 1e9:.2g} GB: raise memory=, shorten this side, or use pathgp.GP on the observed cells"
-        )
-
-
-def cells(sides: Sequence[Tensor]) -> Tensor:
-    """The inputs of all cells of a grid, row by row: (g_1 ... g_k, d_1 + ... + d_k), float64 if any side is."""
+def cells(sides: Sequence[Tensor], index: Tensor | None = None) -> Tensor:
+    """The inputs of the cells of a grid with these numbers, or of all, row by row: (m, d_1 + ... + d_k)."""
     shape = torch.Size([len(G) for G in sides])
-    places = unravel(torch.arange(shape.numel(), device=sides[0].device), shape)
-    return torch.cat([G[place] for G, place in zip(sides, places, strict=True)], 1)
+    index = torch.arange(shape.numel(), device=sides[0].device) if index is None else index
+    return torch.cat([G[place] for G, place in zip(sides, unravel(index, shape), strict=True)], 1)
+
+
+def multiply_rows(matrices: Sequence[Tensor], grid: Tensor) -> Tensor:
+    """sum_c prod_i matrices_i[m, c_i] grid[c] over all cells c: (m, s) for (m, p_i) and a grid (p_1, ..., p_k, s)."""
+    first, *others = matrices
+    result = (first @ grid.reshape(grid.shape[0], -1)).view(len(first), *grid.shape[1:])
+    for matrix in others:
+        result = torch.einsum("mp,mp...->m...", matrix, result)
+    return result
 
 
 def prior_variance(kernels: Sequence[Kernel], inputs: Sequence[Tensor]) -> Tensor:

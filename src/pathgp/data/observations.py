@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from abc import abstractmethod
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -12,14 +14,66 @@ from pathgp.compute.inputs import Array, read_vector
 from pathgp.data.standardise import Standardisation
 
 
-@dataclass(frozen=True)
-class Observations:
-    """n rows of data.
+class Data:
+    """Observations of a table or of a grid. A table has one side, with the columns of X.
 
-    X_raw: the inputs (n, d) in the caller's units, which mean functions use.  y: (n,) float64, in the caller's units.
-    X: (n, d) standardised, in the dtype of the computations.  noise_std: known standard deviations of the noise (n,) in
-    the model's units, or None.
+    factors: the inputs of every side (p_i, d_i), standardised, in the dtype of the computations.  X_raw: the inputs of
+    all observations (n, d) in the caller's units, which mean functions use.  y: (n,) float64, in the caller's units.
+    noise_std: known standard deviations of the noise (n,) in the model's units, or None.
     """
+
+    factors: list[Tensor]
+    X_raw: Tensor
+    y: Tensor
+    noise_std: Tensor | None
+    scaling: Standardisation
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.factors[0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.factors[0].device
+
+    @property
+    def widths(self) -> list[int]:
+        """Columns of every side."""
+        return [F.shape[1] for F in self.factors]
+
+    @property
+    def columns(self) -> int:
+        return sum(self.widths)
+
+    @abstractmethod
+    def inputs(self, rows: Tensor | None = None) -> Tensor:
+        """The standardised inputs (n, d) of all observations, or of some of them."""
+
+    @abstractmethod
+    def to(self, dtype: torch.dtype) -> Self:
+        """The same data in another dtype of the computations; that of results stays."""
+
+    def subset(self, rows: Tensor) -> Self:
+        """Some of the observations, under the same standardisation."""
+        raise ValueError("a grid is learned from as a whole")
+
+    def fingerprint(self) -> str:
+        """A digest of shapes, dtypes and numbers: equal only for equal data."""
+        digest = hashlib.sha256()
+        for tensor in (*self.factors, self.X_raw, self.y, self.noise_std):
+            if tensor is not None:
+                digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+                digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def targets(self, mean: Tensor) -> Tensor:
+        """(y - mean) in the model's units (n,), in the dtype of the computations."""
+        return self.scaling.targets(self.y - mean).to(self.dtype)
+
+
+@dataclass(frozen=True)
+class Observations(Data):
+    """n rows of data; X: (n, d) standardised."""
 
     X_raw: Tensor
     y: Tensor
@@ -32,57 +86,25 @@ class Observations:
         cls, X_raw: Tensor, y: Tensor, noise: Array | None, scaling: Standardisation, dtype: torch.dtype
     ) -> Observations:
         """Standardise checked inputs and targets; X is copied, since the caller may write to it later."""
-        noise_std = read_noise(noise, X_raw)
-        X = scaling.inputs(X_raw, dtype).detach().clone()
-        noise_std = None if noise_std is None else noise_std / scaling.target_scale
-        return cls(X_raw.detach(), y, X, noise_std, scaling)
+        noise_std = None
+        if noise is not None:
+            known = read_vector(noise, X_raw.shape[0], "noise", like=X_raw)
+            if bool((known < 0).any()):
+                row = int(torch.nonzero(known < 0)[0])
+                raise ValueError(f"noise is {float(known[row])} at row {row}: it holds standard deviations")
+            noise_std = known / scaling.target_scale
+        return cls(X_raw.detach(), y, scaling.inputs(X_raw, dtype).detach().clone(), noise_std, scaling)
 
     @property
-    def dtype(self) -> torch.dtype:
-        return self.X.dtype
+    def factors(self) -> list[Tensor]:  # type: ignore[override]
+        return [self.X]
 
-    @property
-    def device(self) -> torch.device:
-        return self.X.device
-
-    @property
-    def columns(self) -> int:
-        return self.X.shape[1]
-
-    def targets(self, mean: Tensor) -> Tensor:
-        """(y - mean) in the model's units (n,), in the dtype of X."""
-        return self.scaling.targets(self.y - mean).to(self.X.dtype)
+    def inputs(self, rows: Tensor | None = None) -> Tensor:
+        return self.X if rows is None else self.X[rows]
 
     def to(self, dtype: torch.dtype) -> Observations:
-        """The same data in another dtype of the computations; that of results stays."""
         return replace(self, X=self.scaling.inputs(self.X_raw, dtype))
 
     def subset(self, rows: Tensor) -> Observations:
-        """Some of the rows, under the same standardisation."""
         noise_std = None if self.noise_std is None else self.noise_std[rows]
         return Observations(self.X_raw[rows], self.y[rows], self.X[rows], noise_std, self.scaling)
-
-    def fingerprint(self) -> str:
-        """A digest of the numbers."""
-        return fingerprint(self.X, self.y, self.noise_std)
-
-
-def fingerprint(*tensors: Tensor | None) -> str:
-    """A digest of shapes, dtypes and numbers: equal only for equal tensors."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        if tensor is not None:
-            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
-
-
-def read_noise(noise: Array | None, X: Tensor) -> Tensor | None:
-    """Known standard deviations (n,), checked not to be negative."""
-    if noise is None:
-        return None
-    known = read_vector(noise, X.shape[0], "noise", like=X)
-    if bool((known < 0).any()):
-        row = int(torch.nonzero(known < 0)[0])
-        raise ValueError(f"noise is {float(known[row])} at row {row}: it holds standard deviations")
-    return known

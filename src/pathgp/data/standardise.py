@@ -84,7 +84,7 @@ class Standardisation:
         dtype = dtype or self._results
         return values.to(dtype) * self.target_scale.square().to(dtype)
 
-    def restore_deviation(self, value: float) -> float:
+    def restore_deviation(self, value: Number) -> Number:
         """A standard deviation or an error bound in the units of y."""
         return value * float(self.target_scale)
 

@@ -68,7 +68,7 @@ class Facts:
         """All training targets in the caller's units."""
         system, scaling = self.post.system.require_targets("the page"), self.post.scaling
         with torch.no_grad():
-            mean = self.post.model.mean_at(self.post.X, exact=True)
+            mean = self.post.model.mean_at(self.post.X)
             return scaling.restore(system.targets[:, 0], mean, torch.float64).cpu().numpy()
 
     def levels(self, column: int) -> NDArray[np.float64] | None:

@@ -44,18 +44,13 @@ KNOWN: dict[str, Callable[..., Any]] = {cls.__name__: cls for cls in _NAMES if i
 
 
 def save(
-    posterior: BasePosterior,
-    path: str | os.PathLike[str],
-    data: bool = True,
-    about: dict[str, Any] | None = None,
+    posterior: BasePosterior, path: str | os.PathLike[str], data: bool = True, about: dict[str, Any] | None = None
 ) -> None:
-    """Write a posterior to a file, replacing an existing one; of several ranks the first one writes.
-
-    ``about``: plain values to save along, such as column names: a dict of strings, finite numbers, booleans, None, and
-    lists and dicts of them. The loaded posterior has it as ``about``; None keeps the values of a loaded posterior.
+    """Write a posterior to a file, replacing an existing one, as `BasePosterior.save` does.
 
     ``data=False`` leaves out the right-hand sides (y, the prior draws at X and the draws of the noise). X and the
-    weights are saved, from which y can be computed to within ``tol``: the file is small, not anonymous.
+    weights are saved, from which y can be computed to within ``tol``: the file is small, not anonymous. ``about``: None
+    keeps the values of a loaded posterior.
     """
     settings, model = posterior.settings, posterior.model
     about = posterior.about if about is None else about
@@ -108,7 +103,12 @@ def load(path: str | os.PathLike[str], device: str | torch.device | None = None)
         ValueError: for a file that is damaged, from a newer version, or not a posterior of pathgp.
     """
     content = files.read(path)
-    home = _saved_device(content) if device is None else torch.empty(0, device=device).device
+    try:
+        home = torch.empty(0, device=content["device"] if device is None else device).device
+    except Exception:
+        if device is not None:
+            raise
+        home = torch.device("cpu")
     try:
         posterior = _restore(content, home)
         posterior.about = json.loads(content.get("about", "null"))
@@ -171,6 +171,11 @@ def _update_fields(kind: str, arguments: dict[str, Any]) -> None:
     """Translate fields of files from earlier versions."""
     if kind == "GridInverse":
         arguments.pop("rank", None)
+    elif kind == "GridObservations" and "known" in arguments:
+        arguments["noise_std"] = arguments.pop("known")
+    elif kind == "Settings" and "compute" not in arguments:
+        names = arguments.keys() & {"backend", "memory", "group", "precision"}
+        arguments["compute"] = Compute(**{name: arguments.pop(name) for name in names})
     elif kind == "Solution" and "method" not in arguments:
         arguments["method"] = arguments["solver"].split("(")[0]
         # A sentence such as "low precision, off by 1.2e-03, then high: the rounds did not contract", or nothing.
@@ -192,34 +197,22 @@ def _restore(content: dict[str, Any], device: torch.device) -> Posterior | GridP
         parameter.requires_grad_(name in content["learned"])
     model.to(device)
     system, weights = decode(content["system"], device), content["weights"].to(device)
-    settings = decode(_with_compute(content["settings"]), device)
+    settings = decode(content["settings"], device)
     report = decode(content["report"], torch.device("cpu"))
     prior = None if content["prior"] is None else model.restore_prior(content["prior"])
-    _check_kinds([(model, Model), (system, System), (settings, Settings), (report, ConditionReport)])
+    _require_kinds((model, Model), (system, System), (settings, Settings), (report, ConditionReport))
     if weights.ndim != 2 or len(weights) != len(system.X):
         raise ValueError(f"there are {len(system.X)} rows of inputs and weights of shape {tuple(weights.shape)}")
     if torch.device(content["device"]).type != device.type:
         # The requested backend may not exist here.
-        settings = settings.with_backend("auto")
+        settings = replace(settings, compute=replace(settings.compute, backend="auto"))
     if isinstance(model, LatentKroneckerGP):
-        saved = content["data"]
-        # The field had another name in earlier versions.
-        renamed = {"noise_std" if name == "known" else name: value for name, value in saved.items()}
-        data = decode(renamed, device)
-        _check_kinds([(data, GridObservations)])
+        data = decode(content["data"], device)
+        _require_kinds((data, GridObservations))
         return GridPosterior(model, data.scaling, system, prior, weights, settings, report, data)
     scaling = decode(content["scaling"], device)
-    _check_kinds([(scaling, Standardisation)])
+    _require_kinds((scaling, Standardisation))
     return Posterior(model, scaling, system, prior, weights, settings, report)
-
-
-def _with_compute(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings as they are saved now; files of earlier versions have the options of `Compute` among them."""
-    if "compute" in settings:
-        return settings
-    options = {name: settings[name] for name in ("backend", "memory", "precision") if name in settings}
-    kept = {name: settings[name] for name in ("$class", "solver", "tol", "max_epochs")}
-    return {**kept, "compute": {"$class": "Compute", **options}}
 
 
 def _check_plain(value: Any, place: str) -> None:
@@ -238,18 +231,10 @@ def _check_plain(value: Any, place: str) -> None:
         raise TypeError(f"{place} is of {type(value).__name__}: use strings, numbers, booleans, None, lists and dicts")
 
 
-def _check_kinds(parts: list[tuple[Any, type]]) -> None:
+def _require_kinds(*parts: tuple[Any, type]) -> None:
     for part, kind in parts:
         if not isinstance(part, kind):
             raise TypeError(f"expected {kind.__name__}, got {type(part).__name__}")
-
-
-def _saved_device(content: dict[str, Any]) -> torch.device:
-    """The device of the saved posterior, or the CPU."""
-    try:
-        return torch.empty(0, device=content["device"]).device
-    except Exception:
-        return torch.device("cpu")
 
 
 def _name(value: Any) -> str:

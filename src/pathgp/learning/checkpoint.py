@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,23 @@ import torch
 from torch import Tensor
 
 from pathgp.compute import files
-from pathgp.learning.estimators import State
-from pathgp.learning.model import Data, Learnable
+from pathgp.data.observations import Data
+from pathgp.learning.bounds import DefaultBounds
+from pathgp.learning.estimators import Exact, Iterative, State
+from pathgp.learning.guard import Guard
+from pathgp.learning.hyperparameters import Coordinates, description
+from pathgp.learning.model import Learnable
+from pathgp.learning.optimisers import LBFGS, Adam
+from pathgp.learning.policy import FitOptions, make_stages
 from pathgp.learning.report import Step
 
 # Increase this number if earlier files cannot be continued bit for bit.
 FORMAT = 4
 
 _ADVICE = "remove the file to start anew, or use another path"
+# Attributes that a step binds anew, and the seed.
+_STATE: tuple[str, ...] = ("seed", "evaluated_at", "state", "data", "order", "stage", "stage_began")
+_STATE += ("previous", "best", "history", "guard")
 
 
 @dataclass
@@ -76,43 +85,148 @@ class Checkpoint:
             found = content.get("facts", {}).get(name)
             if found != value:
                 raise ValueError(f"{path} belongs to another fit: its {name} is {found}, here it is {value}; {_ADVICE}")
-        _compare_means(path, content["mean"], mean)
+        gap = float((content["mean"] - mean).abs().max())
+        size = max(float(content["mean"].abs().max()), float(mean.abs().max()))
+        # Devices round differently.
+        if not gap <= 0.1 * math.sqrt(torch.finfo(mean.dtype).eps) * size:
+            raise ValueError(
+                f"{path} belongs to another fit: its mean function has other values at the data, up to {gap:.3g} apart "
+                f"from those here; {_ADVICE}"
+            )
         self._last_step = content["step"]
         return content
 
 
-def _compare_means(path: Path, saved: Tensor, mean: Tensor) -> None:
-    """An error where two mean functions differ by more than devices that round differently."""
-    gap = float((saved - mean).abs().max())
-    size = max(float(saved.abs().max()), float(mean.abs().max()))
-    if not gap <= 0.1 * math.sqrt(torch.finfo(mean.dtype).eps) * size:
-        raise ValueError(
-            f"{path} belongs to another fit: its mean function has other values at the data, up to {gap:.3g} apart "
-            f"from those here; {_ADVICE}"
-        )
+class Resumable:
+    """A fit that can be interrupted: everything that a step changes is in the attributes that `snapshot` collects.
 
+    Updates bind new objects to these and change none in place, except for the parameters of the model, of which a
+    snapshot keeps copies.
+    """
 
-def pack(snapshot: dict[str, Any]) -> dict[str, Any]:
-    """A snapshot of a fit in tensors and plain types, without its data."""
-    state, history = snapshot["state"], snapshot["history"]
-    kept = {"draws": state.draws, "rows": state.rows, "solutions": state.solutions}
-    kept["prior"] = None if state.prior is None else state.prior.state()
-    is_double = snapshot["data"].dtype == torch.float64
-    return snapshot | {"state": kept, "data": is_double, "history": [vars(step) for step in history]}
+    def __init__(
+        self,
+        model: Learnable,
+        data: Data,
+        options: FitOptions,
+        generator: torch.Generator,
+        seed: int | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        assert options.learning_rate is not None
+        self.model, self.data, self.options, self.generator, self.seed = model, data, options, generator, seed
+        self.compute, self.checkpoint = options.settings.compute, checkpoint
+        self.stages = make_stages(len(data.y), options)
+        self.estimator: Exact | Iterative = Exact()
+        if options.estimator != "exact":
+            is_pathwise = options.estimator == "pathwise"
+            self.estimator = Iterative(is_pathwise, options.samples, options.features, bool(options.warm_start))
+        if checkpoint is not None:
+            self._facts, self._mean_values = self._describe(), mean_values(model, data)
+        self.bounds = DefaultBounds(model, data)
+        # A mean is in the units of y: its steps are measured by the standard deviation of y.
+        unit = max(float(data.y.std(correction=0)), torch.finfo(torch.float64).tiny)
+        mean = model.mean.parameters() if isinstance(model.mean, torch.nn.Module) else ()
+        self.coordinates = Coordinates(model, dict.fromkeys(mean, unit))
+        if not self.coordinates.parameters:
+            raise ValueError("nothing to learn: every hyperparameter is fixed; use condition()")
+        optimiser = Adam if options.optimiser == "adam" else LBFGS
+        self.optimiser = optimiser(self.coordinates, options.learning_rate)
+        self.guard = None if options.estimator == "exact" else Guard.draw(data)
+        self.state = State()
+        self.history: list[Step] = []
+        self.stopped = ""
+        # Position, gradient of the loss and, if known, log likelihood a row of the previous step.
+        self.previous: tuple[Tensor, Tensor, float | None] | None = None
+        self.best: tuple[float, dict[str, Tensor]] | None = None
+        self.stage = self.stage_began = 0
+        self.order: Tensor | None = None
+        self.evaluated_at = self._copy_parameters()
+        # The state before the step in progress; None between steps.
+        self._undo: dict[str, Any] | None = None
 
+    def _describe(self) -> dict[str, str]:
+        """What a checkpoint must agree with."""
+        settings, rate = self.options.settings, self.options.learning_rate
+        return {
+            "data": self.data.fingerprint(),
+            "model": description(self.model),
+            "estimator": repr(self.estimator),
+            "optimiser": f"{self.options.optimiser} at rate {rate:g}",
+            "rows of the stages": ", ".join(str(stage.rows) for stage in self.stages),
+            "solver": f"{settings.solver!r} to {settings.tol:g} in {settings.max_epochs} epochs",
+        }
 
-def unpack(content: dict[str, Any], model: Learnable, data: Data) -> dict[str, Any]:
-    """The snapshot that `pack` packed, for a model and data that agree with it."""
-    saved = content["state"] | {"order": content["order"]}
-    prior = saved.pop("prior")
-    prior = None if prior is None else model.restore_prior(prior)
-    tensors = {name: None if tensor is None else tensor.to(data.device) for name, tensor in saved.items()}
-    return content | {
-        "order": tensors.pop("order"),
-        "state": State(prior, **tensors),
-        "data": data.to(torch.float64) if content["data"] else data,
-        "history": [Step(**step) for step in content["history"]],
-    }
+    def resume(self) -> bool:
+        """Continue from the file of the checkpoint, if there is one."""
+        if (checkpoint := self.checkpoint) is None:
+            return False
+        # The file may be out of reach of the other ranks.
+        content = self.compute.on_main_process(lambda: checkpoint.read(self._facts, self._mean_values))
+        if content is None:
+            return False
+
+        def place(parts: dict[str, Any]) -> dict[str, Any]:
+            return {name: part.to(device) if isinstance(part, Tensor) else part for name, part in parts.items()}
+
+        device, state, guard = self.data.device, content["state"], content["guard"]
+        prior = None if state["prior"] is None else self.model.restore_prior(state["prior"])
+        content |= {
+            "order": place(content)["order"],
+            "state": State(**place(state) | {"prior": prior}),
+            "guard": None if guard is None else Guard(**place(guard)),
+            "data": self.data.to(torch.float64) if content["is_float64"] else self.data,
+            "history": [Step(**step) for step in content["history"]],
+        }
+        self._restore(content)
+        return True
+
+    def _save(self) -> None:
+        """Write the snapshot in tensors and plain types, without the data."""
+        if self.checkpoint is None:
+            return
+        snapshot, prior, guard = self.snapshot(), self.state.prior, self.guard
+        snapshot |= {
+            "facts": self._facts,
+            "mean": self._mean_values,
+            "state": vars(snapshot["state"]) | {"prior": None if prior is None else prior.state()},
+            "guard": None if guard is None else vars(guard),
+            "is_float64": snapshot.pop("data").dtype == torch.float64,
+            "history": [vars(step) for step in self.history],
+        }
+        self.checkpoint.write(snapshot, len(self.history))
+
+    def _rescue(self, error: BaseException) -> None:
+        """After an exception: restore the end of the last whole step and write it, on every rank, for one is lost."""
+        if self._undo is not None:
+            self._restore(self._undo)
+        try:
+            if self.history or not isinstance(error, Exception):
+                self._save()
+        except OSError as problem:
+            error.add_note(f"the checkpoint could not be written: {problem}")
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state between two steps: references, and copies of the parameters.
+
+        The operator is left out, for its matrix would be kept.
+        """
+        return {name: getattr(self, name) for name in _STATE} | {
+            "state": replace(self.state, operator=None),
+            "model": self._copy_parameters(),
+            "optimiser": self.optimiser.state_dict(),
+            "generator": self.generator.get_state(),
+        }
+
+    def _restore(self, snapshot: dict[str, Any]) -> None:
+        for name in _STATE:
+            setattr(self, name, snapshot[name])
+        self.model.load_state_dict(snapshot["model"])
+        self.optimiser.load_state_dict(snapshot["optimiser"])
+        self.generator.set_state(snapshot["generator"])
+
+    def _copy_parameters(self) -> dict[str, Tensor]:
+        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
 
 def mean_values(model: Learnable, data: Data) -> Tensor:
@@ -148,10 +262,3 @@ def at_sigterm(handler: Callable[[int, Any], object] | signal.Handlers) -> Itera
     finally:
         if ours:
             signal.signal(signal.SIGTERM, before)
-
-
-def as_checkpoint(checkpoint: str | os.PathLike[str] | Checkpoint | None) -> Checkpoint | None:
-    """A checkpoint from a path, or with its own intervals."""
-    if checkpoint is None or isinstance(checkpoint, Checkpoint):
-        return checkpoint
-    return Checkpoint(os.fspath(checkpoint))

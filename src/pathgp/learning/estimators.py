@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 
 from pathgp.compute.random import normal
-from pathgp.learning.model import Data, Learnable
+from pathgp.data.observations import Data
+from pathgp.learning.model import Learnable
 from pathgp.operators import Operator
 from pathgp.posterior.conditioning import ACCURACY, Settings
 from pathgp.posterior.system import System
@@ -106,7 +107,7 @@ class Exact:
                 "use estimator='pathwise', or raise memory="
             )
         began = time.perf_counter()
-        mean = model.mean_at(data.X_raw, exact=True)
+        mean = model.mean_at(data.X_raw)
         with torch.no_grad():
             y = data.targets(mean).to(torch.float64)
             factor, _ = factorise(H.block(torch.arange(n, device=H.device)).to(torch.float64))
@@ -159,7 +160,7 @@ class Iterative:
         right = Z if self.pathwise else system.targets[:, 1:]
         L, R = torch.cat([v, -Z / self.samples], 1), torch.cat([v, right], 1)
         forms = 0.5 * H.bilinear(L, R, symmetric=self.pathwise)
-        mean = model.mean_at(data.X_raw, exact=True)
+        mean = model.mean_at(data.X_raw)
         return GradientEstimate(forms + mean_term(v[:, 0], mean, data), None, solution, seconds)
 
     def system(self, model: Learnable, data: Data, state: State) -> System:
@@ -174,6 +175,4 @@ class Iterative:
 
 def mean_term(v: Tensor, mean: Tensor, data: Data) -> Tensor:
     """A scalar whose gradient is that of L in the parameters of the mean: v^T dmu, in the model's units."""
-    if not mean.requires_grad:
-        return torch.zeros((), dtype=torch.float64, device=v.device)
     return (v.to(torch.float64) * mean / data.scaling.target_scale).sum()

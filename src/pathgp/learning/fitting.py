@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from pathgp.compute.random import repeating_seed
-from pathgp.learning.checkpoint import Checkpoint, as_checkpoint
+from pathgp.data.observations import Data
+from pathgp.learning.checkpoint import Checkpoint
 from pathgp.learning.estimators import Exact, Iterative, State
 from pathgp.learning.hyperparameters import values
 from pathgp.learning.initialise import initialise, perturb
 from pathgp.learning.loop import Fit
-from pathgp.learning.model import Data, Learnable
+from pathgp.learning.model import Learnable
 from pathgp.learning.policy import FitOptions
 from pathgp.learning.report import FitReport, Step
 from pathgp.posterior.conditioning import Settings, SolveRequest
@@ -31,7 +32,6 @@ def fit(
     gp: Learnable,
     data: Data,
     options: FitOptions,
-    *,
     checkpoint: str | os.PathLike[str] | Checkpoint | None,
     progress: bool,
     callback: Callable[[Step], None] | None,
@@ -40,23 +40,27 @@ def fit(
     """Fit from every start and keep the best; `GP.fit` explains the arguments."""
     began = time.perf_counter()
     options, note = _resolve(gp, data, options)
-    saved, compute = as_checkpoint(checkpoint), options.settings.compute
+    if not (checkpoint is None or isinstance(checkpoint, Checkpoint)):
+        checkpoint = Checkpoint(os.fspath(checkpoint))
+    compute = options.settings.compute
     facts = {field.name: getattr(options, field.name) for field in fields(options) if field.name != "settings"}
-    compute.require_equal(**facts, checkpoint=None if saved is None else "a file")
+    compute.require_equal(**facts, checkpoint=None if checkpoint is None else "a file")
     generator = compute.sync_generator(generator)
     seed = repeating_seed(generator)
     best: tuple[float, Fit, Any, int] | None = None
-    earlier = 0.0
+    earlier, file = 0.0, checkpoint
     for start in range(options.starts):
-        running = Fit(gp.working_copy(data.device), data, options, generator, seed)
-        file = _numbered(saved, start)
-        if file is None or not running.resume(file):
+        if checkpoint is not None and start:
+            # A file of its own for every further start.
+            file = replace(checkpoint, path=f"{os.fspath(checkpoint.path)}.{start}")
+        running = Fit(gp.working_copy(data.device), data, options, generator, seed, file)
+        if not running.resume():
             initialise(options.initialise, running.model, data, options.settings, generator)
             if start:
                 perturb(running.model, generator)
         earlier += sum(step.seconds for step in running.history)
         try:
-            running.run(file, progress, callback)
+            running.run(progress, callback)
             posterior = _solve_last(running)
             value = posterior.log_marginal_likelihood(generator=generator).value if options.starts > 1 else 0.0
         except (KeyboardInterrupt, Exception) as error:
@@ -106,9 +110,9 @@ def _solve(running: Fit, state: State, settings: Settings, x0: Tensor | None, no
     model, prior = copy.deepcopy((running.model, prior))
     model.requires_grad_(False)
     data = running.data
-    empty = torch.empty(len(data.y), 0, dtype=data.dtype, device=data.device)
+    draws = data.y.new_empty(len(data.y), 0, dtype=data.dtype) if state.draws is None else state.draws
     request = SolveRequest(settings, running.generator, running.seed, no_paths, x0)
-    return model.make_posterior(data, prior, empty if state.draws is None else state.draws, request)
+    return model.make_posterior(data, prior, draws, request)
 
 
 def _adopt_interrupted(gp: Learnable, running: Fit, best: tuple[Fit, Any, int] | None, error: BaseException) -> None:
@@ -139,13 +143,6 @@ def _confirm_last(running: Fit) -> Any:
         settings = replace(running.options.settings, max_epochs=1.0)
         return _solve(running, running.state, settings, running.state.solutions)
     return None
-
-
-def _numbered(checkpoint: Checkpoint | None, start: int) -> Checkpoint | None:
-    """A file of its own for every further start."""
-    if checkpoint is None or start == 0:
-        return checkpoint
-    return replace(checkpoint, path=f"{os.fspath(checkpoint.path)}.{start}")
 
 
 def _report(running: Fit, posterior: Any, note: str, seconds: float) -> FitReport:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from pathgp.compute.random import permutation
+from pathgp.data.observations import Data
 from pathgp.learning.hyperparameters import log_prior
-from pathgp.learning.model import Data, Learnable
+from pathgp.learning.model import Learnable
 from pathgp.learning.policy import GUARD_ROWS
 from pathgp.solvers.solution import NumericalFailure
 
@@ -27,7 +27,7 @@ from pathgp.solvers.solution import NumericalFailure
 SLACK, MORE_ROWS = 0.1, 0.2
 
 
-@dataclass
+@dataclass(frozen=True)
 class Guard:
     """A subset of n rows, its first and its best value, and the hyperparameters of the best value."""
 
@@ -60,43 +60,35 @@ class Guard:
     def _objective(self, model: Learnable, data: Data) -> Tensor:
         deviation = model.deviation(data).to(torch.float64)
         noise = (deviation[self.rows] if deviation.ndim else deviation.expand(len(self.rows))).square()
-        H = model.covariance(data, self.rows) + noise.diag_embed()
+        H = model.product(data.widths)(data.inputs(self.rows).to(torch.float64)) + noise.diag_embed()
         factor, info = torch.linalg.cholesky_ex(H)
         if int(info) or not bool(torch.isfinite(factor).all()):
             return H.new_tensor(-math.inf)
-        y = data.targets(model.mean_at(data.X_raw, exact=True))[self.rows].to(torch.float64)
+        y = data.targets(model.mean_at(data.X_raw))[self.rows].to(torch.float64)
         white = torch.linalg.solve_triangular(factor, y.unsqueeze(1), upper=False)
         total = -0.5 * white.square().sum() - factor.diagonal().log().sum()
         return total / len(y) - 0.5 * math.log(2 * math.pi) + log_prior(model).to(total.device) / len(data.y)
 
-    def accepts(self, value: float) -> bool:
-        """Whether hyperparameters with this value are as good as any before, or nearly so."""
-        return value >= self.best - SLACK - self.allowance
-
     def require_likely(self, value: float) -> None:
         """NumericalFailure for hyperparameters at which the rows are far less likely than before."""
-        if not self.accepts(value):
+        if not self._accepts(value):
             fall = self.best - value
             raise NumericalFailure(f"the log likelihood of {len(self.rows)} rows fell by {fall:.2g} a row")
 
     def ends_well(self, value: float) -> bool:
         """Whether this value is one to end with: accepted, and not below the first."""
-        return self.accepts(value) and value >= self.first - self.allowance
+        return self._accepts(value) and value >= self.first - self._allowance
+
+    def enter(self, value: float, state: dict[str, Tensor]) -> Guard:
+        """The guard that remembers the value of accepted hyperparameters."""
+        if self.state is None:
+            return replace(self, first=value, best=value, state=state)
+        return replace(self, best=value, state=state) if value > self.best else self
+
+    def _accepts(self, value: float) -> bool:
+        return value >= self.best - SLACK - self._allowance
 
     @property
-    def allowance(self) -> float:
+    def _allowance(self) -> float:
         """Allowed difference between the subset and all rows, in nats a row."""
         return MORE_ROWS * math.log(self.n / len(self.rows))
-
-    def enter(self, value: float, state: dict[str, Tensor]) -> None:
-        """Remember the value of accepted hyperparameters."""
-        if self.state is None:
-            self.first = value
-        if self.state is None or value > self.best:
-            self.best, self.state = value, state
-
-    def pack(self) -> dict[str, Any]:
-        return {"first": self.first, "best": self.best, "state": self.state}
-
-    def unpack(self, content: dict[str, Any]) -> None:
-        self.first, self.best, self.state = content["first"], content["best"], content["state"]

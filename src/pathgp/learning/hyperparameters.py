@@ -23,7 +23,7 @@ def hyperparameters(model: nn.Module) -> dict[str, Positive | nn.Parameter]:
             continue
         for name, parameter in module.named_parameters(recurse=False):
             found[f"{path}.{name}" if path else name] = parameter
-    named = dict(zip(_shortened(found), found.values(), strict=True))
+    named = dict(zip(_shorten(found), found.values(), strict=True))
     # Kernels first, then noise and mean.
     return dict(sorted(named.items(), key=lambda item: item[0].split(".")[0] in ("noise", "mean")))
 
@@ -52,8 +52,8 @@ def matching(model: nn.Module, name: str) -> dict[str, Positive | nn.Parameter]:
 def log_prior(model: nn.Module) -> Tensor:
     """The log density of the priors of all learned hyperparameters: zero without priors."""
     total = torch.zeros((), dtype=torch.float64)
-    for parameter in positives(model):
-        if parameter.prior is not None and parameter.raw.requires_grad:
+    for parameter in model.modules():
+        if isinstance(parameter, Positive) and parameter.prior is not None and parameter.raw.requires_grad:
             total = total + parameter.prior.log_density(parameter.value).cpu()
     return total
 
@@ -84,6 +84,7 @@ class Coordinates:
         self.positive = [p for p in known if isinstance(p, Positive) and p.raw.requires_grad]
         self.free = [(p, units.get(p, 1.0)) for p in known if isinstance(p, nn.Parameter) and p.requires_grad]
         self.parameters = [*(p.raw for p in self.positive), *(p for p, _ in self.free)]
+        self.units = [*(1.0 for _ in self.positive), *(unit for _, unit in self.free)]
 
     def position(self) -> Tensor:
         """Where the model stands, float64 on the CPU."""
@@ -110,11 +111,6 @@ class Coordinates:
                 p.copy_((part * unit).view_as(p))
 
 
-def positives(model: nn.Module) -> Iterable[Positive]:
-    """All positive hyperparameters."""
-    return (module for module in model.modules() if isinstance(module, Positive))
-
-
 def _grad(p: Tensor) -> Tensor:
     return torch.zeros_like(p) if p.grad is None else p.grad.detach()
 
@@ -130,7 +126,7 @@ def read_bounds(bounds: tuple[float, float], name: str) -> tuple[float, float]:
     return low, high
 
 
-def _shortened(paths: Iterable[str]) -> list[str]:
+def _shorten(paths: Iterable[str]) -> list[str]:
     """Paths such as kernel.kernels.0._lengthscale as 0.lengthscale; in full where two would be the same."""
     full = [".".join(word.lstrip("_") for word in path.split(".")) for path in paths]
     short = [".".join(word for word in path.split(".") if word not in ("kernel", "kernels")) for path in full]

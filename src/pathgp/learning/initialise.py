@@ -6,7 +6,6 @@ The values are set in the model's units, which are those of standardised data wh
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -15,14 +14,14 @@ from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
 from pathgp.compute.random import permutation
-from pathgp.data.observations import Observations
+from pathgp.data.observations import Data, Observations
 from pathgp.kernels.algebra import Scale
 from pathgp.kernels.expression import leaves
 from pathgp.kernels.parameters import Positive, positive
 from pathgp.kernels.stationary import Stationary
 from pathgp.learning.hyperparameters import hyperparameters, value_of
 from pathgp.learning.loop import Fit
-from pathgp.learning.model import Data, Learnable
+from pathgp.learning.model import Learnable
 from pathgp.learning.policy import FitOptions
 from pathgp.means import Constant
 from pathgp.posterior.conditioning import Settings
@@ -37,31 +36,25 @@ SUBSET_ROWS_GPU, SUBSET_ROWS_CPU = 10_000, 1_000
 
 def initialise(how: str, model: Learnable, data: Data, settings: Settings, generator: torch.Generator) -> None:
     """Set the learned hyperparameters of a model: "model" keeps its values, see `GP.fit` for the other ways."""
-    if how == "neighbours":
-        _set_values(model, data, lambda X: X, _lengthscale_of_side)
-    elif how != "model":
-        _set_values(model, data, lambda X: X[permutation(len(X), generator, X.device)[:_ROWS]], _lengthscale)
+    if how != "model":
+        _set_values(model, data, generator, has_sides=how == "neighbours")
     if how == "subsets":
         assert isinstance(data, Observations)
         from_subsets(model, data, settings, generator)
 
 
-def _set_values(
-    model: Learnable,
-    data: Data,
-    select_rows: Callable[[Tensor], Tensor],
-    lengthscale: Callable[[Tensor, bool], Tensor],
-) -> None:
+def _set_values(model: Learnable, data: Data, generator: torch.Generator, has_sides: bool) -> None:
     """Length scales from the inputs, the signal from the spread of y, the noise a tenth of it, a constant mean from
     the average of y.
     """
     with torch.no_grad():
-        spread = data.targets(model.mean_at(data.X_raw, exact=True)).to(torch.float64).std(correction=0)
+        spread = data.targets(model.mean_at(data.X_raw)).to(torch.float64).std(correction=0)
     deviation = float(spread) or 1.0
-    for whole, inputs in model.kernels_and_inputs(data):
-        X = select_rows(inputs).to(torch.float64)
+    for whole, inputs in zip(model.sides, data.factors, strict=True):
+        X = inputs if has_sides else inputs[permutation(len(inputs), generator, inputs.device)[:_ROWS]]
+        X, lengthscale = X.to(torch.float64), _lengthscale_of_side if has_sides else _lengthscale
         for kernel, columns in leaves(whole, range(X.shape[1])):
-            if isinstance(kernel, Stationary) and _learned(positive(kernel, "lengthscale")):
+            if isinstance(kernel, Stationary) and positive(kernel, "lengthscale").raw.requires_grad:
                 _set(kernel, "lengthscale", lengthscale(X[:, list(columns)], kernel.lengthscale.ndim == 1).cpu())
     scales = [module for module in model.modules() if isinstance(module, Scale)]
     for module in scales:
@@ -75,7 +68,7 @@ def _set_values(
 def _set(module: nn.Module, name: str, value: float | Tensor) -> None:
     """Assign a hyperparameter within its bounds, unless it is fixed."""
     parameter = positive(module, name)
-    if _learned(parameter):
+    if parameter.raw.requires_grad:
         parameter.assign(value)
         parameter.project()
 
@@ -107,7 +100,7 @@ def from_subsets(model: Learnable, data: Observations, settings: Settings, gener
 def perturb(model: Learnable, generator: torch.Generator) -> None:
     """Multiply every learned positive hyperparameter by a factor exp(z), z standard normal."""
     for parameter in hyperparameters(model).values():
-        if isinstance(parameter, Positive) and _learned(parameter):
+        if isinstance(parameter, Positive) and parameter.raw.requires_grad:
             factor = torch.randn(parameter.raw.shape, generator=generator, dtype=torch.float64, device=generator.device)
             parameter.assign(value_of(parameter).cpu() * factor.cpu().exp())
             parameter.project()
@@ -165,7 +158,3 @@ def _towards_neighbours(Z: Tensor) -> Tensor:
     nearest = distances.amin(1)
     nearest, typical = nearest[nearest.isfinite()], distances[distances.isfinite()]
     return (nearest.median() / typical.median()).sqrt() if len(nearest) else Z.new_ones(())
-
-
-def _learned(parameter: Positive) -> bool:
-    return parameter.raw.requires_grad

@@ -1,40 +1,54 @@
-"""The interface of models that `learning` relies on."""
+"""The base of models: a prior with Gaussian noise, as `learning` sees it."""
 
 from __future__ import annotations
 
+import copy
+import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from pathgp.data.grid import GridObservations
-from pathgp.data.observations import Observations
-from pathgp.kernels import Kernel
+from pathgp.compute.inputs import real_number
+from pathgp.data.observations import Data
+from pathgp.kernels import Kernel, Product, Sum
 from pathgp.kernels.parameters import Positive, PositiveValue
 from pathgp.operators import Operator
 from pathgp.posterior.conditioning import Settings, SolveRequest
 from pathgp.posterior.system import System
+from pathgp.solvers import Status
 
 Mean = float | Callable[[Tensor], Tensor]
-Data = Observations | GridObservations
+# Required ratio of the noise variance to the rounding error of products. The limit in float32 is optimistic: systems
+# that turn out harder are solved in float64. In float64 it is the largest ratio that smooth kernels needed.
+RESOLVED = {torch.float32: 20.0, torch.float64: 250.0}
 
 
 class Learnable(nn.Module):
-    """A prior with Gaussian noise whose hyperparameters can be learned."""
+    """A prior with Gaussian noise whose hyperparameters can be learned: noise, mean, and one kernel per side."""
 
     noise = PositiveValue("Standard deviation of the noise: a scalar, float64.")
-    _noise: Positive
-    mean: Mean
     is_grid = False
 
-    def require_supported(self, data: Any, settings: Settings, has_draws: bool) -> None:
-        """ValueError for settings that this model cannot use, or a memory budget that prior draws exceed."""
+    def __init__(self, noise: float, mean: Mean, standardise: bool) -> None:
+        super().__init__()
+        try:
+            self._noise = Positive(noise, "noise")
+        except (TypeError, RuntimeError):
+            raise TypeError(f"noise must be a number, got {noise!r}") from None
+        if self._noise.raw.ndim:
+            raise ValueError("noise must be one number; give known per-point noise to condition(noise=...)")
+        self.mean: Mean = mean if callable(mean) else real_number(mean, "mean")
+        self.standardise = bool(standardise)
+        self._posterior: Any = None
 
+    @property
     @abstractmethod
-    def operator(self, data: Any, settings: Settings, reuse: Operator | None = None) -> Operator:
-        """H at the current hyperparameters, with gradients in ``bilinear``; ``reuse``: the operator it replaces."""
+    def sides(self) -> list[Kernel]:
+        """The kernels, one per side of the data."""
 
     @abstractmethod
     def system(self, data: Any, prior: Any, draws: Tensor) -> System:
@@ -49,37 +63,88 @@ class Learnable(nn.Module):
         """The draws with this ``state()``, which holds tensors and plain types."""
 
     @abstractmethod
-    def largest_variance(self, data: Any) -> float:
+    def solve(self, data: Any, prior: Any, draws: Tensor, request: SolveRequest) -> Any:
+        """The posterior of this model, solved for in the dtype of the data."""
+
+    def require_supported(self, data: Any, settings: Settings, has_draws: bool) -> None:
+        """ValueError for settings that this model cannot use, or a memory budget that prior draws exceed."""
+
+    def product(self, widths: Sequence[int]) -> Kernel:
+        """k_1 k_2 ... k_k as one kernel on the columns of all sides, ``widths`` each; it shares their parameters."""
+        if len(self.sides) == 1:
+            return self.sides[0]
+        parts, start = [], 0
+        for kernel, width in zip(self.sides, widths, strict=True):
+            parts.append(Sum(kernel, active_dims=range(start, start + width)))
+            start += width
+        return Product(*parts)
+
+    def operator(self, data: Any, settings: Settings, reuse: Operator | None = None) -> Operator:
+        """H at the current hyperparameters, with gradients in ``bilinear``; ``reuse``: the operator it replaces."""
+        return settings.operator(self.product(data.widths), data.inputs(), self.deviation(data), reuse)
+
+    def largest_variance(self, data: Data) -> float:
         """max k(x, x) at the data."""
+        with torch.no_grad():
+            largest = [kernel.diag(F).max() for kernel, F in zip(self.sides, data.factors, strict=True)]
+        return float(torch.stack(largest).prod())
 
-    @abstractmethod
-    def least_noise(self, data: Any) -> float:
-        """The smallest standard deviation of the noise that products in the dtype of the data resolve."""
+    def least_noise(self, data: Data) -> float:
+        """The smallest standard deviation of the noise that products in the dtype of the data resolve.
 
-    @abstractmethod
-    def covariance(self, data: Any, rows: Tensor) -> Tensor:
-        """The prior covariance of some rows of the data, without noise: (m, m), float64."""
+        Rounding disturbs the entries of K, and so residuals, by about eps sqrt(n) max k(x, x) times the weights, whose
+        size is up to 1 / noise: that is to be less than a part of the noise.
+        """
+        rounding = torch.finfo(data.dtype).eps * math.sqrt(len(data.y)) * self.largest_variance(data)
+        return math.sqrt(RESOLVED[data.dtype] * rounding)
 
-    @abstractmethod
-    def kernels_and_inputs(self, data: Any) -> list[tuple[Kernel, Tensor]]:
-        """Every kernel with the inputs it sees."""
+    def mean_at(self, X: Tensor) -> Tensor:
+        """The prior mean at X (m, d): (m,), or a scalar when it is constant; float64."""
+        if not callable(self.mean):
+            return torch.as_tensor(self.mean, dtype=torch.float64, device=X.device)
+        values = self.mean(X)
+        if not isinstance(values, Tensor) or values.shape != X.shape[:1]:
+            came = f"a tensor {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+            raise ValueError(f"the mean function must return a tensor of shape ({X.shape[0]},), it gave {came}")
+        if not bool(torch.isfinite(values.detach()).all()):
+            raise ValueError("the mean function gave NaN or infinite values")
+        return values.to(X.device, torch.float64)
 
-    @abstractmethod
-    def mean_at(self, X: Tensor, exact: bool = False) -> Tensor:
-        """The prior mean at X (m, d): (m,), or a scalar when it is constant; ``exact``: float64 whatever X is."""
-
-    @abstractmethod
-    def deviation(self, data: Any) -> Tensor:
+    def deviation(self, data: Data) -> Tensor:
         """Total standard deviation of the noise in the model's units: a scalar, or one per row, with gradients."""
+        total = self.noise.to(data.device)
+        if data.noise_std is not None:
+            total = (total.square() + data.noise_std.square()).sqrt()
+        variance = total.detach().square().to(data.dtype)
+        if not bool(((variance > 0) & (variance < math.inf)).all()):
+            raise ValueError(f"the square of the noise is beyond the range of {data.dtype}: use another unit for y")
+        return total
 
-    @abstractmethod
-    def make_posterior(self, data: Any, prior: Any, draws: Tensor, request: SolveRequest) -> Any:
-        """Solve for the posterior. It keeps references to the model and the draws, so pass copies."""
+    def make_posterior(self, data: Data, prior: Any, draws: Tensor, request: SolveRequest) -> Any:
+        """The posterior of this model, which keeps references to the model and the draws: pass copies.
 
-    @abstractmethod
+        Solves in float64 if rounding in float32 would hide what the data say. Warns if the solver did not converge.
+        """
+        may_promote = data.dtype == torch.float32 and request.settings.compute.allows_float64(data.device)
+        reason = "the noise is too small beside the signal"
+        if not may_promote or self.least_noise(data) <= float(self.deviation(data).detach().min()):
+            posterior = self.solve(data, prior, draws, request)
+            status = posterior.report.status
+            if not may_promote or status not in (Status.STALLED, Status.DIVERGED):
+                posterior.report.warn_unless_converged()
+                return posterior
+            reason = f"in float32 the solver ended {status.name}"
+        request = replace(request, x0=None if request.x0 is None else request.x0.to(torch.float64))
+        posterior = self.solve(data.to(torch.float64), prior, draws.to(torch.float64), request)
+        posterior.report = posterior.report.with_note(f"float64, for {reason}")
+        posterior.report.warn_unless_converged()
+        return posterior
+
     def working_copy(self, device: torch.device) -> Self:
         """A copy on a device, without the posterior of an earlier fit."""
+        return copy.deepcopy(self, {id(self._posterior): None}).to(device)
 
-    @abstractmethod
     def adopt(self, learned: dict[str, Tensor], posterior: Any) -> None:
         """Take over learned hyperparameters, and the posterior that belongs to them."""
+        self.load_state_dict(learned)
+        self._posterior = posterior

@@ -27,10 +27,12 @@ GUARD_ROWS = 1000
 # The fewest rows of a stage that uses a subset of the data.
 LEAST_ROWS = 2000
 
-ESTIMATORS = ("auto", "pathwise", "standard", "exact")
-OPTIMISERS = ("auto", "adam", "lbfgs")
-STAGES = ("auto", "full", "coarse")
-INITIAL_VALUES = ("auto", "model", "data", "neighbours", "subsets")
+CHOICES = {
+    "estimator": ("auto", "pathwise", "standard", "exact"),
+    "optimiser": ("auto", "adam", "lbfgs"),
+    "stages": ("auto", "full", "coarse"),
+    "initialise": ("auto", "model", "data", "neighbours", "subsets"),
+}
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,7 @@ class FitOptions:
         if self.learning_rate is not None and real_number(self.learning_rate, "learning_rate") <= 0:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
         real_number(self.min_gain, "min_gain")
-        names = ("estimator", "optimiser", "stages", "initialise")
-        for name, known in zip(names, (ESTIMATORS, OPTIMISERS, STAGES, INITIAL_VALUES), strict=True):
+        for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {getattr(self, name)!r}")
 

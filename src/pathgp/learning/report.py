@@ -47,18 +47,10 @@ class Step:
         """A step with the facts of its solve; None for a step without one."""
         if solution is None:
             return cls(**facts, residual=math.nan, probe_residual=math.nan, epochs=0.0, solver="", status="")
-        return cls(
-            **facts,
-            residual=float(solution.residual[0]),
-            probe_residual=float(solution.residual[1:].mean()),
-            epochs=solution.epochs,
-            solver=solution.solver,
-            status=solution.status.name,
-            method=solution.method,
-            precision=solution.precision,
-            product_error=solution.product_error,
-            precision_note=solution.precision_note,
-        )
+        names = ("epochs", "solver", "method", "precision", "product_error", "precision_note")
+        facts |= {name: getattr(solution, name) for name in names} | {"status": solution.status.name}
+        residual = solution.residual
+        return cls(**facts, residual=float(residual[0]), probe_residual=float(residual[1:].mean()))
 
 
 @dataclass(frozen=True)
@@ -124,8 +116,8 @@ class FitReport:
         elif steps:
             lines.append(("log likelihood", f"{steps[-1].gain:+.1f} since the first step, estimated"))
         if solvers:
-            told = f", {short} of {len(steps)} steps ended above tol" if short else ""
-            lines.append(("solves", f"{', '.join(solvers)}; {per_step:.1f} epochs a step{told}"))
+            missed = f", {short} of {len(steps)} steps ended above tol" if short else ""
+            lines.append(("solves", f"{', '.join(solvers)}; {per_step:.1f} epochs a step{missed}"))
             lines.append(("residual", f"mean {steps[-1].residual:.1e}, probes {steps[-1].probe_residual:.1e} at last"))
         lines.append(("products", self.products))
         lines += [(name, _numbers(numbers)) for name, numbers in self.values.items()]

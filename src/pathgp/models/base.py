@@ -1,69 +1,49 @@
-"""What all models share, and what learning asks of them."""
+"""The verbs of all models: condition, fit, constrain."""
 
 from __future__ import annotations
 
-import copy
-import math
 import os
 import time
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from pathgp.compute.inputs import Array, real_number, whole_number
-from pathgp.compute.random import as_generator, normal, repeating_seed
+from pathgp.compute.inputs import Array, whole_number
+from pathgp.compute.random import as_generator, normal, repeating_seed, spawn_generator
 from pathgp.compute.settings import Compute
-from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import LogNormal, Positive
 from pathgp.learning.checkpoint import Checkpoint
 from pathgp.learning.fitting import fit
 from pathgp.learning.hyperparameters import matching, read_bounds, values
-from pathgp.learning.model import Learnable, Mean
+from pathgp.learning.model import Learnable
 from pathgp.learning.policy import FitOptions
 from pathgp.learning.report import FitReport, Step
 from pathgp.means import Constant
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior.base import BasePosterior
 from pathgp.posterior.conditioning import Settings, SolveRequest
-from pathgp.solvers import Solver, Status
+from pathgp.solvers import Solver
 from pathgp.solvers.solution import Callback
 
 P = TypeVar("P", bound=BasePosterior)
-# Required ratio of the noise variance to the rounding error of products. The limit in float32 is optimistic: systems
-# that turn out harder are solved in float64. In float64 it is the largest ratio that smooth kernels needed.
-RESOLVED = {torch.float32: 20.0, torch.float64: 250.0}
 
 
 class Model(Learnable, Generic[P]):
-    """A prior with Gaussian noise: noise, mean, constraints, and the posterior P of the last fit.
+    """What users do with a prior: condition, fit, constrain; P is the class of its posterior.
 
-    A subclass implements the abstract methods of `Learnable`, ``prepare_data`` and ``solve``.
+    A subclass implements the abstract methods of `Learnable` and ``prepare_data``.
     """
 
     least_samples = 0
-
-    def __init__(self, noise: float, mean: Mean, standardise: bool) -> None:
-        super().__init__()
-        try:
-            self._noise = Positive(noise, "noise")
-        except (TypeError, RuntimeError):
-            raise TypeError(f"noise must be a number, got {noise!r}") from None
-        if self._noise.raw.ndim:
-            raise ValueError("noise must be one number; give known per-point noise to condition(noise=...)")
-        self.mean: Mean = mean if callable(mean) else real_number(mean, "mean")
-        self.standardise = bool(standardise)
-        self._posterior: P | None = None
+    _posterior: P | None
 
     @abstractmethod
     def prepare_data(self, X: Any, y: Array, noise: Array | None = None, dtype: torch.dtype | str | None = None) -> Any:
         """Check data and bring it into the model's units."""
-
-    @abstractmethod
-    def solve(self, data: Any, prior: Any, draws: Tensor, request: SolveRequest) -> P:
-        """The posterior of this model, solved for in the dtype of the data."""
 
     def condition(
         self,
@@ -197,71 +177,28 @@ class Model(Learnable, Generic[P]):
                 lost, all remaining ranks write it.
             dtype: of the computations, for tables, as in `condition`.
         """
-        options = FitOptions(
-            Settings.read(solver, tol, max_epochs, compute),
-            steps=steps,
-            optimiser=optimiser,
-            estimator=estimator,
-            stages=stages,
-            initialise=initialise,
-            learning_rate=learning_rate,
-            warm_start=warm_start,
-            samples=samples,
-            features=features,
-            starts=starts,
-            min_gain=min_gain,
-        )
+        settings = Settings.read(solver, tol, max_epochs, compute)
+        chosen = (steps, optimiser, estimator, stages, initialise, learning_rate, warm_start, samples, features)
+        options = FitOptions(settings, *chosen, starts=starts, min_gain=min_gain)
         data = self.prepare_data(X, y, noise, dtype)
-        run: dict[str, Any] = {"checkpoint": checkpoint, "progress": progress, "callback": callback}
-        return fit(self, data, options, generator=generator, **run)
-
-    def make_posterior(self, data: Any, prior: Any, draws: Tensor, request: SolveRequest) -> P:
-        """The posterior of this model, which keeps references to the model and the draws: pass copies.
-
-        Solves in float64 if rounding in float32 would hide what the data say. Warns if the solver did not converge.
-        """
-        compute = request.settings.compute
-        single = data.dtype == torch.float32
-        reason = "the noise is too small beside the signal"
-        if not (single and compute.allows_float64(data.device)) or self.resolves(data):
-            posterior = self.solve(data, prior, draws, request)
-            rounding = posterior.report.status in (Status.STALLED, Status.DIVERGED)
-            if not (single and rounding and compute.allows_float64(data.device)):
-                posterior.report.warn_unless_converged()
-                return posterior
-            reason = f"in float32 the solver ended {posterior.report.status.name}"
-        posterior = self.solve(data.to(torch.float64), prior, draws.to(torch.float64), request.in_float64())
-        posterior.report = posterior.report.with_note(f"float64, for {reason}")
-        posterior.report.warn_unless_converged()
-        return posterior
-
-    def resolves(self, data: Any) -> bool:
-        """Whether products with H in the dtype of the data are accurate enough for the noise.
-
-        Rounding disturbs the entries of K, and so residuals, by about eps sqrt(n) max k(x, x) times the weights, whose
-        size is up to 1 / noise: that is to be less than a part of the noise.
-        """
-        return self.least_noise(data) <= float(self.deviation(data).detach().min())
-
-    def least_noise(self, data: Any) -> float:
-        """The smallest standard deviation of the noise that products in the dtype of the data resolve."""
-        rounding = torch.finfo(data.dtype).eps * math.sqrt(len(data.y)) * self.largest_variance(data)
-        return math.sqrt(RESOLVED[data.dtype] * rounding)
+        return fit(self, data, options, checkpoint, progress, callback, generator)
 
     def prior_sampler(
         self, samples: int, features: int, generator: torch.Generator | None
-    ) -> Callable[[Kernel, int], PriorPaths]:
-        """A function that draws paths of the prior for a kernel and a number of columns: the same at every call."""
+    ) -> Callable[[Tensor, tuple[int, ...]], Tensor]:
+        """Fixed paths of the prior: a function of X (m, d) and the columns of each side, with values (samples, m)."""
         if self.standardise:
             raise ValueError("standardise=True: the prior is known in the units of the data only after condition()")
         samples, features = whole_number(samples, "samples", 1), whole_number(features, "features", 1)
-        generator = as_generator(generator)
-        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+        seed = spawn_generator(as_generator(generator)).initial_seed()
+        model = self.frozen(torch.device("cpu"))
 
-        def draw(kernel: Kernel, columns: int) -> PriorPaths:
-            return PriorPaths.draw(kernel, samples, features, columns, torch.Generator().manual_seed(seed))
+        @cache
+        def paths(widths: tuple[int, ...]) -> PriorPaths:
+            fixed = torch.Generator().manual_seed(seed)
+            return PriorPaths.draw(model.product(widths), samples, features, sum(widths), fixed)
 
-        return draw
+        return lambda X, widths: paths(widths)(X) + model.mean_at(X).to(X.dtype)
 
     @property
     def posterior(self) -> P:
@@ -308,41 +245,10 @@ class Model(Learnable, Generic[P]):
         """A copy without gradients on a device, for a posterior to keep."""
         return self.working_copy(device).requires_grad_(False)
 
-    def working_copy(self, device: torch.device) -> Self:
-        """A copy on a device, without the posterior of an earlier fit."""
-        return copy.deepcopy(self, {id(self._posterior): None}).to(device)
-
-    def adopt(self, learned: dict[str, Tensor], posterior: Any) -> None:
-        self.load_state_dict(learned)
-        self._posterior = posterior
-
     @property
     def mean_sees_inputs(self) -> bool:
         """Whether the prior mean may depend on the inputs."""
         return callable(self.mean) and not isinstance(self.mean, Constant)
-
-    def mean_at(self, X: Tensor, exact: bool = False) -> Tensor:
-        """The prior mean at X (m, d): (m,), or a scalar when it is constant; ``exact``: float64 whatever X is."""
-        dtype = torch.float64 if exact else X.dtype
-        if not callable(self.mean):
-            return torch.as_tensor(self.mean, dtype=dtype, device=X.device)
-        values = self.mean(X)
-        if not isinstance(values, Tensor) or values.shape != X.shape[:1]:
-            came = f"a tensor {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
-            raise ValueError(f"the mean function must return a tensor of shape ({X.shape[0]},), it gave {came}")
-        if not bool(torch.isfinite(values.detach()).all()):
-            raise ValueError("the mean function gave NaN or infinite values")
-        return values.to(X.device, dtype)
-
-    def deviation(self, data: Any) -> Tensor:
-        """Total standard deviation of the noise in the model's units: a scalar, or one per row, with gradients."""
-        total = self.noise.to(data.device)
-        if data.noise_std is not None:
-            total = (total.square() + data.noise_std.square()).sqrt()
-        variance = total.detach().square().to(data.dtype)
-        if not bool(((variance > 0) & (variance < math.inf)).all()):
-            raise ValueError(f"the square of the noise is beyond the range of {data.dtype}: use another unit for y")
-        return total
 
     def _repr_details(self) -> str:
         """Mean and standardisation, for a repr."""

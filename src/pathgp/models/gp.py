@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -19,9 +18,8 @@ from pathgp.kernels.parameters import short
 from pathgp.learning.model import Mean
 from pathgp.learning.policy import choose_dtype
 from pathgp.models.base import Model
-from pathgp.operators import Operator
 from pathgp.pathwise import PriorPaths
-from pathgp.posterior.conditioning import Settings, SolveRequest
+from pathgp.posterior.conditioning import SolveRequest
 from pathgp.posterior.system import System
 from pathgp.posterior.table import Posterior
 
@@ -46,6 +44,11 @@ class GP(Model[Posterior]):
             raise TypeError(f"kernel must be a pathgp kernel such as Matern(nu=1.5), got {kind}")
         self.kernel = copy.deepcopy(kernel)
 
+    @property
+    def sides(self) -> list[Kernel]:
+        """The kernel."""
+        return [self.kernel]
+
     def prior(
         self, samples: int, features: int = 512, generator: torch.Generator | None = None
     ) -> Callable[[Array], Array]:
@@ -53,15 +56,11 @@ class GP(Model[Posterior]):
 
         Standardisation is learned from data, so a model with ``standardise=True`` has no prior in the data's units.
         """
-        draw, model = self.prior_sampler(samples, features, generator), self.frozen(torch.device("cpu"))
-
-        @cache
-        def paths(columns: int) -> PriorPaths:
-            return draw(model.kernel, columns)
+        paths = self.prior_sampler(samples, features, generator)
 
         def evaluate(X: Array) -> Array:
             inputs = read_matrix(X)
-            return inputs.to_caller(paths(inputs.X.shape[1])(inputs.X) + model.mean_at(inputs.X))
+            return inputs.to_caller(paths(inputs.X, (inputs.X.shape[1],)))
 
         return evaluate
 
@@ -78,7 +77,7 @@ class GP(Model[Posterior]):
         results = result_dtype(data.X, y)
         kept = task_columns(self.kernel, data.X)
         learned = isinstance(self.mean, nn.Module)
-        centred = y if learned else y - self.mean_at(data.X, exact=True)
+        centred = y if learned else y - self.mean_at(data.X)
         if self.standardise:
             scaling = Standardisation.of(data.X, centred, kept, results)
             # A learned mean models the level of y: the units must not move with it.
@@ -87,27 +86,21 @@ class GP(Model[Posterior]):
             scaling = Standardisation.identity(data.X, results)
         if not isinstance(dtype, torch.dtype):
             dtype = data.X.dtype if dtype is None else choose_dtype(scaling.inputs(data.X))[0]
-        self._require_digits(data.X, scaling, dtype)
+        # Rounding must not spoil a column of X, neither for the kernel nor for a mean function.
+        column = blurred_column(scaling.inputs(data.X), dtype)
+        advice = "" if self.standardise else "standardise=True, which shifts X before it is rounded, or "
+        if column is None and self.mean_sees_inputs:
+            column, advice = blurred_column(data.X, dtype), "a mean function of shifted inputs, or "
+        if column is not None:
+            kind = str(dtype).removeprefix("torch.")
+            raise ValueError(f"{kind} would blur or merge distinct values of column {column} of X: use {advice}float64")
         if not learned:
             require_digits(scaling.targets(centred), dtype)
         return Observations.of(data.X, y, noise, scaling, dtype)
 
-    def _require_digits(self, X: Tensor, scaling: Standardisation, dtype: torch.dtype) -> None:
-        """ValueError where rounding to a dtype would spoil a column of X, for the kernel or for a mean function."""
-        column = blurred_column(scaling.inputs(X), dtype)
-        advice = "" if self.standardise else "standardise=True, which shifts X before it is rounded, or "
-        if column is None and self.mean_sees_inputs:
-            column, advice = blurred_column(X, dtype), "a mean function of shifted inputs, or "
-        if column is not None:
-            kind = str(dtype).removeprefix("torch.")
-            raise ValueError(f"{kind} would blur or merge distinct values of column {column} of X: use {advice}float64")
-
-    def operator(self, data: Observations, settings: Settings, reuse: Operator | None = None) -> Operator:
-        return settings.operator(self.kernel, data.X, self.deviation(data), reuse)
-
     def system(self, data: Observations, prior: PriorPaths | None, draws: Tensor) -> System:
         with torch.no_grad():
-            targets = data.targets(self.mean_at(data.X_raw, exact=True)).unsqueeze(1)
+            targets = data.targets(self.mean_at(data.X_raw)).unsqueeze(1)
             if prior is not None:
                 targets = torch.cat([targets, prior(data.X).T], 1)
             return System(data.X, targets, draws, self.deviation(data))
@@ -117,16 +110,6 @@ class GP(Model[Posterior]):
 
     def restore_prior(self, state: dict[str, Any]) -> PriorPaths:
         return PriorPaths.from_state(self.kernel, state)
-
-    def largest_variance(self, data: Observations) -> float:
-        with torch.no_grad():
-            return float(self.kernel.diag(data.X).max())
-
-    def covariance(self, data: Observations, rows: Tensor) -> Tensor:
-        return self.kernel(data.X[rows].to(torch.float64))
-
-    def kernels_and_inputs(self, data: Observations) -> list[tuple[Kernel, Tensor]]:
-        return [(self.kernel, data.X)]
 
     def solve(self, data: Observations, prior: PriorPaths | None, draws: Tensor, request: SolveRequest) -> Posterior:
         return Posterior.solve(self, data.scaling, self.system(data, prior, draws), prior, request)

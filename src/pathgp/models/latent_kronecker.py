@@ -5,22 +5,21 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pathgp.compute.inputs import Array, read_factors, read_grid, read_side
-from pathgp.data.grid import GridObservations, GridPrior, cells, prior_variance, require_roots
+from pathgp.compute.random import normal
+from pathgp.data.grid import GridObservations, GridPrior, cells
 from pathgp.data.standardise import Standardisation, blurred_column, task_columns
-from pathgp.kernels import Kernel, Product, Sum
+from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import short
 from pathgp.learning.model import Mean
 from pathgp.models.base import Model
 from pathgp.operators import LatentKroneckerOperator, Operator
 from pathgp.operators.kronecker import require_memory_only
-from pathgp.pathwise import PriorPaths
 from pathgp.posterior.conditioning import Settings, SolveRequest
 from pathgp.posterior.grid import GridPosterior
 from pathgp.posterior.system import System
@@ -67,19 +66,14 @@ class LatentKroneckerGP(Model[GridPosterior]):
         """``samples`` functions from the prior: call the result with one set of inputs per side to get values
         (samples, g_1, ..., g_k). See `GP.prior`.
         """
-        draw, model = self.prior_sampler(samples, features, generator), self.frozen(torch.device("cpu"))
-
-        @cache
-        def paths(widths: tuple[int, ...]) -> PriorPaths:
-            return draw(model.product(widths), sum(widths))
+        paths = self.prior_sampler(samples, features, generator)
 
         def evaluate(*inputs: Array) -> Array:
             if len(inputs) != len(self.sides):
                 raise ValueError(f"{len(inputs)} sets of inputs for a grid with {len(self.sides)} sides")
             read = [read_side(G, f"inputs {i}") for i, G in enumerate(inputs)]
             sides = [G.X.to(read[0].X.device) for G in read]
-            X = cells(sides)
-            values = paths(tuple(G.shape[1] for G in sides))(X) + model.mean_at(X)
+            values = paths(cells(sides), tuple(G.shape[1] for G in sides))
             return read[0].to_caller(values.view(-1, *(len(G) for G in sides)))
 
         return evaluate
@@ -120,7 +114,7 @@ class LatentKroneckerGP(Model[GridPosterior]):
             return data
         # As in `GP.prepare_data`: a learned mean models the level of y, any other is subtracted first.
         learned = isinstance(self.mean, nn.Module)
-        centred = targets if learned else targets - self.mean_at(data.X_raw, exact=True)
+        centred = targets if learned else targets - self.mean_at(data.X_raw)
         kept = [task_columns(k, F) for k, F in zip(self.sides, originals, strict=True)]
         scalings = [Standardisation.of(F, centred, names, results) for F, names in zip(originals, kept, strict=True)]
         if learned:
@@ -140,44 +134,33 @@ class LatentKroneckerGP(Model[GridPosterior]):
         """Products through the factors, or dense if a dense product of the observed cells takes fewer operations."""
         shape = data.observed.shape
         if len(data.y) ** 2 < shape.numel() * sum(shape):
-            return settings.operator(self.product(data.widths), data.inputs, self.deviation(data), reuse)
+            return super().operator(data, settings, reuse)
         return LatentKroneckerOperator(self.sides, data.factors, data.observed, self.deviation(data), settings.compute)
-
-    def product(self, widths: Sequence[int]) -> Kernel:
-        """k_1 k_2 ... k_k as one kernel on the columns of all sides, ``widths`` each; it shares their parameters."""
-        parts, start = [], 0
-        for kernel, width in zip(self.sides, widths, strict=True):
-            parts.append(Sum(kernel, active_dims=range(start, start + width)))
-            start += width
-        return Product(*parts)
 
     def system(self, data: GridObservations, prior: GridPrior | None, draws: Tensor) -> System:
         with torch.no_grad():
-            targets = data.targets(self.mean_at(data.X_raw, exact=True)).unsqueeze(1)
+            targets = data.targets(self.mean_at(data.X_raw)).unsqueeze(1)
             if prior is not None:
                 grid = prior.on_grid(self.sides, data.factors)
                 targets = torch.cat([targets, grid.reshape(-1, grid.shape[-1])[data.cells]], 1)
             return System(data.cells.unsqueeze(1).to(data.dtype), targets, draws, self.deviation(data))
 
     def draw_prior(self, data: GridObservations, samples: int, features: int, generator: torch.Generator) -> GridPrior:
-        return GridPrior.draw(tuple(data.observed.shape), samples, features, generator, data.factors[0])
+        return GridPrior(normal((*data.observed.shape, samples), generator, data.dtype, data.device), features)
 
     def restore_prior(self, state: dict[str, Any]) -> GridPrior:
-        return GridPrior(state["w"].to(self._noise.raw.device), state["features"])
-
-    def largest_variance(self, data: GridObservations) -> float:
-        return float(prior_variance(self.sides, data.factors).max())
-
-    def covariance(self, data: GridObservations, rows: Tensor) -> Tensor:
-        return self.product(data.widths)(data.inputs_of(rows).to(torch.float64))
-
-    def kernels_and_inputs(self, data: GridObservations) -> list[tuple[Kernel, Tensor]]:
-        return list(zip(self.sides, data.factors, strict=True))
+        return GridPrior(state["w"].to(self.noise.device), state["features"])
 
     def require_supported(self, data: GridObservations, settings: Settings, has_draws: bool) -> None:
         require_memory_only(settings.compute)
-        if has_draws:
-            require_roots(data, settings.compute.budget(data.device))
+        # Prior draws need the root of every side and its kernel matrix, float64.
+        longest, budget = max(data.observed.shape), settings.compute.budget(data.device)
+        if has_draws and (needed := 16 * longest**2) > budget:
+            raise ValueError(
+                f"samples need a square root for the side of {longest} entries, {needed / 1e9:.2g} GB, and the memory "
+                f"budget is {budget / 1e9:.2g} GB: raise memory=, shorten this side, or use pathgp.GP on the observed "
+                "cells"
+            )
 
     def solve(
         self, data: GridObservations, prior: GridPrior | None, draws: Tensor, request: SolveRequest

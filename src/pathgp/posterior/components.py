@@ -21,7 +21,6 @@ from pathgp.compute.inputs import Array
 from pathgp.kernels import Kernel, Matern, Product, Scale, Sum
 from pathgp.kernels.expression import Columns, expand, fold
 from pathgp.kernels.parameters import positive
-from pathgp.pathwise import UpdatePaths
 from pathgp.posterior.table import Posterior, _in_parts
 
 
@@ -42,7 +41,9 @@ class Component:
     def mean(self, Xs: Array) -> Array:
         """Posterior mean (m,): k_c(Xs, X) v. Time O(m n d), memory one tile. Differentiable in Xs."""
         inputs, scaled = self._posterior._read(Xs)
-        return inputs.to_caller(self._restore(self._update(self._posterior.weights[:, :1])(scaled)[0]))
+        return inputs.to_caller(
+            self._restore(self._posterior._update(self._posterior.weights[:, :1], self.kernel)(scaled)[0])
+        )
 
     def paths(self, Xs: Array) -> Array:
         """This component of every path at Xs: (s, m). Differentiable in Xs.
@@ -52,7 +53,7 @@ class Component:
         prior = self._posterior._require_paths()
         inputs, scaled = self._posterior._read(Xs)
         weights = self._posterior.weights
-        update = self._update(weights[:, :1] - weights[:, 1:])
+        update = self._posterior._update(weights[:, :1] - weights[:, 1:], self.kernel)
 
         def values(rows: slice) -> Tensor:
             return self._restore(prior(scaled[rows], self._terms) + update(scaled[rows]))
@@ -71,9 +72,6 @@ class Component:
 
     def __repr__(self) -> str:
         return f"Component({self.name!r}, {self.kernel!r})"
-
-    def _update(self, weights: Tensor) -> UpdatePaths:
-        return UpdatePaths(self.kernel, self._posterior.system.X, weights, self._posterior.settings.compute.memory)
 
     def _restore(self, values: Tensor) -> Tensor:
         scaling = self._posterior.scaling

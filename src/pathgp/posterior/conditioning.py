@@ -55,10 +55,6 @@ class Settings:
             return KernelOperator(kernel, X, deviation, self.compute, reuse)
         return ShardedOperator(kernel, X, deviation, self.compute)
 
-    def with_backend(self, backend: str) -> Settings:
-        """The same settings with another backend."""
-        return replace(self, compute=replace(self.compute, backend=backend))
-
     def solve(
         self,
         H: Operator,
@@ -71,8 +67,7 @@ class Settings:
     ) -> Solution:
         """All columns of a system at once; an error where the numbers leave their range."""
         if self.compute.group is not None:
-            advice = "give every rank the same y, noise, mean and generator"
-            message = f"right-hand sides differ between ranks: {advice}"
+            message = "right-hand sides differ between ranks: give every rank the same y, noise, mean and generator"
             self.compute.group.check([system.targets, system.noise_draws], message)
         solution = self.solver.solve(
             H,
@@ -110,10 +105,6 @@ class SolveRequest:
     callback: Callback | None = None
     began: float = field(default_factory=time.perf_counter)
 
-    def in_float64(self) -> SolveRequest:
-        """The same in float64."""
-        return replace(self, x0=None if self.x0 is None else self.x0.to(torch.float64))
-
 
 def solve_system(
     H: Operator, largest: float, columns: int, system: System, scaling: Standardisation, request: SolveRequest
@@ -134,6 +125,8 @@ def solve_system(
     residual = solution.residual.cpu() * system.sizes().cpu()
     rounding = _ROUNDING * torch.finfo(H.dtype).eps * largest * column_norms(solution.x).cpu()
     bounds = math.sqrt(largest) * residual / (2.0 * float(system.deviation.min())) + rounding
+    bounds = scaling.restore_deviation(bounds) + scaling.rounding(system.targets[:, 0])
+    resolution = float(residual.max()) / math.sqrt(n)
     report = ConditionReport(
         rows=n,
         columns=columns,
@@ -146,13 +139,13 @@ def solve_system(
         solution=replace(solution, x=solution.x[:0]),
         error_bound=float(bounds[0]),
         sample_error_bound=float(bounds.max()),
-        resolution=float(residual.max()) / math.sqrt(n),
-        relative_resolution=float(residual.max()) / math.sqrt(n) / system.error_scale(solution.x, largest),
+        resolution=scaling.restore_deviation(resolution),
+        relative_resolution=resolution / system.error_scale(solution.x, largest),
         seconds=time.perf_counter() - request.began,
         seed=request.seed,
         no_paths=request.no_paths,
     )
-    return solution.x, report.in_units(scaling, system.targets[:, 0])
+    return solution.x, report
 
 
 def _describe_backend(H: Operator) -> str:

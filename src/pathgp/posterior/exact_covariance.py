@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -37,17 +37,17 @@ class ExactCovariance:
         self, kernel: Kernel, X: Tensor, deviation: Tensor, settings: Settings, operator: Callable[[], Operator]
     ) -> None:
         self._kernel, self._X, self._deviation, self.settings = kernel, X, deviation, settings
-        self._make_operator = operator
-        self._budget = settings.compute.budget(X.device)
+        self._operator, budget = cache(operator), settings.compute.budget(X.device)
+        self._columns_at_once = max(1, budget // (4 * 8 * _NUMBERS_PER_SOLVE * len(X)))
         wanted = len(X) <= _FACTOR_ROWS or isinstance(settings.solver, Cholesky)
         # 16 n^2 bytes while H is factorised.
-        self.factorises = wanted and 16 * len(X) ** 2 <= self._budget
+        self.factorises = wanted and 16 * len(X) ** 2 <= budget
 
     def variance(self, Xs: Tensor, part: Kernel | None = None) -> Tensor:
         """The diagonal (m,), in the dtype of Xs; of f, or of the function of one summand ``part`` of the kernel."""
         kernel = self._kernel if part is None else part
         prior = kernel.diag(Xs.to(torch.float64))
-        step = min(_COLUMNS_AT_ONCE, self._columns_at_once())
+        step = min(_COLUMNS_AT_ONCE, self._columns_at_once)
         parts = [self._explained_at_once(Xs[rows], kernel).diagonal() for rows in spans(len(Xs), step)]
         explained = torch.cat(parts) if parts else prior
         return (prior - explained).clamp_min(0.0).to(Xs.dtype)
@@ -59,7 +59,7 @@ class ExactCovariance:
 
     def _explained(self, Xs: Tensor) -> Tensor:
         """K(Xs, X) H^-1 K(X, Xs): (m, m), float64, for as many columns of K(X, Xs) at a time as the budget holds."""
-        step = self._columns_at_once()
+        step = self._columns_at_once
         if step >= len(Xs):
             return self._explained_at_once(Xs, self._kernel)
         kernel, memory = self._kernel, self.settings.compute.memory
@@ -84,7 +84,7 @@ class ExactCovariance:
         cross = kernel(X, Xs)
         solution = self._solve_for(cross.detach())
         # With r = K - H x the value x^T K + x^T r is wrong only by r^T H^-1 r, second order in the residual.
-        residual = cross - self._operator @ solution
+        residual = cross - self._operator() @ solution
         return (solution.T @ (cross + residual)).to(torch.float64)
 
     def _solve_for(self, cross: Tensor) -> Tensor:
@@ -92,12 +92,9 @@ class ExactCovariance:
         if self.factorises:
             return torch.cholesky_solve(cross, self.factor[0])
         tol, fixed = _SOLVE_TOL[cross.dtype], torch.Generator().manual_seed(0)  # repeated calls agree
-        solution = self.settings.solver.solve(self._operator, cross, tol=tol, generator=fixed)
+        solution = self.settings.solver.solve(self._operator(), cross, tol=tol, generator=fixed)
         warn_unless_converged(solution, tol, "exact variances")
         return solution.x
-
-    def _columns_at_once(self) -> int:
-        return max(1, self._budget // (4 * 8 * _NUMBERS_PER_SOLVE * len(self._X)))
 
     @cached_property
     def factor(self) -> tuple[Tensor, float]:
@@ -105,7 +102,3 @@ class ExactCovariance:
         X = self._X.to(torch.float64)
         H = KernelOperator(self._kernel, X, self._deviation, Compute("streamed"))
         return factorise(H.block(torch.arange(len(X), device=X.device)))
-
-    @cached_property
-    def _operator(self) -> Operator:
-        return self._make_operator()

@@ -21,10 +21,10 @@ from torch import Tensor
 from pathgp.compute.inputs import Array, read_matrix, read_side, whole_number
 from pathgp.compute.memory import spans
 from pathgp.compute.random import as_generator, normal, repeating_seed, spawn_generator
-from pathgp.data.grid import GridObservations, GridPrior, cells, prior_variance
+from pathgp.data.grid import GridObservations, GridPrior, cells, multiply_rows, prior_variance
 from pathgp.operators import Operator
 from pathgp.operators.grid import multiply_sides, scatter
-from pathgp.pathwise import PriorPaths, variance_from_moments
+from pathgp.pathwise import PriorPaths, variance_from_moments, variance_from_paths
 from pathgp.posterior.base import BasePosterior
 from pathgp.posterior.conditioning import SolveRequest, solve_system
 from pathgp.posterior.exact_covariance import ExactCovariance
@@ -94,8 +94,7 @@ class GridPosterior(BasePosterior):
             )
         sides, to_caller = self._read(inputs)
         if self._choose_method(method) == "solve":
-            at = self._inputs_at(sides)
-            variance = self._exact.variance(cells(at)).view([len(G) for G in at])
+            variance = self._exact.variance(cells(sides)).view([len(G) for G in sides])
         else:
             variance = self._variance_from_samples(sides)
         return to_caller(self._restore_variance(variance, noise))
@@ -107,7 +106,7 @@ class GridPosterior(BasePosterior):
         O(g^2).
         """
         sides, to_caller = self._read(inputs)
-        return to_caller(self.scaling.restore_variance(self._exact.covariance(cells(self._inputs_at(sides)))))
+        return to_caller(self.scaling.restore_variance(self._exact.covariance(cells(sides))))
 
     def sample(self, *inputs: Array | None, num: int | None = None, generator: torch.Generator | None = None) -> Array:
         """The first ``num`` of the posterior samples (num, g_1, ..., g_k) at a grid of inputs: exact joint draws.
@@ -135,8 +134,7 @@ class GridPosterior(BasePosterior):
         sides, to_caller = self._read(inputs)
         prior, weights = self._paths
         update = self._explained(sides, self.weights[:, :1] - weights)
-        at = self._inputs_at(sides)
-        f = prior(cells(at)).T.reshape(*(len(G) for G in at), self.num_samples)
+        f = prior(cells(sides)).T.reshape(*(len(G) for G in sides), self.num_samples)
         return to_caller(self._restore((f + update).movedim(-1, 0), sides))
 
     def at(self, points: Array, generator: torch.Generator | None = None) -> Predictions:
@@ -148,22 +146,24 @@ class GridPosterior(BasePosterior):
         dtype, split = self.data.dtype, read.X.split(self.data.widths, 1)
         scaled = [scaling.inputs(G, dtype) for scaling, G in zip(self.data.scalings, split, strict=True)]
         crosses = [k(G, F) for k, G, F in zip(self.model.sides, scaled, self.data.factors, strict=True)]
-        both = _row_by_row(crosses, self._scatter(self.weights))
-        f = _row_by_row(*self._extend_prior(scaled, as_generator(generator)))
+        both = multiply_rows(crosses, self._scatter(self.weights))
+        f = multiply_rows(*self._extend_prior(scaled, as_generator(generator)))
         variances = torch.stack([k.diag(G) for k, G in zip(self.model.sides, scaled, strict=True)]).prod(0)
         h = both[:, 1:]
-        variance = variance_from_moments((f - h).square().mean(1), h.square().mean(1), variances)
-        mean = self.model.mean_at(read.X.to(dtype), exact=True)
-        restore = self.scaling.restore
-        return Predictions(
-            read.to_caller(restore(both[:, 0], mean)),
-            read.to_caller(self.scaling.restore_variance(variance)),
-            read.to_caller(restore((both[:, :1] + f - h).T, mean)),
-        )
+        variance = self.scaling.restore_variance(variance_from_paths((f - h).T, h.T, variances))
+        prior_mean, restore = self.model.mean_at(read.X.to(dtype)), self.scaling.restore
+        mean, samples = restore(both[:, 0], prior_mean), restore((both[:, :1] + f - h).T, prior_mean)
+        return Predictions(read.to_caller(mean), read.to_caller(variance), read.to_caller(samples))
 
     def leave_one_out(self) -> LeaveOneOut:
         """As `Posterior.leave_one_out`, for every observed cell: grids of the shape of Y, NaN in the holes."""
-        return super().leave_one_out().on_grid(self.data.observed)
+        found, observed = super().leave_one_out(), self.data.observed
+
+        def scatter(values: Tensor) -> Tensor:
+            return values.new_full(observed.shape, torch.nan).masked_scatter(observed, values)
+
+        means, variances, log_densities = map(scatter, (found.means, found.variances, found.log_densities))
+        return replace(found, means=means, variances=variances, log_densities=log_densities)
 
     def update(
         self,
@@ -181,22 +181,17 @@ class GridPosterior(BasePosterior):
         """
         if noise is None and self.data.noise_std is not None:
             raise ValueError("the noise was known so far: give that of all cells to update(Y, noise=...)")
-        began = time.perf_counter()
-        system = self.system.require_targets("update")
+        began, system = time.perf_counter(), self.system.require_targets("update")
         generator = as_generator(generator)
         seed = repeating_seed(generator)
         data, old = self.model.prepare_data(self.data.originals, Y, noise), self.data
-        if data.observed.shape != old.observed.shape:
-            raise ValueError(f"Y has shape {tuple(data.observed.shape)}, the grid has {tuple(old.observed.shape)}")
-        noise_std = data.noise_std
-        if noise_std is not None:
-            noise_std = noise_std * data.scaling.target_scale / old.scaling.target_scale
+        units = data.scaling.target_scale / old.scaling.target_scale
+        noise_std = None if data.noise_std is None else data.noise_std * units
         data = replace(data, factors=old.factors, originals=old.originals, noise_std=noise_std, scalings=old.scalings)
-        source = spawn_generator(generator)
-        draws = normal((len(data.y), self.num_samples), source, torch.float64, data.device).to(data.dtype)
-        everywhere = self._scatter(system.noise_draws).reshape(-1, self.num_samples)
+        shape = (len(data.y), self.num_samples)
+        draws = normal(shape, spawn_generator(generator), torch.float64, data.device).to(data.dtype)
         kept = old.observed.flatten()[data.cells].unsqueeze(1)
-        draws = torch.where(kept, everywhere[data.cells], draws)
+        draws = torch.where(kept, self._scatter(system.noise_draws).reshape(-1, self.num_samples)[data.cells], draws)
         x0 = self._scatter(self.weights).reshape(-1, self.weights.shape[1])[data.cells]
         request = SolveRequest(self.settings, generator, seed, x0=x0, callback=callback, began=began)
         updated = self.model.system(data, self.prior, draws)
@@ -204,38 +199,29 @@ class GridPosterior(BasePosterior):
         posterior.report.warn_unless_converged()
         return posterior
 
-    def _read(self, inputs: Sequence[Array | None]) -> tuple[list[Tensor | None], Callable[[Tensor], Array]]:
-        """Standardised inputs of every side, None for those of the training grid; and how to return results."""
+    def _read(self, inputs: Sequence[Array | None]) -> tuple[list[Tensor], Callable[[Tensor], Array]]:
+        """Standardised inputs of every side, the factors themselves for None; and how to return results."""
         originals, is_numpy = self.data.originals, self.data.is_numpy
         if len(inputs) not in (0, len(originals)):
             raise ValueError(f"{len(inputs)} sets of inputs for a grid with {len(originals)} sides")
-        sides: list[Tensor | None] = []
-        inputs = inputs or [None] * len(originals)
-        for i, (G, F, scaling) in enumerate(zip(inputs, originals, self.data.scalings, strict=True)):
-            if G is None:
-                sides.append(None)
-                continue
-            is_numpy = not isinstance(G, Tensor)
-            read = read_side(G, f"inputs {i}", F, columns=F.shape[1])
-            sides.append(scaling.inputs(read.X, self.data.dtype))
+        sides = list(self.data.factors)
+        for i, G in enumerate(inputs):
+            if G is not None:
+                is_numpy = not isinstance(G, Tensor)
+                read = read_side(G, f"inputs {i}", originals[i], columns=originals[i].shape[1])
+                sides[i] = self.data.scalings[i].inputs(read.X, self.data.dtype)
         return sides, lambda result: result.detach().cpu().numpy() if is_numpy else result
-
-    def _inputs_at(self, sides: Sequence[Tensor | None]) -> list[Tensor]:
-        """Standardised inputs of every side, those of the training grid in place of None."""
-        return [F if G is None else G for G, F in zip(sides, self.data.factors, strict=True)]
 
     def _scatter(self, V: Tensor) -> Tensor:
         """P^T V (p_1, ..., p_k, columns), zero in the holes."""
         return scatter(V, self.data.cells, self.data.observed.shape)
 
-    def _explained(self, sides: Sequence[Tensor | None], W: Tensor) -> Tensor:
+    def _explained(self, sides: Sequence[Tensor], W: Tensor) -> Tensor:
         """(K(G_1, F_1) x ...) P^T W: (g_1, ..., g_k, columns)."""
-        pairs = zip(self.model.sides, self._inputs_at(sides), self.data.factors, strict=True)
+        pairs = zip(self.model.sides, sides, self.data.factors, strict=True)
         return multiply_sides([k(G, F) for k, G, F in pairs], self._scatter(W))
 
-    def _draws(
-        self, sides: Sequence[Tensor | None], num: int, generator: torch.Generator
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def _draws(self, sides: Sequence[Tensor], num: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """Prior parts f and explained parts h, (g_1, ..., g_k, c) each, for c samples at a time."""
         S, W = self._extend_prior(sides, generator)
         size = max(W.shape[:-1].numel(), math.prod(len(root) for root in S))
@@ -243,7 +229,7 @@ class GridPosterior(BasePosterior):
         for part in spans(num, step):
             yield multiply_sides(S, W[..., part]), self._explained(sides, self.weights[:, 1:][:, part])
 
-    def _extend_prior(self, sides: Sequence[Tensor | None], generator: torch.Generator) -> tuple[list[Tensor], Tensor]:
+    def _extend_prior(self, sides: Sequence[Tensor], generator: torch.Generator) -> tuple[list[Tensor], Tensor]:
         budget = self.settings.compute.budget(self.data.device)
         return self._require_samples().extend(self.model.sides, self.data.factors, sides, generator, budget)
 
@@ -252,28 +238,28 @@ class GridPosterior(BasePosterior):
             raise ValueError("this posterior has no samples: use condition(samples=64)")
         return self.prior
 
-    def _variance_from_samples(self, sides: Sequence[Tensor | None]) -> Tensor:
+    def _variance_from_samples(self, sides: Sequence[Tensor]) -> Tensor:
         fixed = torch.Generator().manual_seed(self._seed)
         G = H = torch.zeros((), dtype=self.data.dtype, device=self.data.device)
         for f, h in self._draws(sides, self.num_samples, fixed):
             G, H = G + (f - h).square().sum(-1) / self.num_samples, H + h.square().sum(-1) / self.num_samples
-        return variance_from_moments(G, H, prior_variance(self.model.sides, self._inputs_at(sides)))
+        return variance_from_moments(G, H, prior_variance(self.model.sides, sides))
 
-    def _restore(self, values: Tensor, sides: Sequence[Tensor | None]) -> Tensor:
+    def _restore(self, values: Tensor, sides: Sequence[Tensor]) -> Tensor:
         """Function values in the units of y; a mean function is evaluated at every cell."""
-        restore = self.scaling.restore
+        data = self.data
         if not callable(self.model.mean):
-            return restore(values, self.model.mean)
+            return self.scaling.restore(values, self.model.mean)
         X = [
-            F.to(self.data.dtype) if G is None else scaling.restore_inputs(G)
-            for G, F, scaling in zip(sides, self.data.originals, self.data.scalings, strict=True)
+            original.to(data.dtype) if G is F else scaling.restore_inputs(G)
+            for G, F, original, scaling in zip(sides, data.factors, data.originals, data.scalings, strict=True)
         ]
-        return restore(values, self.model.mean_at(cells(X), exact=True).view([len(G) for G in X]))
+        return self.scaling.restore(values, self.model.mean_at(cells(X)).view([len(G) for G in X]))
 
     @cached_property
     def _exact(self) -> ExactCovariance:
         model, data, deviation, settings = self.model, self.data, self.system.deviation, self.settings
-        kernel, X = model.product(data.widths), data.inputs
+        kernel, X = model.product(data.widths), data.inputs()
         # Without a reference to self: a cycle would delay the release of the factor.
         return ExactCovariance(kernel, X, deviation, settings, lambda: model.operator(data, settings))
 
@@ -283,14 +269,12 @@ class GridPosterior(BasePosterior):
         return 0 if self.report.seed is None else self.report.seed % 2**62
 
     def _prior_mean(self) -> Tensor:
-        mean: Tensor = self.model.mean_at(self.data.X_raw, exact=True)
-        return mean
+        return self.model.mean_at(self.data.X_raw)
 
     def _operator(self, dtype: torch.dtype | None = None, backend: str | None = None) -> Operator:
         """H; its backend follows from the grid."""
         data = self.data if dtype is None else replace(self.data, factors=[F.to(dtype) for F in self.data.factors])
-        H: Operator = self.model.operator(data, self.settings)
-        return H
+        return self.model.operator(data, self.settings)
 
     def _draw_paths(self, samples: int) -> tuple[PriorPaths, torch.Generator]:
         """Prior paths of random features, and the generator that drew them."""
@@ -305,7 +289,7 @@ class GridPosterior(BasePosterior):
         began, data, system = time.perf_counter(), self.data, self.system.require_targets("paths")
         drawn, source = self._draw_paths(self.num_samples)
         with torch.no_grad():
-            values = drawn(data.inputs).T
+            values = drawn(data.inputs()).T
             # The mean has been solved for: a column of zeros takes its place.
             system = replace(system, targets=torch.cat([torch.zeros_like(values[:, :1]), values], 1))
         request, largest = SolveRequest(self.settings, source, began=began), self.model.largest_variance(data)
@@ -313,12 +297,3 @@ class GridPosterior(BasePosterior):
         self.report = replace(self.report, paths=replace(report, features=drawn.features.num))
         report.warn_unless_converged("paths")
         return drawn, weights[:, 1:]
-
-
-def _row_by_row(matrices: Sequence[Tensor], grid: Tensor) -> Tensor:
-    """sum_c prod_i matrices_i[m, c_i] grid[c] over all cells c: (m, s) for (m, p_i) and a grid (p_1, ..., p_k, s)."""
-    first, *others = matrices
-    result = (first @ grid.reshape(grid.shape[0], -1)).view(len(first), *grid.shape[1:])
-    for matrix in others:
-        result = torch.einsum("mp,mp...->m...", matrix, result)
-    return result

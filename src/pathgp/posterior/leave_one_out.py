@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -57,15 +57,6 @@ class LeaveOneOut:
             self.method,
         )
 
-    def on_grid(self, observed: Tensor) -> LeaveOneOut:
-        """The same as grids of the shape of ``observed``, boolean: NaN in the holes."""
-
-        def scatter(values: Tensor) -> Tensor:
-            return values.new_full(observed.shape, torch.nan).masked_scatter(observed, values)
-
-        means, variances, log_densities = map(scatter, (self.means, self.variances, self.log_densities))
-        return replace(self, means=means, variances=variances, log_densities=log_densities)
-
 
 def leave_one_out(
     system: System, weights: Tensor, factor: Tensor | None, operator: Callable[[], Operator]
@@ -111,13 +102,7 @@ def from_samples(
     otherwise to first order in 1 / s). Time O(n b (b + s)) for blocks of b rows; accurate to the tolerance of the
     solves. With 64 samples on 2,500 rows of UCI sets variances are within 3 to 5 %, without the blocks 18 %.
 
-    Args:
-        H: the matrix.
-        y: targets (n,).
-        weights: v = H^-1 y (n,).
-        draws: xi (n, s), noise included.
-        samples: alpha (n, s), at least three.
-        generator: source of the random centres of the blocks.
+    y: (n,).  weights: v = H^-1 y (n,).  draws: xi (n, s), noise included.  samples: alpha (n, s), at least three.
     """
     s = samples.shape[1]
     known, squares = torch.empty_like(y), torch.empty_like(samples, dtype=torch.float64)

@@ -81,7 +81,7 @@ class SampledVariance:
         system, inputs = self.system, Xs.to(torch.float64)
         rows, place = torch.unique(index, return_inverse=True)
         points = system.X[rows].to(torch.float64)
-        deviation = system.deviation[rows] if system.deviation.ndim else system.deviation
+        deviation = system.deviation.expand(len(system.X))[rows]
         with torch.no_grad():
             H = self.kernel(points)
             H.diagonal().add_(deviation.square())
@@ -92,8 +92,7 @@ class SampledVariance:
         cross = self._part(inputs, points).gather(1, place) * sound
         b = torch.cholesky_solve(cross.unsqueeze(2), factor).squeeze(2)
         variance = (self._part.diag(inputs) - (b * cross).sum(1)).clamp_min(0.0)
-        scale = deviation.unsqueeze(1) if deviation.ndim else deviation
-        observed = system.targets[rows, 1:] + scale.to(Xs) * system.noise_draws[rows]
+        observed = system.targets[rows, 1:] + deviation.unsqueeze(1).to(Xs) * system.noise_draws[rows]
         spread = b.new_zeros(len(Xs), len(rows)).scatter(1, place, b)
         return (spread.to(Xs) @ observed).T, variance.to(Xs)
 

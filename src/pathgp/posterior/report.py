@@ -6,10 +6,7 @@ import math
 import warnings
 from dataclasses import dataclass, replace
 
-from torch import Tensor
-
 from pathgp.compute.warnings import levels_to_the_caller
-from pathgp.data.standardise import Standardisation
 from pathgp.solvers import Solution, Status
 from pathgp.solvers.solution import describe_products
 
@@ -85,16 +82,6 @@ class ConditionReport:
         notes = "; ".join(filter(None, [self.solution.note, note]))
         return replace(self, solution=replace(self.solution, note=notes))
 
-    def in_units(self, scaling: Standardisation, targets: Tensor) -> ConditionReport:
-        """The report with its errors in the units of y; ``targets`` (n,) in the model's units, for rounding errors."""
-        rounding = scaling.rounding(targets)
-        return replace(
-            self,
-            error_bound=scaling.restore_deviation(self.error_bound) + rounding,
-            sample_error_bound=scaling.restore_deviation(self.sample_error_bound) + rounding,
-            resolution=scaling.restore_deviation(self.resolution),
-        )
-
     @property
     def status(self) -> Status:
         return self.solution.status
@@ -146,10 +133,7 @@ class ConditionReport:
             ("why", solution.note or "as asked"),
             ("status", solution.status.name),
             ("epochs", f"{solution.epochs:.1f} in {solution.iterations} iterations"),
-            (
-                "residual",
-                f"mean {self.mean_residual:.1e}, worst {self.worst_residual:.1e}, tol {self.tol:.0e}",
-            ),
+            ("residual", f"mean {self.mean_residual:.1e}, worst {self.worst_residual:.1e}, tol {self.tol:.0e}"),
             ("error bound", f"mean {self.error_bound:.2g}, samples {self.sample_error_bound:.2g}, anywhere"),
             ("error at data", f"about {self.resolution:.2g}, {self.relative_resolution:.1g} posterior std"),
             ("samples", sampled),

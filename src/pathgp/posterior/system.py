@@ -50,8 +50,7 @@ class System:
         """The noise in the form solvers expect: eps = Sigma delta, zero for y."""
         if not self.noise_draws.shape[1]:
             return None
-        scale = self.deviation.unsqueeze(1) if self.deviation.ndim else self.deviation
-        scaled = self.noise_draws / scale.to(self.noise_draws.dtype)
+        scaled = self.noise_draws / self.deviation.unsqueeze(-1).to(self.noise_draws.dtype)
         return torch.cat([torch.zeros_like(scaled[:, :1]), scaled], 1)
 
     def posterior_variances(self, x: Tensor) -> Tensor:
@@ -87,8 +86,8 @@ class System:
 
     def noisy_draws(self, columns: slice = slice(None)) -> Tensor:
         """The prior draws as if observed, f_j(X) + eps_j: (n, s), or some of the columns, float64."""
-        deviation = self.deviation.unsqueeze(1) if self.deviation.ndim else self.deviation
-        return self.targets[:, 1:][:, columns].to(torch.float64) + deviation * self.noise_draws[:, columns]
+        noise = self.deviation.unsqueeze(-1) * self.noise_draws[:, columns]
+        return self.targets[:, 1:][:, columns].to(torch.float64) + noise
 
     def sizes(self) -> Tensor:
         """Euclidean norms of all right-hand sides (1 + s,), float64."""

@@ -18,7 +18,7 @@ from pathgp.data.observations import Observations
 from pathgp.data.standardise import Standardisation
 from pathgp.kernels import Kernel
 from pathgp.operators import Operator
-from pathgp.pathwise import PosteriorPaths, PriorPaths, UpdatePaths
+from pathgp.pathwise import PriorPaths, UpdatePaths
 from pathgp.posterior.base import BasePosterior
 from pathgp.posterior.conditioning import SolveRequest, solve_system
 from pathgp.posterior.exact_covariance import ExactCovariance
@@ -72,10 +72,11 @@ class Posterior(BasePosterior):
         """
         prior = self._require_paths()
         inputs, scaled = self._read(Xs)
-        paths = PosteriorPaths(prior, self._update(self.weights[:, :1] - self.weights[:, 1:]))
+        update = self._update(self.weights[:, :1] - self.weights[:, 1:])
 
         def values(rows: slice) -> Tensor:
-            return self._mean_from(self.settings.compute.map_rows(paths, scaled[rows]), inputs.X[rows])
+            paths = self.settings.compute.map_rows(lambda X: prior(X) + update(X), scaled[rows])
+            return self._mean_from(paths, inputs.X[rows])
 
         return inputs.to_caller(_in_parts(values, scaled, self.num_samples))
 
@@ -157,11 +158,12 @@ class Posterior(BasePosterior):
         inputs = read_matrix(Xs, "Xs", columns=X.shape[1], like=X)
         return inputs, self.scaling.inputs(inputs.X, X.dtype)
 
-    def _update(self, weights: Tensor) -> UpdatePaths:
-        return UpdatePaths(self.model.kernel, self.system.X, weights, self.settings.compute.memory)
+    def _update(self, weights: Tensor, part: Kernel | None = None) -> UpdatePaths:
+        kernel = self.model.kernel if part is None else part
+        return UpdatePaths(kernel, self.system.X, weights, self.settings.compute.memory)
 
     def _mean_from(self, values: Tensor, Xs: Tensor) -> Tensor:
-        return self.scaling.restore(values, self.model.mean_at(Xs.to(self.system.X.dtype), exact=True))
+        return self.scaling.restore(values, self.model.mean_at(Xs.to(self.system.X.dtype)))
 
     def _require_paths(self) -> PriorPaths:
         if self.prior is None and self.report.no_paths:
@@ -197,11 +199,11 @@ class Posterior(BasePosterior):
         return ExactCovariance(kernel, X, deviation, settings, lambda: settings.operator(kernel, X, deviation))
 
     def _prior_mean(self) -> Tensor:
-        mean: Tensor = self.model.mean_at(self.X, exact=True)
-        return mean
+        return self.model.mean_at(self.X)
 
     def _operator(self, dtype: torch.dtype | None = None, backend: str | None = None) -> Operator:
-        settings = self.settings if backend is None else self.settings.with_backend(backend)
+        compute = self.settings.compute
+        settings = replace(self.settings, compute=replace(compute, backend=backend or compute.backend))
         X = self.system.X if dtype is None else self.system.X.to(dtype)
         return settings.operator(self.model.kernel, X, self.system.deviation)
 
