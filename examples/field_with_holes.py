@@ -1,9 +1,9 @@
-"""A climate field with holes, as maps: sea-surface temperatures of the tropical Pacific while an El Niño comes up.
+"""Fill a climate field with holes: sea-surface temperatures of the tropical Pacific at the onset of an El Niño.
 
-A grid of 1,043 places by 24 months. A third of the values is missing at random, and for seven months of 1997 everything
-in a rectangle of the central Pacific. The data are monthly anomalies of the NOAA Climate Prediction Center (from Wikle,
-Zammit-Mangion and Cressie 2019), looked for as pacific_sst.npz in $PATHGP_DATA and then in ../shared/data; without them
-the program makes up something similar. Needs matplotlib for the picture.
+The grid has 1,043 places by 24 months. A third of the values is missing at random. In addition, all values in a
+rectangle of the central Pacific are missing for seven months of 1997. The data are monthly anomalies of the NOAA
+Climate Prediction Center (from Wikle, Zammit-Mangion and Cressie 2019). The program reads pacific_sst.npz from
+$PATHGP_DATA or ../shared/data; if it is missing, the program generates a similar field. The figure needs matplotlib.
 """
 
 import os

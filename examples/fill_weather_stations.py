@@ -1,10 +1,10 @@
-"""Weather stations that open, close and fail: ten years of monthly temperatures, with every hole filled.
+"""Fill in the missing values of weather stations: ten years of monthly temperatures.
 
-376 stations in and around Colorado by 120 months, four cells in ten empty; a further tenth of the values is
-held out to see how good the filling is. Season and elevation are a mean function found by least squares, the rest is a
+The grid has 376 stations in and around Colorado by 120 months. Four in ten cells are empty, and a further tenth of the
+values is held out to measure the error. Season and elevation are a mean function fitted by least squares; the rest is a
 Gaussian process over (latitude, longitude, elevation) and time. The data are the Colorado Monthly Meteorological Data
-(NCAR, from stations of the NCDC), looked for as colorado_monthly_met.npz in $PATHGP_DATA and then in ../shared/data;
-without them the program makes up a smaller table. Needs matplotlib for the picture.
+(NCAR, from stations of the NCDC). The program reads colorado_monthly_met.npz from $PATHGP_DATA or ../shared/data; if it
+is missing, the program generates a smaller table. The figure needs matplotlib.
 """
 
 import os
@@ -44,12 +44,12 @@ def space() -> kernels.Kernel:
 
 
 def time() -> kernels.Kernel:
-    """Weather that a month forgets, and the ways of a place, which stay."""
+    """Sum of month-to-month weather, with a short length scale, and the lasting climate of a place."""
     return kernels.Scale(kernels.Matern(nu=0.5, lengthscale=0.1), 0.7) + kernels.SquaredExponential(lengthscale=20.0)
 
 
 def columns(X: torch.Tensor) -> torch.Tensor:
-    """What the mean is made of, from (latitude, longitude, elevation, year): place, season, and how they interact."""
+    """Basis functions of the mean at (latitude, longitude, elevation, year): place, season and their interaction."""
     lat, lon, height = X[:, 0] - 39, X[:, 1] + 105, X[:, 2] / 1000 - 2
     waves = [f(2 * np.pi * h * X[:, 3]) for h in (1, 2) for f in (torch.cos, torch.sin)]
     return torch.stack([torch.ones_like(lat), lat, lon, height, *waves, height * waves[0], height * waves[1]], 1)

@@ -1,7 +1,7 @@
-"""Learn from real data: how many bicycles are rented in an hour, from calendar and weather.
+"""Learn from real data: predict hourly bicycle rentals from calendar and weather.
 
-The data are UCI Bike Sharing (Fanaee-T and Gama 2014), looked for as bike.npz in $PATHGP_DATA and then in
-../shared/data; without them the program makes up something similar. Needs matplotlib for the picture.
+The data are UCI Bike Sharing (Fanaee-T and Gama 2014). The program reads bike.npz from $PATHGP_DATA or ../shared/data;
+if it is missing, the program generates similar data. The figure needs matplotlib.
 """
 
 import os
@@ -25,7 +25,7 @@ def load() -> tuple[np.ndarray, np.ndarray]:
     folder = Path(os.environ.get("PATHGP_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
     if (folder / "bike.npz").exists():
         table = np.load(folder / "bike.npz")
-        # The last two columns count casual and registered users, whose sum is the target; the first two are repeated.
+        # Drop the first two columns (duplicates) and the last two (casual and registered users, summing to y).
         return table["X"][:, 2:15], table["y"]
     print(f"no bike.npz in {folder} (set PATHGP_DATA): made-up data take its place\n")
     rng = np.random.default_rng(0)
@@ -44,7 +44,7 @@ gp = pathgp.GP(kernel, noise=0.5, standardise=True)  # kernel and noise in units
 report = gp.fit(X[train], y[train], steps=STEPS, progress=True, generator=torch.Generator().manual_seed(0))
 print(report)
 
-post = gp.posterior  # ready: the probes of the last gradient are its samples
+post = gp.posterior  # no further solve: the probes of the last gradient are its samples
 mean, variance = post.mean(X[test]), post.variance(X[test], noise=True)
 print(f"\nheld out, {TEST} rows:")
 print(f"RMSE {metrics.rmse(y[test], mean):.3f} (the standard deviation of y is {y[test].std():.3f})")

@@ -1,9 +1,9 @@
-"""Which training runs to stop: learning curves that are extrapolated together, and advice from joint samples.
+"""Decide which training runs to stop: extrapolate all learning curves jointly and use joint samples.
 
-A grid of 160 neural networks by 52 epochs with most curves cut off is a grid with holes. One factor sees the
-hyperparameters of the network, the other the logarithm of the epoch. The data are LCBench (Zimmer, Lindauer and Hutter
-2021), looked for as lcbench.npz in $PATHGP_DATA and then in ../shared/data; without them the program makes up something
-similar. Needs matplotlib for the picture.
+A table of 160 neural networks by 52 epochs with truncated curves is a grid with holes. The inputs of one side are the
+hyperparameters of the networks, those of the other side the logarithms of the epochs. The data are LCBench (Zimmer,
+Lindauer and Hutter 2021). The program reads lcbench.npz from $PATHGP_DATA or ../shared/data; if it is missing, the
+program generates similar curves. The figure needs matplotlib.
 """
 
 import os
@@ -29,7 +29,7 @@ def load() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         z = np.load(folder / "lcbench.npz")
         some = rng.choice(len(z["X"]), RUNS, replace=False)
         X = z["X"][some].copy()
-        X[:, [0, 1, 5]] = np.log(X[:, [0, 1, 5]])  # batch size, learning rate and width go by factors
+        X[:, [0, 1, 5]] = np.log(X[:, [0, 1, 5]])  # batch size, learning rate and width
         return X, z["T"][:, 0], z["Y"][list(z["names"]).index(TASK)][some]
     print(f"no lcbench.npz in {folder} (set PATHGP_DATA): made-up curves take its place\n")
     X, epochs = rng.uniform(-1, 1, size=(RUNS, 7)), np.arange(1.0, 53.0)
@@ -39,7 +39,7 @@ def load() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 X, epochs, truth = load()
-seen = np.random.default_rng(1).integers(2, 52, size=RUNS)  # epochs that every run has done so far
+seen = np.random.default_rng(1).integers(2, 52, size=RUNS)  # completed epochs of every run
 seen[:FINISHED] = 52
 Y = np.where(np.arange(52) < seen[:, None], truth, np.nan)
 hidden = np.isnan(Y)
@@ -49,13 +49,13 @@ configuration = kernels.Scale(kernels.SquaredExponential(lengthscale=torch.full(
 progress = kernels.SquaredExponential(lengthscale=1.0)
 gp = pathgp.LatentKroneckerGP([configuration, progress], noise=0.1, standardise=True)
 generator = torch.Generator().manual_seed(0)
-# A loss is positive and falls like a power of the epoch: logarithms of both make curves that a GP can believe in.
+# A loss is positive and decreases like a power of the epoch: take logarithms of both, which a stationary GP fits well.
 factors = [X, np.log(epochs)]
 print(gp.fit(factors, np.log(Y), steps=STEPS, samples=16, solver="cg", generator=generator), end="\n\n")
 
 post = gp.condition(factors, np.log(Y), samples=512, generator=generator)
 mean, std = post.mean(), np.sqrt(post.variance(noise=True))  # (RUNS, 52) each
-draws = np.exp(post.sample())  # (512, RUNS, 52): every sample is a whole set of curves that fit together
+draws = np.exp(post.sample())  # (512, RUNS, 52): every sample is a joint draw of all curves
 last = np.take_along_axis(truth, seen[:, None] - 1, 1)[:, 0]
 carried = np.broadcast_to(last[:, None], truth.shape)
 inside = metrics.coverage(np.log(truth[hidden]), mean[hidden], std[hidden] ** 2)
@@ -63,15 +63,15 @@ print(f"the hidden {hidden.sum()} losses: RMSE {metrics.rmse(truth[hidden], np.e
 print(f"(last value carried on: {metrics.rmse(truth[hidden], carried[hidden]):.3f}), ", end="")
 print(f"{100 * inside:.1f} % inside their 95 % intervals\n")
 
-# How it ends, in every sample: the running curves as drawn, the finished ones as they are.
+# Final loss of every run in every sample: sampled for running curves, observed for finished ones.
 final = draws[:, :, -1]
 final[:, :FINISHED] = truth[:FINISHED, -1]
 best = truth[:FINISHED, -1].min()
 beats = (final < best).mean(0)
-among = (final.argsort(1).argsort(1) < TOP).mean(0)  # a question to all curves at once: it takes joint samples
+among = (final.argsort(1).argsort(1) < TOP).mean(0)  # depends on all curves, so it needs joint samples
 running = np.arange(RUNS) >= FINISHED
 stop = running & (among < 0.01)
-place = 1 + truth[:, -1].argsort().argsort()  # in the end, which nobody knows yet
+place = 1 + truth[:, -1].argsort().argsort()  # true final rank, unknown to the model
 saved = (52 - seen[stop]).sum() / (52 - seen[running]).sum()
 good = running & (place <= TOP)
 print(f"best loss of the {FINISHED} finished runs: {best:.3f}")
@@ -89,7 +89,7 @@ for run in shown:
 
 figure = Figure(figsize=(11, 6.2), layout="constrained")
 curves, advice = figure.subfigures(1, 2, width_ratios=[1.75, 1])
-# Two that look good, two in between, two to be stopped: those with the least epochs done.
+# Two promising runs, two in between, two to be stopped; of each kind those with the fewest epochs.
 groups = [order[:8], order[12:30], np.flatnonzero(stop)]
 chosen = [run for group in groups for run in group[np.argsort(seen[group], kind="stable")][:2]]
 for run, axes in zip(chosen, curves.subplots(2, 3, sharex=True, sharey=True).T.ravel(), strict=True):

@@ -1,7 +1,7 @@
-"""Bayesian optimisation in large batches: 50 functions from the posterior, each climbed to its top, four times over.
+"""Bayesian optimisation in large batches: maximise 50 posterior samples and evaluate at their maxima, four times.
 
-The Hartmann function of six variables has its maximum, 3.322, in one of several valleys. Every batch is one Thompson
-sample per path: the paths are functions, so BoTorch's optimiser climbs them with gradients. Needs BoTorch.
+The Hartmann function of six variables has several local maxima; the global one is 3.322. Every batch is one Thompson
+sample per path. The paths are functions, so BoTorch's optimiser maximises them with gradients. Needs BoTorch.
 """
 
 import torch

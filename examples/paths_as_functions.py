@@ -1,7 +1,7 @@
-"""Posterior paths are functions: climb 64 of them at once, observe where each one peaks, and go on.
+"""Posterior paths are functions: maximise 64 of them at once, observe at each maximum, and repeat.
 
-This is Thompson sampling in batches. Every path is one guess of the unknown function, so its maximum is one guess of
-where the best input lies. New observations enter by `update`, which keeps the functions and corrects them.
+This is Thompson sampling in batches. Every path is one sample of the unknown function, so its maximiser is one sample
+of the best input. `update` adds the new observations: it keeps the functions and conditions them on more data.
 """
 
 import torch
@@ -14,7 +14,7 @@ generator = torch.Generator().manual_seed(1)
 
 
 def unknown(x: torch.Tensor) -> torch.Tensor:
-    """Waves on a hill on the unit square; its highest point is what we look for."""
+    """The objective on the unit square: sine waves on a hill."""
     hill = torch.exp(-((x - torch.tensor([0.4, 0.3])) ** 2).sum(-1) / 0.2)
     return hill + 0.4 * torch.sin(11 * x[..., 0]) * torch.cos(9 * x[..., 1])
 
@@ -36,7 +36,7 @@ def climb(post: pathgp.Posterior, steps: int = 60) -> torch.Tensor:
     optimiser = torch.optim.Adam([x], lr=0.01)
     for _ in range(steps):
         optimiser.zero_grad()
-        # Entry (j, j) is path j at its own point: one call, one backward pass, 64 independent ascents.
+        # Entry (j, j) is path j at its own point: one backward pass gives the gradients of 64 independent ascents.
         (-post.paths(x).diagonal().sum()).backward()
         optimiser.step()
         with torch.no_grad():

@@ -1,8 +1,8 @@
-"""A page to hand on: everything that is to be known about a posterior, in one HTML file that needs nothing else.
+"""Write a report about a posterior as one self-contained HTML file.
 
-How many bicycles are rented in an hour, from calendar and weather. The data are UCI Bike Sharing (Fanaee-T and Gama
-2014), looked for as bike.npz in $PATHGP_DATA and then in ../shared/data; without them the program makes up something
-similar.
+The model predicts hourly bicycle rentals from calendar and weather. The data are UCI Bike Sharing (Fanaee-T and Gama
+2014). The program reads bike.npz from $PATHGP_DATA or ../shared/data; if it is missing, the program generates similar
+data.
 """
 
 import os
@@ -24,7 +24,7 @@ def load() -> tuple[np.ndarray, np.ndarray]:
     folder = Path(os.environ.get("PATHGP_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
     if (folder / "bike.npz").exists():
         table = np.load(folder / "bike.npz")
-        # The last two columns count casual and registered users, whose sum is the target; the first two are repeated.
+        # Drop the first two columns (duplicates) and the last two (casual and registered users, summing to y).
         return table["X"][:, 2:15], table["y"]
     print(f"no bike.npz in {folder} (set PATHGP_DATA): made-up data take its place")
     rng = np.random.default_rng(0)

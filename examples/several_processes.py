@@ -1,9 +1,9 @@
-"""One fit shared out among several processes.
+"""Distribute one fit over several processes.
 
     torchrun --nproc_per_node=4 several_processes.py
 
-Every process runs this whole program; the products with the kernel matrix, the gradient and the predictions are shared
-out. Without torchrun one process does it all, with the same results.
+Every process runs this program. The products with the kernel matrix, the gradient and the predictions are distributed
+over the processes. Without torchrun, one process computes the same results.
 """
 
 import os
@@ -16,14 +16,14 @@ from pathgp import kernels, metrics
 
 group, device, first = None, "cpu", True
 if "RANK" in os.environ:  # set by torchrun
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):  # a GPU for every process, or for none
+    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):  # use GPUs only if every process has one
         device = f"cuda:{os.environ['LOCAL_RANK']}"
         torch.cuda.set_device(device)
     dist.init_process_group("gloo" if device == "cpu" else "nccl")
     group = pathgp.Ranks()
     first = group.is_main_process
 
-# The same data everywhere: the same seed, or the same file.
+# All processes need the same data: use the same seed or read the same file.
 source = torch.Generator().manual_seed(0)
 X = torch.rand(1500, 2, generator=source, dtype=torch.float64)
 y = torch.sin(6 * X[:, 0]) + X[:, 1] ** 2 + 0.1 * torch.randn(1500, generator=source, dtype=torch.float64)
@@ -44,7 +44,7 @@ report = gp.fit(
     compute=pathgp.Compute(group=group),
 )
 
-# Prediction is shared out as well, so every process asks for it, and one prints.
+# Prediction is distributed as well, so every process must call it; only the main process prints.
 mean, variance = gp.posterior.mean(X[test]), gp.posterior.variance(X[test], noise=True)
 if first:
     print("kernel matrix:", report.condition.backend)

@@ -1,8 +1,8 @@
-"""A trend, a season and what is left: the parts of a sum, each with its own uncertainty.
+"""Decompose a time series into trend, season and irregular part, each with its own uncertainty.
 
-Forty years of monthly data that look like carbon dioxide in the air. The kernel is a sum of three whose hyperparameters
-are learned, the posterior of each comes out of the one solve, and the parts add up to the whole, path by path. Needs
-matplotlib for the picture.
+The data are forty years of generated monthly values that resemble carbon dioxide concentrations. The kernel is a sum of
+three kernels with learned hyperparameters. One solve gives the posterior of each component, and the components of every
+path add up to the path. The figure needs matplotlib.
 """
 
 import numpy as np
@@ -22,18 +22,18 @@ truth = {
     "irregular": 0.6 * np.sin(2 * np.pi * t / 3.6 + 2 * np.sin(t / 2)),
 }
 y = sum(truth.values()) + 0.3 * rng.normal(size=len(t))
-seen = (t < 17) | (t > 20)  # three years without a station
+seen = (t < 17) | (t > 20)  # a gap of three years
 
 kernel = (
-    kernels.Scale(kernels.SquaredExponential(25.0), signal=50.0)  # moves over decades
-    + kernels.Scale(kernels.Periodic(1.0, 1.0) * kernels.SquaredExponential(50.0), signal=3.0)  # changes slowly
-    + kernels.Scale(kernels.Matern(nu=2.5, lengthscale=1.0), signal=0.5)  # good years and bad
+    kernels.Scale(kernels.SquaredExponential(25.0), signal=50.0)  # varies over decades
+    + kernels.Scale(kernels.Periodic(1.0, 1.0) * kernels.SquaredExponential(50.0), signal=3.0)  # varies slowly
+    + kernels.Scale(kernels.Matern(nu=2.5, lengthscale=1.0), signal=0.5)  # varies from year to year
 )
 gp = pathgp.GP(kernel, noise=0.3, mean=350.0)
-# A year is a year: the likelihood falls off a cliff on both sides of the right period, and no step would find back.
+# Fix the period: the peak of the likelihood is so narrow that an optimiser step would leave it permanently.
 gp.constrain("period", fixed=True)
 generator = torch.Generator().manual_seed(0)
-# 443 rows: exact gradients are cheap, and L-BFGS goes all the way.
+# 443 rows: exact gradients cost little, and L-BFGS converges.
 report = gp.fit(t[seen, None], y[seen], initialise="model", samples=256, generator=generator)
 print(report, end="\n\n")
 post = gp.posterior
@@ -45,8 +45,8 @@ paths = {name: part.paths(x) for name, part in parts.items()}
 print(f"the means add up to {np.abs(350 + sum(mean.values()) - post.mean(x)).max():.0e}, ", end="")
 print(f"the paths to {np.abs(350 + sum(paths.values()) - post.paths(x)).max():.0e}")
 
-# A periodic function may have a level, which the data cannot tell from that of the trend. Paths are functions, so it
-# can be moved from one to the other in each of them: what is left of the season goes up and down around zero.
+# Both season and trend can contain a constant, and the data determine only the sum of the two. Move the yearly average
+# of the season to the trend, in the mean and in every path, so that the season oscillates around zero.
 for values in (mean, paths):
     level = uniform_filter1d(values["season"], 24)  # the average over one year
     values["season"] = values["season"] - level
