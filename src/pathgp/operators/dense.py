@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ class Dense:
 
     def __init__(self, tiles: Streamed, into: Tensor | None = None) -> None:
         self.tiles, self.kernel, self.X, self.variances = tiles, tiles.kernel, tiles.X, tiles.variances
+        self.bilinear, self.weighted_sum = tiles.bilinear, tiles.weighted_sum
         self.own = share(len(self.X), *tiles.member)
         self.is_whole = tiles.member[1] == 1
         rows = torch.arange(self.own.start, self.own.stop, device=self.X.device)
@@ -56,16 +57,6 @@ class Dense:
 
     def between(self, index: Tensor, other: Tensor) -> Tensor:
         return self.K[index.unsqueeze(1), other]
-
-    def bilinear(
-        self, L: Tensor, R: Tensor, learned: list[Tensor], symmetric: bool = False
-    ) -> tuple[Tensor, list[Tensor]]:
-        return self.tiles.bilinear(L, R, learned, symmetric)
-
-    def weighted_sum(
-        self, weights: Callable[[slice, slice], Tensor], learned: list[Tensor]
-    ) -> tuple[Tensor, list[Tensor]]:
-        return self.tiles.weighted_sum(weights, learned)
 
     def _kept_rows(self, index: Tensor) -> Iterator[tuple[slice | Tensor, Tensor]]:
         """Positions in ``index`` of the rows kept here, and these rows.

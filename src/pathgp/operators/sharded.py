@@ -43,8 +43,10 @@ class Sharded:
         return start + self._sum(lambda part, V: part.product(V, torch.zeros_like(V)), V)
 
     def rows(self, index: Tensor, V: Tensor, start: Tensor) -> Tensor:
-        zeros = torch.zeros_like(start)
-        return start + self._sum(lambda part, index, V, zeros: part.rows(index, V, zeros.clone()), index, V, zeros)
+        def own_rows(part: Streamed | Dense, index: Tensor, V: Tensor) -> Tensor:
+            return part.rows(index, V, V.new_zeros(len(index), V.shape[1]))
+
+        return start + self._sum(own_rows, index, V)
 
     def columns(self, index: Tensor, D: Tensor) -> Tensor:
         return self._sum(lambda part, index, D: part.columns(index, D), index, D)
