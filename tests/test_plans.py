@@ -31,7 +31,7 @@ def test_the_choice_is_the_one_the_operator_makes(members: int, dtype: torch.dty
     group = operators.Devices(["cpu"] * members)
     enough = X.element_size() * n * -(-n // members)
     for memory in (enough - 1, enough):
-        H = operators.ShardedOperator(kernels.Matern(1.5, 1.0), X, compute=pathgp.Compute(memory=memory, group=group))
+        H = operators.KernelOperator(kernels.Matern(1.5, 1.0), X, compute=pathgp.Compute(memory=memory, group=group))
         found = pathgp.plan(n, 2, device="cpu", dtype=dtype, memory=memory, members=members)
         assert found.choice == H.backend
         assert found.backends["dense"].fits == (H.backend == "dense")

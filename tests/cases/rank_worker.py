@@ -63,7 +63,7 @@ def data() -> tuple[Tensor, Tensor]:
 def operator(group: Group, backend: str, memory: int = 8 * N**2) -> operators.Operator:
     if group is None:
         return operators.KernelOperator(kernel(), data()[0], 0.4, pathgp.Compute(backend=backend, memory=memory))
-    return operators.ShardedOperator(
+    return operators.KernelOperator(
         kernel(), data()[0], 0.4, pathgp.Compute(backend=backend, memory=memory, group=group)
     )
 

@@ -66,7 +66,7 @@ def _kernel_operator(dtype: torch.dtype, backend: str, noise: float | Tensor) ->
 
 def _shared_operator(dtype: torch.dtype, backend: str, noise: float | Tensor) -> operators.Operator:
     kernel, group = kernels.Scale(kernels.Matern(1.5, LENGTHSCALE), SIGNAL), operators.Devices(["cpu", "cpu"])
-    return operators.ShardedOperator(
+    return operators.KernelOperator(
         kernel, _inputs(dtype), noise, Compute(backend=backend, memory=16 * N**2, group=group)
     )
 

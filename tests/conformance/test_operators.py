@@ -19,7 +19,7 @@ from fused_cases import DEVICE, InTurn
 from kernel_cases import KERNELS
 from pathgp import Compute
 from pathgp.kernels import Kernel
-from pathgp.operators import KernelOperator, LatentKroneckerOperator, Operator, ShardedOperator
+from pathgp.operators import KernelOperator, LatentKroneckerOperator, Operator
 
 N = 60
 
@@ -78,7 +78,7 @@ class Case:
         if family == "alone":
             return KernelOperator(kernels[0], factors[0], noise, Compute(backend, self.memory))
         group = InTurn([self.device] * 3)
-        return ShardedOperator(kernels[0], factors[0], noise, Compute(backend, self.memory, group=group))
+        return KernelOperator(kernels[0], factors[0], noise, Compute(backend, self.memory, group=group))
 
     def twin(self, kernels: Sequence[Kernel], dtype: torch.dtype, noise: Tensor) -> Tensor:
         """P (K_1 x ... x K_k) P^T + diag(noise^2) in float64, differentiable."""

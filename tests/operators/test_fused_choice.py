@@ -11,7 +11,7 @@ import pathgp
 from fused_cases import DEVICE, KERNELS, N, counts, error, normal
 from pathgp import kernels
 from pathgp.compute import triton
-from pathgp.operators import KernelOperator, ShardedOperator, cross_product
+from pathgp.operators import KernelOperator, cross_product
 from pathgp.operators import kernel as kernel_module
 from pathgp.operators.dense import Dense
 from pathgp.operators.fused import backend, fallback_reason
@@ -59,7 +59,7 @@ def test_the_automatic_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_module, "SMALL", 100)
     matern, tanimoto, X = KERNELS["SE"](), kernels.Tanimoto(), normal(N, 2, 0).abs()
     assert KernelOperator(matern, X).backend == "fused"
-    assert ShardedOperator(matern, X, compute=pathgp.Compute(group=pathgp.Devices([DEVICE]))).backend == "fused"
+    assert KernelOperator(matern, X, compute=pathgp.Compute(group=pathgp.Devices([DEVICE]))).backend == "fused"
     assert KernelOperator(matern, X[:100]).backend == "dense"
     assert KernelOperator(matern, X[:100], compute=pathgp.Compute(memory=10_000)).backend == "fused"
     assert KernelOperator(matern, X, compute=pathgp.Compute("streamed")).backend == "streamed"

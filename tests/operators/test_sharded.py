@@ -14,6 +14,8 @@ import rank_worker as worker
 from fused_cases import InTurn
 from pathgp import kernels, operators
 from pathgp.compute import files
+from pathgp.operators.sharded import Sharded
+from pathgp.operators.streamed import Streamed
 from subprocesses import python, torchrun
 
 WORKER = Path(worker.__file__)
@@ -161,11 +163,14 @@ def test_members_that_take_smaller_tiles_still_cover_everything() -> None:
     """One member ran out of memory and halved its tiles; the others did not."""
     X, V = worker.data()[0], torch.ones(worker.N, 2, dtype=torch.float64)
     group = InTurn(["cpu"] * 3)
-    H = operators.ShardedOperator(
+    H = operators.KernelOperator(
         worker.kernel(), X, compute=pathgp.Compute(backend="streamed", memory=worker.MEMORY, group=group)
     )
     before = H @ V, H.bilinear(V, V)
-    H._parts[1].tiles.edge //= 3
+    assert isinstance(H._tiles, Sharded)
+    part = H._tiles.parts[1]
+    assert isinstance(part, Streamed)
+    part.edge //= 3
     torch.testing.assert_close((H @ V, H.bilinear(V, V)), before)
 
 
@@ -174,14 +179,14 @@ def test_a_dense_matrix_may_exceed_one_member() -> None:
     with pytest.raises(ValueError, match="dense"):
         operators.KernelOperator(worker.kernel(), X, compute=pathgp.Compute(backend="dense", memory=memory))
     backends = [
-        operators.ShardedOperator(
+        operators.KernelOperator(
             worker.kernel(), X, compute=pathgp.Compute(memory=memory, group=pathgp.Devices(["cpu"] * size))
         ).backend
         for size in (2, 3)
     ]
     assert backends == ["streamed", "dense"]
     with pytest.raises(ValueError, match="more members"):
-        operators.ShardedOperator(
+        operators.KernelOperator(
             worker.kernel(),
             X,
             compute=pathgp.Compute(backend="dense", memory=memory, group=pathgp.Devices(["cpu"] * 2)),
@@ -210,7 +215,7 @@ def test_precision_is_a_matter_of_all_members(backend: str) -> None:
     assert shared.report.products.startswith(fused if backend == "fused" else "high precision: low was asked for")
     assert shared.report.solution.converged
     assert condition(group, "high").report.products == "high precision"
-    H = operators.ShardedOperator(gp.kernel, X, compute=pathgp.Compute(backend=backend, group=group, precision="low"))
+    H = operators.KernelOperator(gp.kernel, X, compute=pathgp.Compute(backend=backend, group=group, precision="low"))
     off = (H.low_precision @ X - H @ X).norm() / (H @ X).norm()
     assert 1e-5 < off < 4e-3 if backend == "fused" else off == 0
 
@@ -221,7 +226,7 @@ def test_rough_products_are_those_of_the_same_kernel() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     X = torch.randn(40, 9, generator=torch.Generator().manual_seed(0)).to(device)
     kernel = kernels.Matern(1.5, 3.0)
-    H = operators.ShardedOperator(
+    H = operators.KernelOperator(
         kernel, X, compute=pathgp.Compute(backend="fused", group=InTurn([device] * 2), precision="low")
     )
     with torch.no_grad():
@@ -237,9 +242,5 @@ def test_bad_groups_are_refused() -> None:
         pathgp.Devices("cpu")
     with pytest.raises(TypeError, match="Ranks"):
         pathgp.Compute(group="ranks")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="use ShardedOperator with a group"):
-        operators.KernelOperator(worker.kernel(), X, compute=pathgp.Compute(group=pathgp.Devices(["cpu"])))
-    with pytest.raises(ValueError, match="a ShardedOperator needs a group"):
-        operators.ShardedOperator(worker.kernel(), X)
     with pytest.raises(TypeError, match=r"compute must be a pathgp.Compute\(...\) or None, got str"):
         pathgp.GP(worker.kernel()).condition(X, y, compute="dense")  # type: ignore[arg-type]

@@ -138,6 +138,18 @@ def test_a_budget_counts_the_applications() -> None:
         assert CG(GridInverse()).solve(H, B, tol=1e-12, max_epochs=budget).epochs <= budget
 
 
+def test_a_budget_counts_the_applications_to_columns_that_come_later() -> None:
+    """Columns are filled a few at a time; the first of them leave the others their share of the budget."""
+    _, V = grid(2, missing=0.3)
+    n = V.shape[0]
+    H, _ = grid(2, missing=0.3, noise=torch.linspace(0.02, 0.2, n, dtype=torch.float64))
+    H.memory = 10 * 2 * 4 * 8 * math.prod(H.sizes)
+    B = torch.randn(n, 65, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert H.columns_at_once() == 10
+    for budget in (5.0, 6.5, 7.5, 9.0, 12.5, 30.0):
+        assert CG(GridInverse()).solve(H, B, tol=1e-12, max_epochs=budget).epochs <= budget
+
+
 def test_a_small_budget_gets_somewhere() -> None:
     """Holes that are half filled are worth nothing; other iterations fall step by step."""
     source = torch.Generator().manual_seed(0)

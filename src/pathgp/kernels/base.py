@@ -65,11 +65,7 @@ class Kernel(nn.Module):
             return self._coordinates(self._select(X, "X")).to(X.dtype)
 
     def features(
-        self,
-        num: int,
-        generator: torch.Generator | None = None,
-        paths: int | None = None,
-        dim: int | None = None,
+        self, num: int, generator: torch.Generator | None = None, paths: int | None = None, dim: int | None = None
     ) -> Any:
         """Features phi with E[phi(x) . phi(z)] = k(x, z), at most ``num`` columns: a `pathgp.features.FeatureMap`.
 

@@ -27,10 +27,7 @@ class Matern(Stationary):
     """
 
     def __init__(
-        self,
-        nu: float = 1.5,
-        lengthscale: float | Tensor = 1.0,
-        active_dims: Sequence[int] | None = None,
+        self, nu: float = 1.5, lengthscale: float | Tensor = 1.0, active_dims: Sequence[int] | None = None
     ) -> None:
         super().__init__(lengthscale, active_dims)
         self.nu = float(nu)

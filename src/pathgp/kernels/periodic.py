@@ -31,10 +31,7 @@ class Periodic(Kernel):
     period = PositiveValue("The periods: a scalar, or (d,), float64.")
 
     def __init__(
-        self,
-        period: float | Tensor = 1.0,
-        lengthscale: float | Tensor = 1.0,
-        active_dims: Sequence[int] | None = None,
+        self, period: float | Tensor = 1.0, lengthscale: float | Tensor = 1.0, active_dims: Sequence[int] | None = None
     ) -> None:
         super().__init__(active_dims)
         self._period = Positive(period, "period")

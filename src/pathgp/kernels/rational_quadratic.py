@@ -28,10 +28,7 @@ class RationalQuadratic(Stationary):
     alpha = PositiveValue("The mixture parameter: a scalar, float64.")
 
     def __init__(
-        self,
-        alpha: float | Tensor = 1.0,
-        lengthscale: float | Tensor = 1.0,
-        active_dims: Sequence[int] | None = None,
+        self, alpha: float | Tensor = 1.0, lengthscale: float | Tensor = 1.0, active_dims: Sequence[int] | None = None
     ) -> None:
         super().__init__(lengthscale, active_dims)
         self._alpha = Positive(alpha, "alpha", scalar=True)

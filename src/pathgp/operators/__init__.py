@@ -11,4 +11,3 @@ from pathgp.operators.grid_blocks import GridBlocks as GridBlocks
 from pathgp.operators.grid_inverse import GridInverse as GridInverse
 from pathgp.operators.kernel import KernelOperator as KernelOperator
 from pathgp.operators.kronecker import LatentKroneckerOperator as LatentKroneckerOperator
-from pathgp.operators.sharded import ShardedOperator as ShardedOperator

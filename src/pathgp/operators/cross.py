@@ -79,8 +79,7 @@ def cross_product(
         raise ValueError(f"{problem}: use backend='auto'")
     if wanted and problem and not fallback_reason(kernel, Z):
         warnings.warn(
-            f"no fused products at these inputs, slower ones instead: {problem}",
-            stacklevel=levels_to_the_caller(),
+            f"no fused products at these inputs, slower ones instead: {problem}", stacklevel=levels_to_the_caller()
         )
     fused = not problem and min(X.shape[0], *V.shape) > 0
     result: Tensor = _CrossProduct.apply(kernel, X, Z, V, memory_budget(memory, X.device), fused)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from pathgp.compute.groups import share
 from pathgp.compute.memory import spans
 from pathgp.operators.streamed import Streamed
 
 
 class Dense:
-    """K as n^2 numbers: a product is a matrix product.
+    """K as n^2 numbers: a product is a matrix product. A member of a group keeps its share of the rows.
 
     Args:
         tiles: the backend that evaluates K once, and gradients.
@@ -22,25 +23,32 @@ class Dense:
     name = "dense"
 
     def __init__(self, tiles: Streamed, into: Tensor | None = None) -> None:
-        self.tiles, self.variances = tiles, tiles.variances
-        self.K = tiles.matrix(into)
+        self.tiles, self.kernel, self.X, self.variances = tiles, tiles.kernel, tiles.X, tiles.variances
+        self.bilinear, self.weighted_sum = tiles.bilinear, tiles.weighted_sum
+        self.own = share(len(self.X), *tiles.member)
+        self.is_whole = tiles.member[1] == 1
+        rows = torch.arange(self.own.start, self.own.stop, device=self.X.device)
+        self.K = tiles.matrix(into) if self.is_whole else tiles.strip(rows)
 
     def product(self, V: Tensor, start: Tensor) -> Tensor:
-        return torch.addmm(start, self.K, V)
+        start[self.own].addmm_(self.K, V)
+        return start
 
     def rows(self, index: Tensor, V: Tensor, start: Tensor) -> Tensor:
-        for part, gathered in _gather_rows(self.K, index):
-            start[part].addmm_(gathered, V)
+        for place, rows in self._kept_rows(index):
+            start[place] = torch.addmm(start[place], rows, V)
         return start
 
     def columns(self, index: Tensor, D: Tensor) -> Tensor:
-        result = torch.zeros(len(self.K), D.shape[1], dtype=D.dtype, device=D.device)
+        result = torch.zeros(len(self.X), D.shape[1], dtype=D.dtype, device=D.device)
         # K is symmetric: read its rows, which are contiguous in memory.
-        for part, gathered in _gather_rows(self.K, index):
-            result.addmm_(gathered.T, D[part])
+        for place, rows in self._kept_rows(index):
+            result.addmm_(rows.T, D[place])
         return result
 
     def block(self, index: Tensor) -> Tensor:
+        if not self.is_whole:
+            return self.tiles.block(index)
         if len(index) < len(self.K):
             return self.between(index, index)
         # All rows, as for Cholesky: copied, not gathered entry by entry.
@@ -50,21 +58,16 @@ class Dense:
     def between(self, index: Tensor, other: Tensor) -> Tensor:
         return self.K[index.unsqueeze(1), other]
 
-    def bilinear(
-        self, L: Tensor, R: Tensor, learned: list[Tensor], symmetric: bool = False
-    ) -> tuple[Tensor, list[Tensor]]:
-        return self.tiles.bilinear(L, R, learned, symmetric)
+    def _kept_rows(self, index: Tensor) -> Iterator[tuple[slice | Tensor, Tensor]]:
+        """Positions in ``index`` of the rows kept here, and these rows.
 
-    def weighted_sum(
-        self, weights: Callable[[slice, slice], Tensor], learned: list[Tensor]
-    ) -> tuple[Tensor, list[Tensor]]:
-        return self.tiles.weighted_sum(weights, learned)
-
-
-def _gather_rows(K: Tensor, index: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Rows of K, on a CPU about 8 MB at a time in one buffer: they are still in the cache when a product reads them."""
-    step = len(index) if K.device.type != "cpu" else max(16, 8_000_000 // (K.shape[1] * K.element_size()))
-    buffer = K.new_empty(min(step, len(index)), K.shape[1])
-    for part in spans(len(index), max(1, step)):
-        rows = index[part]
-        yield part, torch.index_select(K, 0, rows, out=buffer[: len(rows)])
+        On a CPU about 8 MB at a time, in one buffer: they are still in the cache when a product reads them.
+        """
+        places = None if self.is_whole else ((index >= self.own.start) & (index < self.own.stop)).nonzero().flatten()
+        rows = index if places is None else index[places] - self.own.start
+        n, is_cpu = self.K.shape[1], self.K.device.type == "cpu"
+        step = max(16, 8_000_000 // (n * self.K.element_size())) if is_cpu else max(1, len(rows))
+        buffer = self.K.new_empty(min(step, len(rows)), n)
+        for part in spans(len(rows), step):
+            gathered = torch.index_select(self.K, 0, rows[part], out=buffer[: part.stop - part.start])
+            yield part if places is None else places[part], gathered

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pathgp.compute.hardware import Rates
 from pathgp.operators.base import Operator, Preconditioner, Solve, SolveInProgress
-from pathgp.operators.kronecker import LatentKroneckerOperator
+from pathgp.operators.grid import GridOperator, scatter
 from pathgp.operators.low_rank import automatic_rank, max_rank, partial_cholesky, random_pivots
 
 # A large rank may take as long to build as this number of iterations, and is large enough if what it leaves is below
@@ -53,7 +53,7 @@ class GridBlocks(Preconditioner):
     def build(self, run: SolveInProgress) -> tuple[Solve, str]:
         H = run.H
         side = smooth_side(H)
-        if not isinstance(H, LatentKroneckerOperator) or side is None:
+        if not isinstance(H, GridOperator) or side is None:
             raise ValueError("GridBlocks is for grids with holes of which one side has a smooth kernel")
         variances, columns = H.other_factors(side)
         places, blocks = H.cells_along(side)
@@ -64,7 +64,7 @@ class GridBlocks(Preconditioner):
         below_noise = int((B.square().sum(0) * variances.mean() <= noise.mean()).sum())
         B = B[:, min(below_noise, B.shape[1] - 1) :]
         p, r = B.shape
-        weights = _scatter(1.0 / noise, places, blocks * p).view(blocks, p)
+        weights = scatter(1.0 / noise, places, (blocks, p)).squeeze(2)
         G = (weights @ (B.unsqueeze(2) * B.unsqueeze(1)).view(p, r * r)).view(blocks, r, r)
         F, left = self._across(run, columns, variances, r, float(noise.mean() / B.square().sum(1).mean()))
         D = left.view(-1, 1, 1)
@@ -74,7 +74,7 @@ class GridBlocks(Preconditioner):
         def apply(R: Tensor) -> Tensor:
             s = R.shape[1]
             V = R.to(torch.float64) / noise
-            U = torch.bmm(B.T.expand(blocks, r, p), _scatter(V, places, blocks * p).view(blocks, p, s))
+            U = torch.bmm(B.T.expand(blocks, r, p), scatter(V, places, (blocks, p)))
             U = torch.bmm(T, U)
             across = (F.T @ U.view(blocks, r * s)).view(-1, r, s).transpose(0, 1).reshape(-1, s)
             across = (inverse @ across).view(r, -1, s).transpose(0, 1).reshape(-1, r * s)
@@ -87,7 +87,7 @@ class GridBlocks(Preconditioner):
 
     def predict_seconds(self, H: Operator, s: int, epochs: float, product: float, rates: Rates) -> float:
         """A factor over the places of the other sides; an application reads about six grids in float64."""
-        assert isinstance(H, LatentKroneckerOperator)
+        assert isinstance(H, GridOperator)
         k, cells, blocks = automatic_rank(H), math.prod(H.sizes), H.shape[0] / min(H.ranks)
         build = 2 * min(blocks, cells) * k**2 / rates.multiply64 + k**3 / rates.factorise
         return build + epochs * (product + 6 * 8 * cells * s / rates.read + rates.latency / 4)
@@ -124,15 +124,10 @@ def _inverse_capacity(F: Tensor, E: Tensor) -> Tensor:
     return torch.cholesky_inverse(torch.linalg.cholesky(C))
 
 
-def _scatter(V: Tensor, places: Tensor, size: int) -> Tensor:
-    """V (n, s) at n places of a vector of this size, zero elsewhere: (size, s)."""
-    return V.new_zeros(size, V.shape[1]).index_copy_(0, places, V)
-
-
 def smooth_side(H: Operator) -> int | None:
     """The side for `GridBlocks`: the one of the smallest rank, if enough rank is left across its blocks and the
     matrices fit into the memory budget."""
-    if not isinstance(H, LatentKroneckerOperator) or len(H.sizes) < 2 or not any(B is not None for B in H.roots):
+    if not isinstance(H, GridOperator) or len(H.sizes) < 2 or not any(B is not None for B in H.roots):
         return None
     side = min((i for i, B in enumerate(H.roots) if B is not None), key=lambda i: H.ranks[i])
     r, blocks = H.ranks[side], math.prod(H.sizes) // H.sizes[side]

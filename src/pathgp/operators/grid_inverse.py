@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from pathgp.compute.hardware import Rates
+from pathgp.compute.memory import spans
 from pathgp.operators.base import Operator, Preconditioner, Solve, SolveInProgress
-from pathgp.operators.grid import multiply_side, scatter, unravel
-from pathgp.operators.kronecker import LatentKroneckerOperator
+from pathgp.operators.grid import GridOperator, multiply_side, scatter, unravel
 
 # The residual that an application may leave: relative to the tolerance, without a tolerance, and if many follow.
 _PART, _FINEST, _LINEAR = 0.5, 1e-7, 1e-3
@@ -57,8 +57,10 @@ class GridInverse(Preconditioner):
         M = _whole_inverse(H)
 
         def apply(R: Tensor) -> Tensor:
-            parts = R.split(H.columns_at_once(), 1)
-            return torch.cat([_fill(run, H, M, B, B.shape[1] / R.shape[1]) for B in parts], 1).to(R.dtype)
+            s = R.shape[1]
+            parts = spans(s, H.columns_at_once())
+            filled = (_fill(run, H, M, R[:, part], (part.stop - part.start) / s, 1.0 - part.stop / s) for part in parts)
+            return torch.cat(list(filled), 1).to(R.dtype)
 
         missing = len(H.holes) / math.prod(H.sizes)
         return apply, f"inverse on the whole grid, {100 * missing:.0f} % of it missing"
@@ -72,15 +74,19 @@ class GridInverse(Preconditioner):
         return 10.0 * cubes / rates.factorise + epochs * 2 * H.entries * s / rates.multiply64
 
 
-def _as_grid(H: Operator) -> LatentKroneckerOperator:
-    if not isinstance(H, LatentKroneckerOperator):
+def _as_grid(H: Operator) -> GridOperator:
+    if not isinstance(H, GridOperator):
         raise ValueError(f"GridInverse is for grids, not for {type(H).__name__}")
     return H
 
 
-def _fill(run: SolveInProgress, H: LatentKroneckerOperator, M: Solve, B: Tensor, share: float) -> Tensor:
-    """H^-1 B: (n, s), float64, with the holes filled by conjugate gradients; B is this share of all columns."""
+def _fill(run: SolveInProgress, H: GridOperator, M: Solve, B: Tensor, share: float, rest: float) -> Tensor:
+    """H^-1 B: (n, s), float64, with the holes filled by conjugate gradients.
+
+    ``share``: that of B among all columns.  ``rest``: that of the columns still to come, each at least one application.
+    """
     b, cost, check_cost = B.to(torch.float64), share * _iteration_cost(H), share * H.cost()
+    reserved = rest * _iteration_cost(H)
 
     def split(grid: Tensor) -> tuple[Tensor, Tensor]:
         cells = grid.reshape(-1, grid.shape[-1])
@@ -94,7 +100,7 @@ def _fill(run: SolveInProgress, H: LatentKroneckerOperator, M: Solve, B: Tensor,
     run.epochs += cost
     d, energy = -e, e.square().sum(0)
     iterations, next_check, last_check, checked_energy = 0, _FIRST_CHECK, 0, energy
-    while len(H.holes) and run.affords(cost + check_cost):
+    while len(H.holes) and run.affords(cost + check_cost + reserved):
         outside, inside = split(M(scatter(d, H.holes, H.sizes)))
         run.epochs += cost
         step = _ratio(energy, (d * inside).sum(0))
@@ -116,7 +122,7 @@ def _fill(run: SolveInProgress, H: LatentKroneckerOperator, M: Solve, B: Tensor,
     return x
 
 
-def _outside_residual(H: LatentKroneckerOperator, e: Tensor, norms: Tensor) -> Tensor:
+def _outside_residual(H: GridOperator, e: Tensor, norms: Tensor) -> Tensor:
     """|K_oh e| of every column, (s,); e is scaled to norm one, because subnormal numbers are slow."""
     unit = (e * _ratio(torch.ones_like(norms), norms)).to(H.dtype)
     residual = H.gather(H.multiply(scatter(unit, H.holes, H.sizes)))
@@ -128,13 +134,13 @@ def _ratio(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(b > 0, a / b, 0.0)
 
 
-def _whole_inverse(H: LatentKroneckerOperator) -> Solve:
+def _whole_inverse(H: GridOperator) -> Solve:
     """M, applied to a grid (p_1, ..., p_k, s) in float64."""
     values, vectors = zip(*H.basis, strict=True)
     spectrum = reduce(lambda left, right: left.unsqueeze(-1) * right, values)
     noise = max(float(H.noise.mean()), 1e-12 * float(spectrum.max()))
     D = (spectrum / (spectrum + noise)).unsqueeze(-1)
-    order = _by_reduction(H)
+    order = H.by_reduction()
 
     def apply(grid: Tensor) -> Tensor:
         latent = grid
@@ -148,21 +154,16 @@ def _whole_inverse(H: LatentKroneckerOperator) -> Solve:
     return apply
 
 
-def _by_reduction(H: LatentKroneckerOperator) -> list[int]:
-    """The sides, the strongest reduction first."""
-    return sorted(range(len(H.sizes)), key=lambda side: H.ranks[side] / H.sizes[side])
-
-
-def _iteration_cost(H: LatentKroneckerOperator) -> float:
+def _iteration_cost(H: GridOperator) -> float:
     """Multiplications of M, in epochs."""
     shape, total = list(H.sizes), 0
-    for side in _by_reduction(H):
+    for side in H.by_reduction():
         total += 2 * math.prod(shape) * H.ranks[side]
         shape[side] = H.ranks[side]
     return total / H.entries
 
 
-def hole_variance(H: LatentKroneckerOperator) -> float:
+def hole_variance(H: GridOperator) -> float:
     """The mean variance of holes given observed cells near them, relative to the noise.
 
     Estimated from a few holes, the same in every call, and the observed cells with the largest covariance along every
@@ -187,7 +188,7 @@ def hole_variance(H: LatentKroneckerOperator) -> float:
     return float((prior - explained).mean()) / max(noise, 1e-12 * float(prior.max()))
 
 
-def _nearest_observed(H: LatentKroneckerOperator, places: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+def _nearest_observed(H: GridOperator, places: list[Tensor]) -> tuple[list[Tensor], Tensor]:
     """Coordinates along every side (cells, t) of the cells nearest to given ones along a side, and whether each is
     observed (cells, t): a side may have too few."""
     observed = torch.ones(math.prod(H.sizes), dtype=torch.bool, device=H.device)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pathgp.compute import triton
+from pathgp.compute.groups import words
 from pathgp.compute.random import neighbourhoods
 from pathgp.compute.settings import Compute
 from pathgp.kernels import Kernel
-from pathgp.operators.base import Operator
+from pathgp.operators.base import Invert, Operator, Solve
 from pathgp.operators.dense import Dense
 from pathgp.operators.fused import Fused, fallback_reason
+from pathgp.operators.sharded import Sharded
 from pathgp.operators.streamed import Streamed
 
 # Up to this number of rows a dense K costs little, and compiling fused kernels (seconds the first time) does not pay.
@@ -45,16 +46,22 @@ class KernelOperator(Operator):
       products with about 65 columns are then faster than with a dense K, and nothing is kept. Otherwise dense if K
       fits, which saves the seconds of the first compilation; else streamed. ``fallback_reason`` says why not fused.
 
+    The members of a group divide the work. Each evaluates its part of K for a product, for rows and columns and for
+    ``bilinear``, and a sum over the members completes the result. Of ``size`` members each keeps n / size rows of a
+    dense K, evaluates one in ``size`` of the streamed tiles, or n / size rows of a fused product. K fits if the rows of
+    a member fit into its budget. The blocks of `block_inverses` are divided, too.
+
     Args:
         kernel: covariance function.
-        X: inputs (n, d).
+        X: inputs (n, d), the same on every rank.
         noise: standard deviation of the noise, a number or one per row.
-        compute: backend, memory budget and precision; None for the defaults. The precision is that of the fused
-            products of ``low_precision``, which solvers use between their checks: "high" is that of float32, with a
-            relative error of about 1e-6; "medium" rounds K and V to 11 bits, about 3e-4; "low" also rounds the scaled
-            inputs if the error stays below 4e-3. Everything else, and all other backends, have "high" precision.
-        reuse: an operator of the same size that is no longer needed. Its budget and the memory of its K are reused:
-            pages fresh from the system can cost more time than the numbers in them.
+        compute: backend, memory budget (of each member), group (`Ranks` or `Devices`, None to compute alone) and
+            precision; None for the defaults. The precision is that of the fused products of ``low_precision``, which
+            solvers use between their checks: "high" is that of float32, with a relative error of about 1e-6; "medium"
+            rounds K and V to 11 bits, about 3e-4; "low" also rounds the scaled inputs if the error stays below 4e-3.
+            Everything else, and all other backends, have "high" precision.
+        reuse: an operator of the same size that is no longer needed. Without a group its budget and the memory of its K
+            are reused: pages fresh from the system can cost more time than the numbers in them.
     """
 
     def __init__(
@@ -66,8 +73,6 @@ class KernelOperator(Operator):
         reuse: Operator | None = None,
     ) -> None:
         compute = Compute.read(compute)
-        if compute.group is not None:
-            raise ValueError("a KernelOperator computes alone: use ShardedOperator with a group")
         if not isinstance(kernel, Kernel):
             raise TypeError(f"kernel must be a pathgp kernel, got {type(kernel).__name__}")
         if not isinstance(X, Tensor) or X.ndim != 2 or X.shape[0] == 0:
@@ -81,30 +86,33 @@ class KernelOperator(Operator):
         self.entries = n**2
         self.dtype = X.dtype
         self.device = X.device
-        before = reuse if isinstance(reuse, KernelOperator) and _is_same_size(reuse, self) else None
+        self.group = group = compute.group
+        self.world_size = 1 if group is None else group.size
+        before = None
+        if isinstance(reuse, KernelOperator) and group is None is reuse.group and _is_same_size(reuse, self):
+            before = reuse
         self.memory = before.memory if before else compute.budget(X.device)
         self._deviation = checked_noise(noise, n, X.device)
         self.noise = self._deviation.detach().square()
         self._snapshot = copy.deepcopy(kernel).to(X.device)
-        choice = Choice.of(compute.backend, self._snapshot, self.X, self.memory)
-        self.fallback_reason = choice.fallback_reason
-        tiles = choice.tiles(self._snapshot, self.X, self.memory)
-        self._tiles: Dense | Streamed = Dense(tiles, before._matrix if before else None) if choice.kept else tiles
-        self.backend = self._tiles.name
-        self.precision = compute.precision if isinstance(self._tiles, Fused) else "high"
-        self.graph_capturable = isinstance(self._tiles, (Dense, Fused))
-
-    @property
-    def _matrix(self) -> Tensor | None:
-        """K, if it is kept."""
-        return self._tiles.K if isinstance(self._tiles, Dense) else None
+        if group is not None:
+            values = [self.X, self._deviation.detach(), *(p.detach() for p in kernel.parameters())]
+            facts = [words(kernel), compute.backend, compute.precision]
+            message = "X, noise, kernel, backend or precision differ between ranks"
+            group.check([*values, *facts], f"{message}: give every rank the same data and model")
+        choice = _choose_backend(compute.backend, self._snapshot, self.X, self.memory, self.world_size)
+        tiles, is_kept, self.fallback_reason = choice
+        self.backend = "dense" if is_kept else tiles.name
+        self.precision = compute.precision if self.backend == "fused" else "high"
+        self.graph_capturable = group is None and self.backend != "streamed"
+        self._tiles = self._make_tiles(tiles, is_kept, before)
 
     @cached_property
     def low_precision(self) -> KernelOperator:
         if self.precision == "high":
             return self
         twin = copy.copy(self)
-        twin._tiles = Fused(self._snapshot, self.X, self.memory, self.precision)
+        twin._tiles = self._make_tiles(partial(Fused, precision=self.precision))
         twin.low_precision = twin
         return twin
 
@@ -126,9 +134,12 @@ class KernelOperator(Operator):
         return self._tiles.columns(index, D).index_add_(0, index, self._weighted_noise(D, index))
 
     def block(self, index: Tensor) -> Tensor:
-        result = self._tiles.block(index)
-        result.diagonal().add_(self.noise[index] if self.noise.ndim else self.noise)
-        return result
+        return self._noisy_block(self._tiles, index)
+
+    def block_inverses(self, parts: Sequence[Tensor], invert: Invert) -> Iterator[Solve]:
+        if not isinstance(self._tiles, Sharded):
+            return super().block_inverses(parts, invert)
+        return self._tiles.block_inverses(parts, lambda tiles, index: invert(self._noisy_block(tiles, index)))
 
     def between(self, index: Tensor, other: Tensor) -> Tensor:
         """The dense part K[index, other] without the noise."""
@@ -153,6 +164,26 @@ class KernelOperator(Operator):
 
         return self._differentiable(lambda learned: self._tiles.weighted_sum(weights, learned))
 
+    def _make_tiles(
+        self, evaluate: Callable[..., Streamed], is_kept: bool = False, before: KernelOperator | None = None
+    ) -> Dense | Streamed | Sharded:
+        """The backend of this process, or one for every member of the group."""
+        into = before._tiles.K if before and isinstance(before._tiles, Dense) else None
+
+        def make(kernel: Kernel, X: Tensor, member: tuple[int, int] = (0, 1)) -> Dense | Streamed:
+            tiles = evaluate(kernel, X, self.memory, member=member)
+            return Dense(tiles, into) if is_kept else tiles
+
+        if self.group is None:
+            return make(self._snapshot, self.X)
+        return Sharded(self.group, evaluate(self._snapshot, self.X, self.memory), make)
+
+    def _noisy_block(self, tiles: Dense | Streamed | Sharded, index: Tensor) -> Tensor:
+        """H[index, index] on the device of the tiles."""
+        result = tiles.block(index.to(tiles.variances.device))
+        result.diagonal().add_((self.noise[index] if self.noise.ndim else self.noise).to(result.device))
+        return result
+
     def _differentiable(self, compute: _ValueAndGradient) -> Tensor:
         pairs = list(zip(self.kernel.parameters(), self._snapshot.parameters(), strict=True))
         learned = [snapshot for parameter, snapshot in pairs if parameter.requires_grad]
@@ -169,37 +200,36 @@ class KernelOperator(Operator):
     def cost(self, rows: int | None = None) -> float:
         return 1.0 if rows is None else rows / self.shape[0]
 
+    def sync_generator(self, generator: torch.Generator) -> torch.Generator:
+        return generator if self.group is None else self.group.sync_generator(generator)
+
     def __repr__(self) -> str:
         backend = f"{self.backend}: {self.fallback_reason}" if self.fallback_reason else self.backend
-        return f"KernelOperator(n={self.shape[0]}, {backend}, {self.dtype}, {self.device})"
+        return f"KernelOperator(n={self.shape[0]}, {backend}, {self.dtype}, {self.group or self.device})"
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A backend: the class that evaluates K, whether K is kept, and why it is not fused if that would be faster."""
+def _choose_backend(
+    backend: str, kernel: Kernel, X: Tensor, memory: int, members: int
+) -> tuple[type[Streamed], bool, str]:
+    """The class that evaluates K, whether K is kept, and why it is not fused if that would be faster.
 
-    tiles: type[Streamed]
-    kept: bool
-    fallback_reason: str
-
-    @classmethod
-    def of(cls, backend: str, kernel: Kernel, X: Tensor, memory: int, members: int = 1) -> Choice:
-        """The choice for a backend by name, with the rows of K and the work divided among ``members``."""
-        n = len(X)
-        needed = -(-n // members) * n * X.element_size()
-        fits, small = needed <= memory, n <= SMALL
-        if backend == "dense" and not fits:
-            each, more = (f" on each of {members} members", ", more members,") if members > 1 else ("", "")
-            raise ValueError(
-                f"a dense K needs {needed / 1e9:.3g} GB{each}, the budget is {memory / 1e9:.3g} GB: "
-                f"use backend='streamed'{more} or raise memory="
-            )
-        worthwhile = backend != "streamed" and triton.preferred(X.device) and not (fits and small)
-        problem = fallback_reason(kernel, X) if backend == "fused" or worthwhile else "not worth compiling"
-        if backend == "fused" and problem:
-            raise ValueError(f"{problem}: use backend='auto'")
-        kept = backend == "dense" or (backend == "auto" and fits and bool(problem))
-        return cls(Streamed if problem else Fused, kept, problem if backend == "auto" and worthwhile else "")
+    The rows of K and the work are divided among ``members``.
+    """
+    n = len(X)
+    needed = -(-n // members) * n * X.element_size()
+    fits, small = needed <= memory, n <= SMALL
+    if backend == "dense" and not fits:
+        each, more = (f" on each of {members} members", ", more members,") if members > 1 else ("", "")
+        raise ValueError(
+            f"a dense K needs {needed / 1e9:.3g} GB{each}, the budget is {memory / 1e9:.3g} GB: "
+            f"use backend='streamed'{more} or raise memory="
+        )
+    worthwhile = backend != "streamed" and triton.preferred(X.device) and not (fits and small)
+    problem = fallback_reason(kernel, X) if backend == "fused" or worthwhile else "not worth compiling"
+    if backend == "fused" and problem:
+        raise ValueError(f"{problem}: use backend='auto'")
+    kept = backend == "dense" or (backend == "auto" and fits and bool(problem))
+    return Streamed if problem else Fused, kept, problem if backend == "auto" and worthwhile else ""
 
 
 def _is_same_size(one: Operator, other: Operator) -> bool:

@@ -8,8 +8,8 @@ pattern of missing cells. Thesis, chapter 6.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import cached_property, reduce
+from collections.abc import Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -20,7 +20,9 @@ from pathgp.compute.random import neighbourhoods
 from pathgp.compute.settings import Compute
 from pathgp.kernels import Kernel
 from pathgp.operators import grid as arrays
-from pathgp.operators.base import Operator, Preconditioner
+from pathgp.operators.base import Preconditioner
+from pathgp.operators.grid_blocks import GridBlocks, smooth_side
+from pathgp.operators.grid_inverse import GridInverse, hole_variance
 from pathgp.operators.kernel import KernelOperator, checked_noise
 from pathgp.operators.low_rank import find_root
 
@@ -31,7 +33,7 @@ _WELL_KNOWN, _HARDLY_KNOWN = 0.3, 100.0
 _FILL_EPOCHS = 100.0
 
 
-class LatentKroneckerOperator(Operator):
+class LatentKroneckerOperator(arrays.GridOperator):
     """A Kronecker product of kernel matrices at the observed cells of a grid, plus noise.
 
     With p = p_1 ... p_k cells a product with s columns takes 2 s p (p_1 + ... + p_k) operations and the memory of the
@@ -82,12 +84,10 @@ class LatentKroneckerOperator(Operator):
         self.factors = [KernelOperator(k, F, 0.0, Compute(memory=share)) for k, F in pairs]
         self.roots = [find_root(k, F.detach(), self._worthwhile_rank(i), share) for i, (k, F) in enumerate(pairs)]
         # Roots by side, the strongest reduction first, so that all later products are small; and the other factors.
-        by_reduction = sorted(range(len(self.sizes)), key=lambda i: self.ranks[i] / self.sizes[i])
-        self._roots = {i: B.to(self.dtype) for i in by_reduction if (B := self.roots[i]) is not None}
+        self._roots = {i: B.to(self.dtype) for i in self.by_reduction() if (B := self.roots[i]) is not None}
         self._factors = {i: self._fast_factor(i) for i, B in enumerate(self.roots) if B is None}
         self.entries = self._multiplications()
-        # Coordinates of every observed cell along each side.
-        self._places = arrays.unravel(self.cells, self.sizes)
+        self.places = arrays.unravel(self.cells, self.sizes)
 
     def __matmul__(self, V: Tensor) -> Tensor:
         self._check(V, self.shape[0], "V")
@@ -120,7 +120,7 @@ class LatentKroneckerOperator(Operator):
         return result
 
     def diagonal(self) -> Tensor:
-        variances = (factor.diagonal()[place] for factor, place in zip(self.factors, self._places, strict=True))
+        variances = (factor.diagonal()[place] for factor, place in zip(self.factors, self.places, strict=True))
         return reduce(torch.mul, variances) + self.noise.to(self.dtype)
 
     def bilinear(self, L: Tensor, R: Tensor, symmetric: bool = False) -> Tensor:
@@ -159,7 +159,7 @@ class LatentKroneckerOperator(Operator):
     def partition(self, parts: int, generator: torch.Generator, near: bool = False) -> tuple[Tensor, ...]:
         if not near:
             return super().partition(parts, generator)
-        sides = [factor.coordinates[place] for factor, place in zip(self.factors, self._places, strict=True)]
+        sides = [factor.coordinates[place] for factor, place in zip(self.factors, self.places, strict=True)]
         return neighbourhoods(torch.cat(sides, 1), parts, generator)
 
     def cost(self, rows: int | None = None) -> float:
@@ -168,31 +168,6 @@ class LatentKroneckerOperator(Operator):
     def __repr__(self) -> str:
         grid = " x ".join(map(str, self.sizes))
         return f"LatentKroneckerOperator(n={self.shape[0]} of {grid}, {self.dtype}, {self.device})"
-
-    def scatter(self, V: Tensor) -> Tensor:
-        """P^T V: (p_1, ..., p_k, s), zero in the holes."""
-        return arrays.scatter(V, self.cells, self.sizes)
-
-    def gather(self, grid: Tensor) -> Tensor:
-        """P applied to a grid (p_1, ..., p_k, s): (n, s)."""
-        return grid.reshape(-1, grid.shape[-1])[self.cells]
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every cell is observed."""
-        return self.shape[0] == math.prod(self.sizes)
-
-    @cached_property
-    def holes(self) -> Tensor:
-        """The numbers of the cells without an observation."""
-        missing = torch.ones(math.prod(self.sizes), dtype=torch.bool, device=self.device)
-        missing[self.cells] = False
-        return missing.nonzero().flatten()
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """Columns of the factors' roots: r_i, or p_i for a factor without a root."""
-        return tuple(p if B is None else B.shape[1] for p, B in zip(self.sizes, self.roots, strict=True))
 
     def multiply(self, grid: Tensor) -> Tensor:
         """(K_1 x ... x K_k) applied to a grid (p_1, ..., p_k, s)."""
@@ -208,9 +183,6 @@ class LatentKroneckerOperator(Operator):
         rank, which wide holes do not slow down. Without such a side `GridInverse` again, for variances of holes up to a
         hundred times the noise. On a small budget none that has to be finished.
         """
-        from pathgp.operators.grid_blocks import GridBlocks, smooth_side
-        from pathgp.operators.grid_inverse import GridInverse, hole_variance
-
         # Matrices, their eigenvectors and copies.
         fits = 3 * 8 * sum(p * r for p, r in zip(self.sizes, self.ranks, strict=True)) <= self.memory // 2
         variance = math.inf
@@ -225,56 +197,12 @@ class LatentKroneckerOperator(Operator):
             return GridBlocks()
         return GridInverse() if variance <= _HARDLY_KNOWN else None
 
-    def cells_along(self, side: int) -> tuple[Tensor, int]:
-        """Numbers of the observed cells (n,) if one side is counted last, and the number of places along all other
-        sides."""
-        others = [m for m in range(len(self.sizes)) if m != side]
-        place = torch.zeros_like(self.cells)
-        for m in [*others, side]:
-            place = place * self.sizes[m] + self._places[m]
-        return place, math.prod(self.sizes[m] for m in others)
-
-    def other_factors(self, side: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """The diagonal (p',) of the product of all factors but one, and a function that computes its columns
-        (p', index); float64."""
-        others = [m for m in range(len(self.sizes)) if m != side]
-        sizes = [self.sizes[m] for m in others]
-        cells = torch.arange(math.prod(sizes), device=self.device)
-        places = arrays.unravel(cells, sizes)
-        pairs = [(self.factors[m], place) for m, place in zip(others, places, strict=True)]
-
-        def columns(index: Tensor) -> Tensor:
-            parts = (factor.between(place, place[index]).to(torch.float64) for factor, place in pairs)
-            return reduce(torch.Tensor.mul_, parts)
-
-        variances = (factor.diagonal()[place].to(torch.float64) for factor, place in pairs)
-        return reduce(torch.mul, variances), columns
-
-    @cached_property
-    def basis(self) -> list[tuple[Tensor, Tensor]]:
-        """Eigenvalues (r_i,), none negative, and eigenvectors (p_i, r_i) of every factor, in float64."""
-        pairs = []
-        for factor, B in zip(self.factors, self.roots, strict=True):
-            if B is not None:
-                # Columns of a root are scaled eigenvectors.
-                values = B.square().sum(0)
-                pairs.append((values, B / values.sqrt()))
-                continue
-            everything = torch.arange(factor.shape[0], device=self.device)
-            values, vectors = torch.linalg.eigh(factor.block(everything).to(torch.float64))
-            pairs.append((values.clamp_min(0.0), vectors))
-        return pairs
-
     def _between(self, index: Tensor, other: Tensor | None = None) -> Tensor:
         """K[index, other], by default for all cells, from the entries of the factors."""
         parts = []
-        for factor, place in zip(self.factors, self._places, strict=True):
+        for factor, place in zip(self.factors, self.places, strict=True):
             parts.append(factor.between(place[index], place if other is None else place[other]))
         return reduce(torch.Tensor.mul_, parts)
-
-    def columns_at_once(self) -> int:
-        """Number of columns whose grids, with a few temporaries, fit into half of the budget."""
-        return max(1, self.memory // (2 * 4 * 8 * math.prod(self.sizes)))
 
     def _rows_at_once(self) -> int:
         return max(1, tile_edge(self.memory, self.dtype, self.device) ** 2 // self.shape[0])

@@ -21,8 +21,8 @@ class Streamed:
         kernel: covariance function.
         X: inputs (n, d).
         memory: budget in bytes for a tile.
-        member: (number, size) of a group that divides the work: K V, `bilinear` and `weighted_sum` are then parts of
-            this member, which sum to the whole.
+        member: (number, size) of a group that divides the work: all results but single blocks are then parts of this
+            member, which sum to the whole.
     """
 
     name = "streamed"
@@ -53,23 +53,24 @@ class Streamed:
 
     def rows(self, index: Tensor, V: Tensor, start: Tensor) -> Tensor:
         """start + K[index, :] V, (len(index), s)."""
-        V = self.factor * V
+        V, own = self.factor * V, share(len(index), *self.member)
 
         def compute(edge: int) -> Tensor:
             result = start.clone()
-            for part, J, tile in self._row_tiles(index, edge):
-                result[part].addmm_(tile, V[J])
+            for part, J, tile in self._row_tiles(index[own], edge):
+                result[own][part].addmm_(tile, V[J])
             return result
 
         return self.tiled(compute)
 
     def columns(self, index: Tensor, D: Tensor) -> Tensor:
         """K[:, index] D, (n, s)."""
-        D = self.factor * D
+        own = share(len(index), *self.member)
+        D = self.factor * D[own]
 
         def compute(edge: int) -> Tensor:
             result = torch.zeros(len(self.X), D.shape[1], dtype=D.dtype, device=D.device)
-            for part, J, tile in self._row_tiles(index, edge):
+            for part, J, tile in self._row_tiles(index[own], edge):
                 result[J].addmm_(tile.T, D[part])
             return result
 

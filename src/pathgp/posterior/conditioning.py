@@ -14,7 +14,7 @@ from pathgp.compute.memory import given_bytes
 from pathgp.compute.settings import Compute
 from pathgp.data.standardise import Standardisation
 from pathgp.kernels import Kernel
-from pathgp.operators import KernelOperator, Operator, ShardedOperator
+from pathgp.operators import KernelOperator, Operator
 from pathgp.posterior.report import ConditionReport
 from pathgp.posterior.system import System
 from pathgp.solvers import Solution, Solver, as_solver
@@ -51,9 +51,7 @@ class Settings:
 
     def operator(self, kernel: Kernel, X: Tensor, deviation: Tensor, reuse: Operator | None = None) -> Operator:
         """H for a kernel, inputs and the standard deviation of the noise; ``reuse``: an operator no longer needed."""
-        if self.compute.group is None:
-            return KernelOperator(kernel, X, deviation, self.compute, reuse)
-        return ShardedOperator(kernel, X, deviation, self.compute)
+        return KernelOperator(kernel, X, deviation, self.compute, reuse)
 
     def solve(
         self,

@@ -57,11 +57,14 @@ class Fused(Streamed):
         return start
 
     def rows(self, index: Tensor, V: Tensor, start: Tensor) -> Tensor:
-        return self.engine.add_product(self.points.take(index), self.points, V, start)
+        own = share(len(index), *self.member)
+        self.engine.add_product(self.points.take(index[own]), self.points, V, start[own])
+        return start
 
     def columns(self, index: Tensor, D: Tensor) -> Tensor:
         result = torch.zeros(len(self.X), D.shape[1], dtype=D.dtype, device=D.device)
-        return self.engine.add_product(self.points, self.points.take(index), D, result)
+        own = share(len(index), *self.member)
+        return self.engine.add_product(self.points, self.points.take(index[own]), D[own], result)
 
     def block(self, index: Tensor) -> Tensor:
         return self.between(index, index)

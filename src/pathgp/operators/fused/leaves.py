@@ -145,7 +145,7 @@ def pull(structure: Structure, l: int, weight: str) -> Iterator[str]:
     leaf = structure.leaves[l]
     if leaf.form == "levels":
         return
-    slope = _SLOPES[leaf.kind][0].format(l=l)
+    slope = SLOPES[leaf.kind][0].format(l=l)
     if leaf.shape >= 0:
         yield f"number_{leaf.shape} += tl.sum({weight} * k{l} * (u{l} / (1.0 + u{l}) - log_{l}), 1)"
     yield f"G = {weight} * ({slope})" if slope else f"G = {weight}"
@@ -175,11 +175,6 @@ def gradient(l: int, leaf: Leaf) -> Iterator[str]:
         point = " + ".join(f"x{l}{part}.to(tl.float64)" for part in "hlt"[: leaf.parts])
         yield f"gradient = weight_{l}.to(tl.float64)[:, None] * ({point}) - gradient"
     yield "gradient = gradient * factor"
-
-
-def steepest(kind: str) -> float:
-    """The largest slope of a profile, in prepared points."""
-    return _SLOPES[kind][1]
 
 
 def _half_points(structure: Structure, l: int, x: str, X: str, start: str, place: str, count: str) -> Iterator[str]:
@@ -270,7 +265,7 @@ _PROFILES = {
 }
 
 # dk/dq, and its largest absolute value, which half precision must hold.
-_SLOPES = {
+SLOPES = {
     "squared_exponential": (f"{-_LN2} * k{{l}}", _LN2),
     "matern12": (f"{-0.5 * _LN2} * k{{l}} / tl.where(r{{l}} > 0.0, r{{l}}, float('inf'))", math.inf),
     "matern32": (f"{-0.5 * _LN2**2} * e{{l}}", 0.5 * _LN2**2),

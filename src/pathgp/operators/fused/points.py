@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pathgp.operators.fused.expression import Expression, bounds
-from pathgp.operators.fused.leaves import LEVELS, Leaf, Structure, steepest
+from pathgp.operators.fused.leaves import LEVELS, SLOPES, Leaf, Structure
 
 # Rows are padded to a multiple of the largest tile, so that no tile needs a mask.
 BLOCK = 128
@@ -161,7 +161,7 @@ class Frame:
             largest.append(radius**2 if kind == "linear" else 1.0)
         bound, gains = bounds(expression.tree, largest, extent.numbers)
         structure = Structure(expression.tree, tuple(leaves), max(16, width), len(extent.numbers))
-        slopes = [gains[l] * steepest(leaf.kind) for l, leaf in enumerate(leaves)]
+        slopes = [gains[l] * SLOPES[leaf.kind][1] for l, leaf in enumerate(leaves)]
         # Slopes times weights of at most 2^30 become half-precision numbers; differences do without.
         factors = [1.0 if slope in (0.0, math.inf) else 2.0**-TOP / slope for slope in slopes]
         theta = [2.0**TOP / bound, *extent.numbers, *floors, *factors, extent.coefficient]

@@ -78,11 +78,7 @@ def pull_kernel(structure: Structure, chunks: tuple[int, ...]) -> Any:
         columns = f"({start} + tl.arange(0, {leaf.width}))[None, :]"
         store += [*leaves.gradient(l, leaf), f"tl.store(pulls + row[:, None] * {total} + {columns}, gradient)"]
     body = _PULL.format(
-        load=_indent(load, 4),
-        tile=_indent(tile, 8),
-        store=_indent(store, 4),
-        pulls=total,
-        sums=1 + structure.numbers,
+        load=_indent(load, 4), tile=_indent(tile, 8), store=_indent(store, 4), pulls=total, sums=1 + structure.numbers
     )
     return _compile(body, "pull")
 
