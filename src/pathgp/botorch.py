@@ -132,14 +132,9 @@ class PathwiseModel(Model):
         if isinstance(observation_noise, Tensor):
             raise NotImplementedError("observation_noise must be True or False: the model knows its noise")
         chosen = [self.posteriors[i] for i in (output_indices or range(self.num_outputs))]
-        rows = X.reshape(-1, X.shape[-1])
-
-        def stack(values: list[Tensor]) -> Tensor:
-            """Stack m tensors (rows,) to (b) x q x m."""
-            return torch.stack(values, -1).view(*X.shape[:-1], len(values))
-
+        rows, shape = X.reshape(-1, X.shape[-1]), (*X.shape[:-1], len(chosen))
         paths = torch.stack([posterior.paths(rows) for posterior in chosen], -1)
-        values = paths.view(-1, *X.shape[:-1], len(chosen)).movedim(0, -3)
+        values = paths.view(-1, *shape).movedim(0, -3)
         if observation_noise:
             deviations = torch.tensor([posterior.noise_std for posterior in chosen], dtype=torch.float64)
             noise = normal(tuple(values.shape), self.generator, values.dtype, values.device)
@@ -148,10 +143,11 @@ class PathwiseModel(Model):
             new = posterior_transform.evaluate(values)
             new = new.unsqueeze(-1) if new.ndim < values.ndim else new
             return PathPosterior(new, lambda: new.mean(-3), lambda: new.var(-3), self.generator)
+        noise_too = bool(observation_noise)
         return PathPosterior(
             values,
-            lambda: stack([posterior.mean(rows) for posterior in chosen]),
-            lambda: stack([posterior.variance(rows, bool(observation_noise), "samples") for posterior in chosen]),
+            lambda: torch.stack([p.mean(rows) for p in chosen], -1).view(shape),
+            lambda: torch.stack([p.variance(rows, noise_too, "samples") for p in chosen], -1).view(shape),
             self.generator,
         )
 
@@ -221,14 +217,9 @@ def iterative_update(
         deviation = torch.tensor(learned) if known is None else (known.square() + learned**2).sqrt()
         H = KernelOperator(from_gpytorch(model.covar_module), points, deviation)
         draws = normal(tuple(sample_values.shape), source, sample_values.dtype, sample_values.device)
-        noise = draws * deviation.to(sample_values)
-        errors = (targets - sample_values - noise).reshape(-1, len(points))
+        errors = (targets - sample_values - draws * deviation.to(sample_values)).reshape(-1, len(points))
         solution = chosen.solve(H, errors.T.contiguous().detach(), tol=tol, generator=source)
-        return GeneralizedLinearPath(
-            feature_map=KernelEvaluationMap(
-                kernel=model.covar_module, points=points, input_transform=get_input_transform(model)
-            ),
-            weight=solution.x.T.reshape(sample_values.shape).contiguous(),
-        )
+        features = KernelEvaluationMap(model.covar_module, points, input_transform=get_input_transform(model))
+        return GeneralizedLinearPath(features, solution.x.T.reshape(sample_values.shape).contiguous())
 
     return update

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +30,8 @@ try:
     import gpytorch
 except ImportError as error:
     raise ImportError("the door to GPyTorch needs it: pip install 'pathgp[botorch]'") from error
+
+theirs = gpytorch.kernels
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,25 @@ def from_gpytorch(source: Any) -> Any:
     Models: one output, GaussianLikelihood or FixedNoiseGaussianLikelihood, zero or constant mean, no transforms. The
     hyperparameters are copied: the models do not change each other.
     """
-    if isinstance(source, gpytorch.kernels.Kernel):
+    if isinstance(source, theirs.Kernel):
         return _import_kernel(source)
-    if isinstance(source, gpytorch.models.ExactGP):
-        return _import_model(source)
-    raise TypeError(f"from_gpytorch takes a GPyTorch kernel or ExactGP, got {type(source).__name__}")
+    if not isinstance(source, gpytorch.models.ExactGP):
+        raise TypeError(f"from_gpytorch takes a GPyTorch kernel or ExactGP, got {type(source).__name__}")
+    for transform in ("input_transform", "outcome_transform"):
+        if getattr(source, transform, None) is not None:
+            raise ValueError(
+                f"the model has an {transform}, which cannot be imported: build it with {transform}=None and give it "
+                "the transformed data"
+            )
+    if source.train_inputs is None or source.train_targets is None:
+        raise ValueError("the model has no training data")
+    (X,), y = source.train_inputs, source.train_targets
+    if X.ndim != 2 or y.ndim != 1:
+        shapes = f"the inputs have shape {tuple(X.shape)}, y {tuple(y.shape)}"
+        raise ValueError(f"one output is imported at a time: {shapes}")
+    deviation, known = read_noise(source.likelihood)
+    gp = GP(_import_kernel(source.covar_module), noise=deviation, mean=_mean(source.mean_module))
+    return Imported(gp, X.detach(), y.detach(), known)
 
 
 def to_gpytorch(source: kernels.Kernel | Posterior) -> Any:
@@ -68,21 +85,35 @@ def to_gpytorch(source: kernels.Kernel | Posterior) -> Any:
     A posterior must have a constant mean and no standardisation: GPyTorch keeps data in one unit only.
     """
     if isinstance(source, kernels.Kernel):
-        return _export_kernel(source)
-    if isinstance(source, Posterior):
-        return _export_model(source)
-    raise TypeError(f"to_gpytorch takes a pathgp kernel or Posterior, got {type(source).__name__}")
+        return fold(source, _export_kernel)
+    if not isinstance(source, Posterior):
+        raise TypeError(f"to_gpytorch takes a pathgp kernel or Posterior, got {type(source).__name__}")
+    gp, system = source.model, source.system.require_targets("to_gpytorch")
+    if gp.standardise:
+        raise ValueError("standardise=True has no counterpart in GPyTorch: standardise the data yourself")
+    if callable(gp.mean) and not isinstance(gp.mean, Constant):
+        raise ValueError("a mean function has no counterpart in GPyTorch: subtract it from y")
+    level = float(gp.mean.value.detach() if isinstance(gp.mean, Constant) else gp.mean)
+    mean = gpytorch.means.ConstantMean().initialize(constant=level)
+    X, y = system.X, system.targets[:, 0] + level
+    if system.deviation.ndim:
+        likelihood = gpytorch.likelihoods.FixedNoiseGaussianLikelihood(noise=system.deviation.square().to(X))
+    else:
+        least = gpytorch.constraints.GreaterThan(min(1e-4, 0.5 * float(system.deviation) ** 2))
+        likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=least).to(torch.float64)
+        likelihood.initialize(noise=system.deviation.detach().cpu().square())
+    model = _ExactModel(X, y, likelihood, mean, fold(gp.kernel, _export_kernel)).to(X)
+    return model.eval(), model.likelihood.eval()
 
 
 def _import_kernel(source: Any) -> kernels.Kernel:
     if len(source.batch_shape):
         shape = tuple(source.batch_shape)
         raise ValueError(f"{type(source).__name__} has batch shape {shape}: import one model at a time")
-    read = _READERS.get(type(source))
-    if read is None:
+    if type(source) not in _READERS:
         known = ", ".join(sorted(kind.__name__ for kind in _READERS))
         raise ValueError(f"{type(source).__name__} cannot be imported; these can: {known}")
-    result = read(source)
+    result = _READERS[type(source)](source)
     if source.active_dims is not None:
         result.active_dims = tuple(int(i) for i in source.active_dims)
     return result
@@ -103,7 +134,7 @@ def _scale(source: Any) -> kernels.Kernel:
 
 def _sum(source: Any) -> kernels.Kernel:
     """A constant beside a linear kernel is its intercept; elsewhere it has no counterpart."""
-    constants = [part for part in source.kernels if isinstance(part, gpytorch.kernels.ConstantKernel)]
+    constants = [part for part in source.kernels if isinstance(part, theirs.ConstantKernel)]
     parts = [_import_kernel(part) for part in source.kernels if part not in constants]
     if constants:
         bias = torch.stack([_values(part.constant) for part in constants]).sum().sqrt()
@@ -116,35 +147,15 @@ def _sum(source: Any) -> kernels.Kernel:
 
 
 _READERS: dict[type, Callable[[Any], kernels.Kernel]] = {
-    gpytorch.kernels.RBFKernel: lambda k: kernels.SquaredExponential(_values(k.lengthscale)),
-    gpytorch.kernels.MaternKernel: lambda k: kernels.Matern(float(k.nu), _values(k.lengthscale)),
-    gpytorch.kernels.RQKernel: lambda k: kernels.RationalQuadratic(float(k.alpha.detach()), _values(k.lengthscale)),
-    gpytorch.kernels.PeriodicKernel: lambda k: kernels.Periodic(
-        _values(k.period_length), _values(k.lengthscale).sqrt()
-    ),
-    gpytorch.kernels.LinearKernel: lambda k: kernels.Linear(_values(k.variance).sqrt()),
-    gpytorch.kernels.ScaleKernel: _scale,
-    gpytorch.kernels.AdditiveKernel: _sum,
-    gpytorch.kernels.ProductKernel: lambda k: kernels.Product(*map(_import_kernel, k.kernels)),
+    theirs.RBFKernel: lambda k: kernels.SquaredExponential(_values(k.lengthscale)),
+    theirs.MaternKernel: lambda k: kernels.Matern(float(k.nu), _values(k.lengthscale)),
+    theirs.RQKernel: lambda k: kernels.RationalQuadratic(float(k.alpha.detach()), _values(k.lengthscale)),
+    theirs.PeriodicKernel: lambda k: kernels.Periodic(_values(k.period_length), _values(k.lengthscale).sqrt()),
+    theirs.LinearKernel: lambda k: kernels.Linear(_values(k.variance).sqrt()),
+    theirs.ScaleKernel: _scale,
+    theirs.AdditiveKernel: _sum,
+    theirs.ProductKernel: lambda k: kernels.Product(*map(_import_kernel, k.kernels)),
 }
-
-
-def _import_model(source: Any) -> Imported:
-    for transform in ("input_transform", "outcome_transform"):
-        if getattr(source, transform, None) is not None:
-            raise ValueError(
-                f"the model has an {transform}, which cannot be imported: build it with {transform}=None and give it "
-                "the transformed data"
-            )
-    if source.train_inputs is None or source.train_targets is None:
-        raise ValueError("the model has no training data")
-    (X,), y = source.train_inputs, source.train_targets
-    if X.ndim != 2 or y.ndim != 1:
-        shapes = f"the inputs have shape {tuple(X.shape)}, y {tuple(y.shape)}"
-        raise ValueError(f"one output is imported at a time: {shapes}")
-    deviation, known = read_noise(source.likelihood)
-    gp = GP(_import_kernel(source.covar_module), noise=deviation, mean=_mean(source.mean_module))
-    return Imported(gp, X.detach(), y.detach(), known)
 
 
 def read_noise(likelihood: Any) -> tuple[float, Tensor | None]:
@@ -168,74 +179,42 @@ def _mean(source: Any) -> float | Constant:
     raise ValueError(f"{type(source).__name__} cannot be imported: only ZeroMean and ConstantMean")
 
 
-def _export_kernel(kernel: kernels.Kernel) -> Any:
-    """The counterpart of a kernel; only elementary kernels name their columns there."""
-
-    def visit(node: kernels.Kernel, columns: Columns, parts: Iterator[Any]) -> Any:
-        if isinstance(node, kernels.Scale):
-            return _set(gpytorch.kernels.ScaleKernel(next(parts)), outputscale=node.signal.square())
-        if isinstance(node, kernels.Sum):
-            return gpytorch.kernels.AdditiveKernel(*parts)
-        if isinstance(node, kernels.Product):
-            return gpytorch.kernels.ProductKernel(*parts)
-        write = _WRITERS.get(type(node))
-        if write is None:
-            known = ", ".join(sorted(kind.__name__ for kind in _WRITERS))
-            raise ValueError(f"{type(node).__name__} has no counterpart in GPyTorch; these have one: {known}")
-        return write(node, None if columns is None else torch.tensor(columns))
-
-    return fold(kernel, visit)
+def _export_kernel(node: kernels.Kernel, columns: Columns, parts: Iterator[Any]) -> Any:
+    """The counterpart of a kernel, from those of its parts; only elementary kernels name their columns there."""
+    if isinstance(node, kernels.Scale):
+        return _set(theirs.ScaleKernel(next(parts)), outputscale=node.signal.square())
+    if isinstance(node, kernels.Sum):
+        return theirs.AdditiveKernel(*parts)
+    if isinstance(node, kernels.Product):
+        return theirs.ProductKernel(*parts)
+    if type(node) not in _WRITERS:
+        known = ", ".join(sorted(kind.__name__ for kind in _WRITERS))
+        raise ValueError(f"{type(node).__name__} has no counterpart in GPyTorch; these have one: {known}")
+    if isinstance(node, kernels.Matern) and node.nu not in (0.5, 1.5, 2.5):
+        raise ValueError(f"Matern with nu={node.nu:g} has no counterpart in GPyTorch, which has 0.5, 1.5 and 2.5")
+    make, values = _WRITERS[type(node)](node)
+    dims = [len(value) for value in values.values() if value.ndim]
+    options = {"ard_num_dims": dims[0]} if dims else {}
+    exported = _set(make(**options, active_dims=None if columns is None else torch.tensor(columns)), **values)
+    if isinstance(node, kernels.Linear) and node.bias is not None:
+        exported += _set(theirs.ConstantKernel(), constant=node.bias.square())
+    return exported
 
 
 def _set(kernel: Any, **values: Tensor) -> Any:
-    kernel.to(torch.float64).initialize(**{name: value.detach().cpu() for name, value in values.items()})
-    return kernel
+    return kernel.to(torch.float64).initialize(**{name: value.detach().cpu() for name, value in values.items()})
 
 
-def _dims(value: Tensor) -> int | None:
-    return value.shape[0] if value.ndim else None
-
-
-def _write_squared_exponential(source: kernels.SquaredExponential, columns: Tensor | None) -> Any:
-    kernel = gpytorch.kernels.RBFKernel(ard_num_dims=_dims(source.lengthscale), active_dims=columns)
-    return _set(kernel, lengthscale=source.lengthscale)
-
-
-def _write_matern(source: kernels.Matern, columns: Tensor | None) -> Any:
-    if source.nu not in (0.5, 1.5, 2.5):
-        raise ValueError(f"Matern with nu={source.nu:g} has no counterpart in GPyTorch, which has 0.5, 1.5 and 2.5")
-    kernel = gpytorch.kernels.MaternKernel(source.nu, ard_num_dims=_dims(source.lengthscale), active_dims=columns)
-    return _set(kernel, lengthscale=source.lengthscale)
-
-
-def _write_rational_quadratic(source: kernels.RationalQuadratic, columns: Tensor | None) -> Any:
-    kernel = gpytorch.kernels.RQKernel(ard_num_dims=_dims(source.lengthscale), active_dims=columns)
-    return _set(kernel, lengthscale=source.lengthscale, alpha=source.alpha)
-
-
-def _write_periodic(source: kernels.Periodic, columns: Tensor | None) -> Any:
-    dims = _dims(source.lengthscale) or _dims(source.period)
-    options = {} if dims is None else {"ard_num_dims": dims}
-    kernel = gpytorch.kernels.PeriodicKernel(**options, active_dims=columns)
-    shape = () if dims is None else (dims,)
-    squares, period = source.lengthscale.square().expand(shape), source.period.expand(shape)
-    return _set(kernel, lengthscale=squares, period_length=period)
-
-
-def _write_linear(source: kernels.Linear, columns: Tensor | None) -> Any:
-    kernel = gpytorch.kernels.LinearKernel(ard_num_dims=_dims(source.scale), active_dims=columns)
-    kernel = _set(kernel, variance=source.scale.square())
-    if source.bias is None:
-        return kernel
-    return kernel + _set(gpytorch.kernels.ConstantKernel(), constant=source.bias.square())
-
-
-_WRITERS: dict[type, Callable[[Any, Tensor | None], Any]] = {
-    kernels.SquaredExponential: _write_squared_exponential,
-    kernels.Matern: _write_matern,
-    kernels.RationalQuadratic: _write_rational_quadratic,
-    kernels.Periodic: _write_periodic,
-    kernels.Linear: _write_linear,
+# For each kernel its class in GPyTorch and the values of the parameters there.
+_WRITERS: dict[type, Callable[[Any], tuple[Callable[..., Any], dict[str, Tensor]]]] = {
+    kernels.SquaredExponential: lambda k: (theirs.RBFKernel, {"lengthscale": k.lengthscale}),
+    kernels.Matern: lambda k: (partial(theirs.MaternKernel, k.nu), {"lengthscale": k.lengthscale}),
+    kernels.RationalQuadratic: lambda k: (theirs.RQKernel, {"lengthscale": k.lengthscale, "alpha": k.alpha}),
+    kernels.Periodic: lambda k: (
+        theirs.PeriodicKernel,
+        {"lengthscale": k.lengthscale.square(), "period_length": k.period},
+    ),
+    kernels.Linear: lambda k: (theirs.LinearKernel, {"variance": k.scale.square()}),
 }
 
 
@@ -248,26 +227,3 @@ class _ExactModel(gpytorch.models.ExactGP):
 
     def forward(self, X: Tensor) -> Any:
         return gpytorch.distributions.MultivariateNormal(self.mean_module(X), self.covar_module(X))
-
-
-def _export_model(posterior: Posterior) -> tuple[Any, Any]:
-    gp, system = posterior.model, posterior.system.require_targets("to_gpytorch")
-    if gp.standardise:
-        raise ValueError("standardise=True has no counterpart in GPyTorch: standardise the data yourself")
-    mean = gpytorch.means.ConstantMean()
-    if isinstance(gp.mean, Constant):
-        level = float(gp.mean.value.detach())
-    elif callable(gp.mean):
-        raise ValueError("a mean function has no counterpart in GPyTorch: subtract it from y")
-    else:
-        level = float(gp.mean)
-    mean.initialize(constant=level)
-    X, y = system.X, system.targets[:, 0] + level
-    if system.deviation.ndim:
-        likelihood = gpytorch.likelihoods.FixedNoiseGaussianLikelihood(noise=system.deviation.square().to(X))
-    else:
-        least = gpytorch.constraints.GreaterThan(min(1e-4, 0.5 * float(system.deviation) ** 2))
-        likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=least).to(torch.float64)
-        likelihood.initialize(noise=system.deviation.detach().cpu().square())
-    model = _ExactModel(X, y, likelihood, mean, _export_kernel(gp.kernel)).to(X)
-    return model.eval(), model.likelihood.eval()

@@ -21,15 +21,7 @@ from pathgp.data.grid import break_even
 from pathgp.kernels import Matern
 from pathgp.operators import Operator
 from pathgp.operators.kernel import SMALL
-from pathgp.solvers.predict import (
-    EPOCHS_AP,
-    EPOCHS_CG,
-    EPOCHS_LEAST,
-    predict_ap,
-    predict_cg,
-    predict_cholesky,
-    predict_product,
-)
+from pathgp.solvers import predict
 
 # Epochs of SDD to a residual of 0.01, as measured on regression data with learned hyperparameters: 100 to 300.
 _EPOCHS_SDD = 200.0
@@ -91,8 +83,7 @@ class Plan:
             f"{'one product':<12}{'entries':>10}{'operations':>12}{'moved':>10}{'kept':>10}{'seconds':>10}",
         ]
         for name, cost in self.backends.items():
-            mark = "" if cost.fits else "  too large"
-            mark = "  <- auto" if name == self.choice else mark
+            mark = "  <- auto" if name == self.choice else "" if cost.fits else "  too large"
             numbers = f"{cost.entries:>10.2g}{cost.flops:>12.2g}{_bytes(cost.moved):>10}{_bytes(cost.kept):>10}"
             lines.append(f"{name:<12}{numbers}{_number(cost.seconds):>10}{mark}")
         lines += ["", f"{'a posterior':<12}{'epochs':>10}{'seconds':>12}"]
@@ -163,37 +154,37 @@ def plan(
 
 def _product_costs(H: _ImaginedOperator, d: int, s: int, r: Rates) -> dict[str, Cost]:
     """The cost of K V, with s columns, by backend; the last is the default if K does not fit into memory."""
-    n, size, single = H.shape[0], H.dtype.itemsize, H.entries / H.world_size
-    kept = {"dense": float(size * n * -(-n // H.world_size))}
-    entries = {"dense": 0.0, "streamed": single / 2}
-    moved = {"dense": size * single, "streamed": size * n * (d + 2.0 * s)}
+    n, size, share = H.shape[0], H.dtype.itemsize, H.entries / H.world_size
+    vectors = size * n * (d + 2.0 * s)
+    # Tiles of the streamed backend pass through the memory of a GPU: written, changed in place and read.
+    tiles = 3 * size * share if H.device.type == "cuda" else 0.0
+    # By backend: entries evaluated, bytes moved, bytes kept.
+    ways = {"dense": (0.0, size * share, float(size * n * -(-n // H.world_size)))}
+    ways["streamed"] = (share / 2, vectors + tiles, 0.0)
     if r.fused and H.dtype == torch.float32:
-        entries["fused"], moved["fused"] = single, moved["streamed"]
-    if H.device.type == "cuda":
-        # Tiles of the streamed backend pass through the memory of a GPU: written, changed in place and read.
-        moved["streamed"] += 6 * size * entries["streamed"]
+        ways["fused"] = (share, vectors, 0.0)
     costs = {}
-    for name, evaluated in entries.items():
-        flops, stored = evaluated * (3 * d + _OPERATIONS) + 2 * single * s, kept.get(name, 0.0)
-        seconds = predict_product(cast(Operator, replace(H, backend=name)), s, r)
-        costs[name] = Cost(evaluated, flops, moved[name], stored, seconds, stored <= H.memory)
+    for name, (entries, moved, kept) in ways.items():
+        flops = entries * (3 * d + _OPERATIONS) + 2 * share * s
+        seconds = predict.predict_product(cast(Operator, replace(H, backend=name)), s, r)
+        costs[name] = Cost(entries, flops, moved, kept, seconds, kept <= H.memory)
     return costs
 
 
 def _solver_costs(imagined: _ImaginedOperator, s: int, r: Rates, seconds: float) -> dict[str, tuple[float, float]]:
     """Epochs and seconds by solver, for s right-hand sides; ``seconds``: of one product."""
     n, H = imagined.shape[0], cast(Operator, imagined)
-    epochs_ap, epochs_cg = EPOCHS_LEAST + EPOCHS_AP, EPOCHS_LEAST + EPOCHS_CG
+    epochs_ap, epochs_cg = predict.EPOCHS_LEAST + predict.EPOCHS_AP, predict.EPOCHS_LEAST + predict.EPOCHS_CG
     epoch_sdd = seconds + (n**2 / 2 / H.world_size / r.evaluate if H.backend == "streamed" else 0.0)
     if H.device.type == "cuda":
         epoch_sdd += max(1.0, n / _BATCH) * (_STEP + _PASSES * H.dtype.itemsize * n * s / r.read)
     costs = {
-        "AP": (epochs_ap, predict_ap(H, s, epochs_ap, r)),
-        "CG": (epochs_cg, predict_cg(H, s, epochs_cg, r)),
+        "AP": (epochs_ap, predict.predict_ap(H, s, epochs_ap, r)),
+        "CG": (epochs_cg, predict.predict_cg(H, s, epochs_cg, r)),
         "SDD": (_EPOCHS_SDD, _EPOCHS_SDD * epoch_sdd),
     }
     if 16.0 * n**2 <= H.memory:
-        costs["Cholesky"] = (1.0 + n / (6.0 * s), predict_cholesky(H, s, r))
+        costs["Cholesky"] = (1.0 + n / (6.0 * s), predict.predict_cholesky(H, s, r))
     return costs
 
 
@@ -220,15 +211,13 @@ def measured(device: torch.device, dtype: torch.dtype) -> Rates:
     long = torch.rand(8 * n, n, dtype=dtype, device=device)
     X, Z = torch.rand(2, n, 16, dtype=dtype, device=device)
     kernel = Matern(1.5, 1.0).to(device).requires_grad_(False)
-    table = rates(device, dtype)
-    return Rates(
-        2 * n**3 / _seconds(lambda: A @ A, device),
-        2 * n**3 / _seconds(lambda: B @ B, device),
-        n**3 / 3 / _seconds(lambda: torch.linalg.cholesky(positive), device),
-        long.nbytes / _seconds(lambda: long @ long[0], device),
-        n**2 / _seconds(lambda: kernel(X, Z), device),
-        table.fused,
-        table.latency,
+    return replace(
+        rates(device, dtype),
+        multiply=2 * n**3 / _seconds(lambda: A @ A, device),
+        multiply64=2 * n**3 / _seconds(lambda: B @ B, device),
+        factorise=n**3 / 3 / _seconds(lambda: torch.linalg.cholesky(positive), device),
+        read=long.nbytes / _seconds(lambda: long @ long[0], device),
+        evaluate=n**2 / _seconds(lambda: kernel(X, Z), device),
     )
 
 

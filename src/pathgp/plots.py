@@ -61,18 +61,15 @@ def draw_fit(figure: Any, report: FitReport, names: Sequence[str] | None = None)
     _steps(report)
     last = report.history[-1].values
     per_input = [scales for name, scales in last.items() if name.endswith("lengthscale") and len(scales) > 1]
-    panels: list[Callable[[Any], None]] = [
-        lambda axes: draw_hyperparameters(axes, report),
-        lambda axes: draw_gain(axes, report),
-    ]
-    if any(step.solver for step in report.history):
-        panels.append(lambda axes: draw_residuals(axes, report))
+    panels = [draw_hyperparameters, draw_gain]
+    panels += [draw_residuals] if any(step.solver for step in report.history) else []
+    size = len(panels) + (len(per_input) == 1)
+    columns = 2 if size == 4 else size
+    grid = figure.subplots(size // columns, columns, squeeze=False)
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        panel(axes, report)
     if len(per_input) == 1:
-        panels.append(lambda axes: draw_relevance(axes, per_input[0], names))
-    columns = 2 if len(panels) == 4 else len(panels)
-    grid = figure.subplots(len(panels) // columns, columns, squeeze=False)
-    for axes, panel in zip(grid.flat, panels, strict=True):
-        panel(axes)
+        draw_relevance(grid.flat[-1], per_input[0], names)
 
 
 def draw_hyperparameters(axes: Any, report: FitReport) -> None:
@@ -85,9 +82,8 @@ def draw_hyperparameters(axes: Any, report: FitReport) -> None:
         curves = np.array([step.values[name] for step in report.history])
         if not (curves > 0).all():
             continue
-        colour, many = COLOURS[number % len(COLOURS)], curves.shape[1] > 1
-        style = {"lw": 0.8, "alpha": 0.7} if many else {"lw": 1.8}
-        lines = axes.plot(steps, curves, color=colour, **style)
+        many, style = curves.shape[1] > 1, {"color": COLOURS[number % len(COLOURS)], "lw": 1.8}
+        lines = axes.plot(steps, curves, **(style | ({"lw": 0.8, "alpha": 0.7} if many else {})))
         lines[0].set_label(f"{name} ({curves.shape[1]})" if many else name)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
@@ -107,8 +103,7 @@ def draw_residuals(axes: Any, report: FitReport) -> None:
     """Draw the final relative residuals of each step's solve, and the tolerance."""
     steps = _steps(report)
     axes.plot(steps, [step.residual for step in report.history], color=MEAN, lw=1.4, label="mean")
-    probes = [step.probe_residual for step in report.history]
-    axes.plot(steps, probes, color=TRUTH, lw=1.4, label="probes, average")
+    axes.plot(steps, [step.probe_residual for step in report.history], color=TRUTH, lw=1.4, label="probes, average")
     if report.condition.tol > 0:
         axes.axhline(report.condition.tol, color=INK, lw=0.8, ls=":", label="tolerance")
     axes.set_yscale("log")
@@ -127,11 +122,12 @@ def draw_relevance(
     by default.  most: largest number of bars.
     """
     entries = relevance(lengthscale, names)
-    shown, left_out = entries[:most], len(entries[most:])
-    axes.barh(np.arange(len(shown)), [value for _, _, value in shown], color=MEAN, height=0.7)
-    axes.set_yticks(np.arange(len(shown)), [name for _, name, _ in shown])
+    _, shown, values = zip(*entries[:most], strict=True)
+    axes.barh(np.arange(len(shown)), values, color=MEAN, height=0.7)
+    axes.set_yticks(np.arange(len(shown)), shown)
     axes.invert_yaxis()
-    _label(axes, "relevance, 1 / length scale" + (f" ({left_out} smaller ones left out)" if left_out else ""), "")
+    left_out = f" ({len(entries) - most} smaller ones left out)" if len(entries) > most else ""
+    _label(axes, f"relevance, 1 / length scale{left_out}", "")
 
 
 def relevance(

@@ -22,20 +22,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from pathgp import kernels
 from pathgp.compute.inputs import as_float64
-from pathgp.data.tabular import (
-    KERNELS,
-    Columns,
-    convert_columns,
-    find_columns,
-    is_frame,
-    kernel_of_columns,
-    split_columns,
-)
+from pathgp.data import tabular
 from pathgp.learning.policy import EXACT_ROWS
 from pathgp.learning.report import FitReport
 from pathgp.models import GP, LatentKroneckerGP
 from pathgp.posterior.grid import GridPosterior
-from pathgp.posterior.table import Posterior
 from pathgp.solvers import Solver
 
 try:
@@ -48,6 +39,7 @@ except ImportError as error:
 _DTYPES = (np.float64, np.float32)
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class GPRegressor(RegressorMixin, BaseEstimator):
     """Gaussian process regression with learned hyperparameters.
 
@@ -88,55 +80,30 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         feature_names_in_: their names, where X is a frame.
     """
 
-    posteriors_: list[Any]
-    reports_: list[FitReport | None]
-    categories_: dict[Any, list[Any]]
-    dates_: list[Any]
-
-    def __init__(
-        self,
-        *,
-        kernel: str | kernels.Kernel = "matern-5/2",
-        noise: float = 0.1,
-        outputs: str = "independent",
-        standardise: bool = True,
-        steps: int | None = None,
-        optimiser: str = "auto",
-        estimator: str = "auto",
-        stages: str = "auto",
-        initialise: str = "auto",
-        samples: int = 64,
-        solver: str | Solver = "auto",
-        tol: float = 1e-2,
-        max_epochs: float | None = None,
-        device: str | None = None,
-        progress: bool = False,
-        random_state: Any = 0,
-    ) -> None:
-        self.kernel = kernel
-        self.noise = noise
-        self.outputs = outputs
-        self.standardise = standardise
-        self.steps = steps
-        self.optimiser = optimiser
-        self.estimator = estimator
-        self.stages = stages
-        self.initialise = initialise
-        self.samples = samples
-        self.solver = solver
-        self.tol = tol
-        self.max_epochs = max_epochs
-        self.device = device
-        self.progress = progress
-        self.random_state = random_state
+    kernel: str | kernels.Kernel = "matern-5/2"
+    noise: float = 0.1
+    outputs: str = "independent"
+    standardise: bool = True
+    steps: int | None = None
+    optimiser: str = "auto"
+    estimator: str = "auto"
+    stages: str = "auto"
+    initialise: str = "auto"
+    samples: int = 64
+    solver: str | Solver = "auto"
+    tol: float = 1e-2
+    max_epochs: float | None = None
+    device: str | None = None
+    progress: bool = False
+    random_state: Any = 0
 
     def fit(self, X: Any, y: ArrayLike, noise: ArrayLike | None = None) -> GPRegressor:
         """Learn from X (n, d) and y (n,) or (n, outputs); ``noise``: known standard deviations of y (n,)."""
-        self._columns: Columns = find_columns(X)
+        self._columns: tabular.Columns = tabular.find_columns(X)
         self.categories_, self.dates_ = self._columns.categories, list(self._columns.dates)
         if self.categories_ or self.dates_:
             validate_data(self, X, skip_check_array=True)
-            numbers = convert_columns(X, self._columns)
+            numbers = tabular.convert_columns(X, self._columns)
             X, y = check_X_y(numbers, y, dtype=_DTYPES, y_numeric=True, multi_output=True)
         else:
             _refuse_rounding(X)
@@ -148,9 +115,10 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         inputs, known = self._tensor(X), None if noise is None else self._tensor(np.asarray(noise, dtype=np.float64))
         if self.outputs not in ("independent", "related"):
             raise ValueError(f"outputs must be 'independent' or 'related', got {self.outputs!r}")
-        self.posteriors_, self.reports_ = [], []
+        self.posteriors_: list[Any] = []
+        self.reports_: list[FitReport | None] = []
         fit = self._fit_related if self.outputs == "related" else self._fit_independent
-        self._predictions: _Independent | _Related = fit(inputs, y, known, generator)
+        fit(inputs, y, known, generator)
         return self
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
@@ -181,11 +149,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         if not 1 <= k <= self.samples:
             raise ValueError(f"k must be between 1 and samples={self.samples}, got {k}")
-
-        def functions(X: Any) -> NDArray[np.floating]:
-            return self._evaluate("paths", self._read(X))[:k]
-
-        return functions
+        return lambda X: self._evaluate("paths", self._read(X))[:k]
 
     def log_marginal_likelihood(self) -> float:
         """Of the learned hyperparameters, the sum over outputs; exact or estimated, see `Posterior`."""
@@ -197,14 +161,13 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def _fit_independent(self, X: torch.Tensor, y: Any, noise: Any, generator: torch.Generator) -> _Independent:
+    def _fit_independent(self, X: torch.Tensor, y: Any, noise: Any, generator: torch.Generator) -> None:
         for output in y.reshape(len(y), -1).T:
             gp = GP(self._kernel(X.shape[1]), noise=self.noise, standardise=self.standardise)
             self._learn(gp, (X, self._tensor(np.ascontiguousarray(output))), noise, generator)
         self.kernel_ = self.posteriors_[0].model.kernel
-        return _Independent(self.posteriors_)
 
-    def _fit_related(self, X: torch.Tensor, y: Any, noise: Any, generator: torch.Generator) -> _Related:
+    def _fit_related(self, X: torch.Tensor, y: Any, noise: Any, generator: torch.Generator) -> None:
         if self._one_output or y.shape[1] < 2:
             raise ValueError(f"outputs='related' needs y with several columns, got {y.shape}")
         Y = self._tensor(y)
@@ -220,43 +183,34 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         known = None if noise is None else (noise.unsqueeze(1) / scale).expand_as(Y)
         self._learn(gp, ([X, None], Y), known, generator)
         self.kernel_ = self.posteriors_[0].model.sides[0]
-        return _Related(self.posteriors_[0], shift, scale)
+        self._shift, self._scale = shift, scale
 
     def _learn(self, gp: Any, data: tuple[Any, Any], noise: Any, generator: torch.Generator) -> None:
         """Learn, or condition where there is nothing to learn."""
-        common: dict[str, Any] = {"noise": noise, "solver": self.solver, "samples": self.samples, "tol": self.tol}
-        common |= {"max_epochs": self.max_epochs, "generator": generator}
+        options = {name: getattr(self, name) for name in ("solver", "samples", "tol", "max_epochs")}
+        options |= {"noise": noise, "generator": generator}
         if self.steps == 0:
             self.reports_.append(None)
-            self.posteriors_.append(gp.condition(*data, **common))
+            self.posteriors_.append(gp.condition(*data, **options))
             return
-        report = gp.fit(
-            *data,
-            steps=self.steps,
-            optimiser=self.optimiser,
-            estimator=self.estimator,
-            stages=self.stages,
-            initialise=self.initialise,
-            progress=self.progress,
-            **common,
-        )
-        self.reports_.append(report)
+        names = ("steps", "optimiser", "estimator", "stages", "initialise", "progress")
+        self.reports_.append(gp.fit(*data, **options, **{name: getattr(self, name) for name in names}))
         self.posteriors_.append(gp.posterior)
 
     def _kernel(self, columns: int) -> kernels.Kernel:
         if isinstance(self.kernel, kernels.Kernel):
             return self.kernel
-        if self.kernel not in KERNELS:
-            names = ", ".join(map(repr, KERNELS))
+        if self.kernel not in tabular.KERNELS:
+            names = ", ".join(map(repr, tabular.KERNELS))
             raise ValueError(f"kernel must be a pathgp kernel or one of {names}, got {self.kernel!r}")
-        return kernel_of_columns(self.kernel, columns)
+        return tabular.kernel_of_columns(self.kernel, columns)
 
     def _read(self, X: Any) -> torch.Tensor:
         check_is_fitted(self)
         if self.categories_ or self.dates_:
             validate_data(self, X, reset=False, skip_check_array=True)
-            return self._tensor(check_array(convert_columns(X, self._columns), dtype=_DTYPES))
-        dates = [name for name, column in split_columns(X).items() if column.dtype.kind in "mM"]
+            return self._tensor(check_array(tabular.convert_columns(X, self._columns), dtype=_DTYPES))
+        dates = [name for name, column in tabular.split_columns(X).items() if column.dtype.kind in "mM"]
         if dates:
             raise ValueError(f"column {dates[0]!r} holds dates and held numbers at the fit: their unit is not known")
         _refuse_rounding(X)
@@ -266,8 +220,20 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         return torch.tensor(values, device=self.device)
 
     def _evaluate(self, quantity: str, X: torch.Tensor, **options: Any) -> NDArray[np.floating]:
-        """Evaluate the posterior as a NumPy array (..., outputs); without the last axis if y had none."""
-        array = self._predictions(quantity, X, **options).detach().cpu().numpy()
+        """A quantity of the posterior at X, such as "mean", (..., outputs); without the last axis if y had none."""
+        if isinstance(self.posteriors_[0], GridPosterior):
+            # One posterior over rows and outputs; output j has its own shift and scale.
+            values = getattr(self.posteriors_[0], quantity)(X, None, **options)
+            if quantity == "covariance":
+                m, q = len(X), len(self._scale)
+                values = values.reshape(m, q, m, q).diagonal(dim1=1, dim2=3)
+            is_square = quantity in ("variance", "covariance")
+            values = values * self._scale.square() if is_square else values * self._scale + self._shift
+        else:
+            if quantity == "variance" and self.posteriors_[0].report.rows <= EXACT_ROWS:
+                options["method"] = "solve"
+            values = torch.stack([getattr(posterior, quantity)(X, **options) for posterior in self.posteriors_], -1)
+        array = values.detach().cpu().numpy()
         return array[..., 0] if self._one_output else array
 
 
@@ -282,41 +248,9 @@ def _tasks(Y: torch.Tensor) -> kernels.Task:
     return kernels.Task(len(values), len(values) - 1, factor, (1.0 - factor.square().sum(1)).clamp_min(0.05).sqrt())
 
 
-@dataclass(frozen=True)
-class _Independent:
-    """Predictions from one posterior per output."""
-
-    posteriors: list[Posterior]
-
-    def __call__(self, quantity: str, X: torch.Tensor, **options: Any) -> torch.Tensor:
-        """Evaluate a method of the posterior at X, such as "mean": (..., outputs)."""
-        if quantity == "variance" and self.posteriors[0].report.rows <= EXACT_ROWS:
-            options["method"] = "solve"
-        return torch.stack([getattr(posterior, quantity)(X, **options) for posterior in self.posteriors], -1)
-
-
-@dataclass(frozen=True)
-class _Related:
-    """Predictions from one posterior over rows and outputs; output j has its own shift and scale."""
-
-    posterior: GridPosterior
-    shift: torch.Tensor
-    scale: torch.Tensor
-
-    def __call__(self, quantity: str, X: torch.Tensor, **options: Any) -> torch.Tensor:
-        """Evaluate a method of the posterior at X, such as "mean": (..., outputs)."""
-        values = getattr(self.posterior, quantity)(X, None, **options)
-        if quantity == "covariance":
-            m, q = len(X), len(self.scale)
-            values = values.reshape(m, q, m, q).diagonal(dim1=1, dim2=3)
-        if quantity in ("variance", "covariance"):
-            return values * self.scale.square()
-        return values * self.scale + self.shift
-
-
 def _refuse_rounding(X: Any) -> None:
     """Refuse whole numbers that float64 cannot hold: scikit-learn would round them."""
-    columns = {f"column {name!r}": X[name].to_numpy() for name in X.columns} if is_frame(X) else {"X": X}
+    columns = {f"column {name!r}": X[name].to_numpy() for name in X.columns} if tabular.is_frame(X) else {"X": X}
     for name, column in columns.items():
         if isinstance(column, np.ndarray) and column.dtype.kind in "iu":
             as_float64(column, name)

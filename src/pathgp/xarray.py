@@ -100,23 +100,24 @@ def fill(
     spread = float(observed.std(dtype=np.float64)) or 1.0
     sides = {dim: _side(field, dim) for dim in field.dims}
     chosen = [given.get(dim, default) for dim, (_, default) in sides.items()]
-    scaled = any(_is_scaled(kernel) for kernel in chosen)
-    if not scaled:
+    parts = [part for kernel in chosen for part in kernel.modules()]
+    is_scaled = any(isinstance(part, (kernel_classes.Scale, kernel_classes.Task)) for part in parts)
+    if not is_scaled:
         chosen[0] = kernel_classes.Scale(chosen[0], spread)
     model = LatentKroneckerGP(chosen, noise=noise or 0.1 * spread, mean=float(observed.mean(dtype=np.float64)))
-    if not scaled:
+    if not is_scaled:
         # For a nearly linear field the likelihood grows with the signal, and H becomes ill-conditioned.
         model.constrain("signal", bounds=(1e-6 * spread, _LARGEST_SIGNAL * spread))
     factors = [inputs for inputs, _ in sides.values()]
     options: dict[str, Any] = {"solver": solver, "tol": tol, "max_epochs": max_epochs, "samples": samples}
-    if steps != 0:
+    options["generator"] = generator
+    if steps == 0:
+        posterior = model.condition(factors, values, **options)
+    else:
         # Given values are where learning starts.
         initialise = "auto" if not given and noise is None else "model"
-        options |= {"steps": steps, "initialise": initialise, "progress": progress}
-        model.fit(factors, values, generator=generator, **options)
+        model.fit(factors, values, steps=steps, initialise=initialise, progress=progress, **options)
         posterior = model.posterior
-    else:
-        posterior = model.condition(factors, values, generator=generator, **options)
     attributes = {key: field.attrs[key] for key in ("units", "standard_name") if key in field.attrs}
     name = field.attrs.get("long_name", field.name or "field")
 
@@ -160,50 +161,40 @@ def fill_table(frame: Any, dims: Sequence[str], value: str, **options: Any) -> A
 
 
 def _side(field: xr.DataArray, dim: Hashable) -> tuple[NDArray[np.float64], Kernel]:
-    """Inputs (p, columns) of a dimension and its default kernel."""
+    """Inputs (p, columns) of a dimension, and its default kernel: starts at the length scale of their neighbours."""
     along = {str(name).lower(): field[name] for name in field.coords if field[name].dims == (dim,) and name != dim}
     lat, lon = (next((along[name] for name in names if name in along), None) for names in (_LATITUDE, _LONGITUDE))
+    coordinate = field[dim]  # numbered 0, 1, 2, ... by xarray if there is none
     if lat is not None and lon is not None:
         a, b = np.deg2rad(_numbers(lat)), np.deg2rad(_numbers(lon))
-        return _with_kernel(np.stack([np.cos(a) * np.cos(b), np.cos(a) * np.sin(b), np.sin(a)], 1))
-    if dim not in field.coords:
-        return _with_kernel(np.arange(field.sizes[dim], dtype=np.float64)[:, None])
-    coordinate = field[dim]
-    if coordinate.dtype.kind in "OUS" and all(isinstance(name, (str, bytes)) for name in coordinate.values):
+        inputs = np.stack([np.cos(a) * np.cos(b), np.cos(a) * np.sin(b), np.sin(a)], 1)
+    elif coordinate.dtype.kind in "OUS" and all(isinstance(name, (str, bytes)) for name in coordinate.values):
         if len(coordinate) > _MOST_NAMES:
             raise ValueError(
                 f"dimension {dim!r} has {len(coordinate)} names, and correlations between at most {_MOST_NAMES} can be "
                 "learned: give it latitudes and longitudes, or another coordinate of numbers"
             )
         return np.arange(len(coordinate), dtype=np.float64)[:, None], kernel_classes.Task(len(coordinate))
-    numbers = _numbers(coordinate)
-    is_longitude = str(dim).lower() in _LONGITUDE or coordinate.attrs.get("units") == "degrees_east"
-    if is_longitude and np.ptp(numbers) >= _AROUND:
-        angle = np.deg2rad(numbers)
-        return _with_kernel(np.stack([np.cos(angle), np.sin(angle)], 1))
-    return _with_kernel(numbers[:, None])
-
-
-def _with_kernel(inputs: NDArray[np.float64]) -> tuple[NDArray[np.float64], Kernel]:
-    """Inputs and a Matern kernel that starts at the length scale of their neighbours."""
+    else:
+        inputs = _numbers(coordinate)[:, None]
+        is_longitude = str(dim).lower() in _LONGITUDE or coordinate.attrs.get("units") == "degrees_east"
+        if is_longitude and dim in field.coords and np.ptp(inputs) >= _AROUND:
+            angle = np.deg2rad(inputs)
+            inputs = np.concatenate([np.cos(angle), np.sin(angle)], 1)
     return inputs, kernel_classes.Matern(1.5, neighbour_lengthscale(inputs))
 
 
 def _numbers(coordinate: xr.DataArray) -> NDArray[np.float64]:
     """Convert a coordinate to numbers: dates to days since the first one, time spans to days."""
-    values = coordinate.values
-    if values.dtype.kind in "mM" and np.isnat(values).any():
-        raise ValueError(f"coordinate {coordinate.name!r} has no time at position {int(np.isnat(values).argmax())}")
-    if values.dtype.kind in "mM":
-        return days(coordinate.name, values - values.min() if values.dtype.kind == "M" else values)
-    if values.dtype.kind not in "biuf":
-        raise ValueError(f"coordinate {coordinate.name!r} has dtype {values.dtype}: use numbers, dates or names")
-    numbers: NDArray[np.float64] = as_float64(values, f"coordinate {coordinate.name!r}")
+    values, name = coordinate.values, f"coordinate {coordinate.name!r}"
+    if values.dtype.kind not in "biufmM":
+        raise ValueError(f"{name} has dtype {values.dtype}: use numbers, dates or names")
+    is_time = values.dtype.kind in "mM"
+    if values.dtype.kind == "M":
+        values = values - np.fmin.reduce(values)
+    numbers: NDArray[np.float64] = days(coordinate.name, values) if is_time else as_float64(values, name)
     if not np.isfinite(numbers).all():
         position = int(np.argmin(np.isfinite(numbers)))
-        raise ValueError(f"coordinate {coordinate.name!r} is {numbers[position]} at position {position}: fill it in")
+        found = "has no time" if is_time else f"is {numbers[position]}"
+        raise ValueError(f"{name} {found} at position {position}: fill it in")
     return numbers
-
-
-def _is_scaled(kernel: Kernel) -> bool:
-    return any(isinstance(part, (kernel_classes.Scale, kernel_classes.Task)) for part in kernel.modules())

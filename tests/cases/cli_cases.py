@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pathgp.cli import main
-from pathgp.cli.example import example_table
+from pathgp.cli.commands import example_table
 from pathgp.data.tabular import Columns
 
 Capture = pytest.CaptureFixture[str]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pathgp.cli import demo
+from pathgp.cli import demo, main
 
 
 def run(path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    assert demo.main(["--points", "300", "--seed", "3", "--out", str(path)]) == 0
+    assert main(["demo", "--points", "300", "--seed", "3", "--out", str(path)]) == 0
     return capsys.readouterr().out.splitlines()
 
 
@@ -26,5 +26,5 @@ def test_draws_and_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
-    assert demo.main([]) == 1
+    assert main(["demo"]) == 1
     assert "pathgp[plots]" in capsys.readouterr().err

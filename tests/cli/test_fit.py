@@ -14,7 +14,7 @@ import pathgp
 from cli_cases import ROWS, SMALL, Capture, fails, matrix, table, write
 from pathgp import GP, metrics, solvers
 from pathgp.cli import fitting, main
-from plain_fits import plain_fit
+from plain_fits import PLAIN
 
 
 def test_fit_tells_and_saves(folder: Path, capsys: Capture) -> None:
@@ -140,14 +140,16 @@ def test_an_interrupted_fit_leaves_what_it_has(folder: Path, capsys: Capture, mo
     path = folder / "partial.pgp"
     fit = ["fit", str(folder / "plants.csv"), "--target", "growth", "--quiet", "--out", str(path)]
 
-    def interrupted(gp: GP, X: Any, y: Any, dtype: Any, options: Any) -> Any:
+    learn = GP.fit
+
+    def interrupted(gp: GP, X: Any, y: Any, **_: Any) -> Any:
         def stop(step: Any) -> None:
             if step.step == 2:
                 raise KeyboardInterrupt
 
-        return plain_fit(gp, X, y, samples=4, features=16, callback=stop)
+        return learn(gp, X, y, **PLAIN, samples=4, features=16, callback=stop)
 
-    monkeypatch.setattr(fitting, "_learned", interrupted)
+    monkeypatch.setattr(fitting.GP, "fit", interrupted)
     assert f"interrupted: the model of the last whole step is in {path}" in fails(capsys, *fit, code=130)
     post = pathgp.load(path)
     assert post.about["stopped"] == "interrupted"
@@ -156,18 +158,21 @@ def test_an_interrupted_fit_leaves_what_it_has(folder: Path, capsys: Capture, mo
     assert "135 learned from, 15 held out" in told
     assert "learning       interrupted" in told
 
-    def at_once(*_: Any) -> Any:
+    def at_once(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fitting, "_learned", at_once)
+    monkeypatch.setattr(fitting.GP, "fit", at_once)
     assert "interrupted: no file was written" in fails(capsys, *fit, code=130)
 
 
 def test_an_unconverged_solve_is_said(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hurried(gp: GP, X: Any, y: Any, dtype: Any, options: Any) -> Any:
-        return plain_fit(gp, X, y, steps=2, samples=4, features=16, solver=solvers.CG(None), max_epochs=3.0)
+    learn = GP.fit
 
-    monkeypatch.setattr(fitting, "_learned", hurried)
+    def hurried(gp: GP, X: Any, y: Any, **_: Any) -> Any:
+        choices = {"solver": solvers.CG(None), "max_epochs": 3.0}
+        return learn(gp, X, y, **PLAIN, steps=2, samples=4, features=16, **choices)
+
+    monkeypatch.setattr(fitting.GP, "fit", hurried)
     assert main(["fit", str(folder / "plants.csv"), "--target", "growth", "--json"]) == 0
     out, err = capsys.readouterr()
     assert err.startswith("pathgp: warning: ")

@@ -25,7 +25,7 @@ def test_kinds_of_csv(delimiter: str, encoding: str, tmp_path: Path) -> None:
     assert block.texts("text, \nlong").tolist() == columns["text, \nlong"]
     # Two lines of names, a cell of two lines.
     assert [block.name_row(row) for row in range(3)] == ["line 3", "line 4", "line 6"]
-    assert found.progress == 1.0
+    assert block.progress == 1.0
 
 
 def test_blank_lines_and_unnamed_columns(tmp_path: Path, capsys: Capture) -> None:

@@ -10,7 +10,6 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ import torch
 from cli_cases import Capture, fails, numbers, read
 from pathgp.cli import fitting, main, output
 from pathgp.cli.arguments import _parser
-from pathgp.cli.example import example_table
+from pathgp.cli.commands import example_table
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def test_results_never_replace_what_is_read(folder: Path, capsys: Capture) -> No
 def test_a_place_where_nothing_can_be_written_is_told_first(
     folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fitting, "_learned", None)  # what comes after the check
+    monkeypatch.setattr(fitting.GP, "fit", None)  # what comes after the check
     fit = ["fit", folder / "plants.csv", "--target", "growth"]
     assert "is a folder" in fails(capsys, *fit, "--out", folder, code=2)
     assert "cannot be written: File exists" in fails(capsys, *fit, "--report", folder / "plants.csv" / "a", code=2)
@@ -114,15 +113,6 @@ def test_plan_and_example(capsys: Capture, tmp_path: Path) -> None:
     np.testing.assert_array_equal(numbers(found, "growth"), example_table()["growth"])
     assert main(["example"]) == 0
     assert capsys.readouterr().out == (tmp_path / "a.csv").read_text()
-
-
-def test_demo_has_its_own_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pathgp.cli import demo
-
-    seen: list[Any] = []
-    monkeypatch.setattr(demo, "main", lambda arguments: seen.append(arguments) or 0)
-    assert main(["demo", "--points", "100", "--help"]) == 0
-    assert seen == [["--points", "100", "--help"]]
 
 
 def test_from_outside(folder: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 import pathgp
 import reference
 from pathgp import kernels
+from pathgp.data.tabular import KERNELS
 
 pytest.importorskip("sklearn", reason="the door to scikit-learn needs scikit-learn")
 
@@ -23,7 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from pathgp.sklearn import KERNELS, GPRegressor
+from pathgp.sklearn import GPRegressor
 
 
 @parametrize_with_checks([GPRegressor(steps=20)])  # type: ignore[untyped-decorator]

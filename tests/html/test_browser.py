@@ -53,7 +53,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     X[:, 3] = np.arange(200) % 4
     y = 1e4 * np.sin(X[:, 0] / 2e4) + 1e3 * rng.normal(size=200)
     gp = GP(kernels.Scale(kernels.Matern(1.5, torch.ones(4))), noise=0.3, standardise=True)
-    report = gp.fit(X[:120], y[:120], steps=4, samples=8, features=64, generator=generator)
+    report = gp.fit(X[:120], y[:120], steps=4, samples=8, features=64, estimator="pathwise", generator=generator)
     names = ["an input with a rather long name, as they occur", "b", "c", "a_name_without_any_place_to_break_it_in_two"]
     gp.posterior.to_html(
         folder / "table.html",

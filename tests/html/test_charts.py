@@ -100,11 +100,11 @@ def test_words_are_escaped() -> None:
     page = Page(str(drawn.svg()))
     assert page.words("title") == ["<b>"]
     assert {"<x>", "<y>", "<z>"} <= set(page.words("text"))
-    assert "<u>" in Page(str(ranking("key", "t", "f", [("<u>", 1.0)], ["1"]))).words("text")
+    assert "<u>" in Page(str(ranking("key", "t", "f", [("<u>", 1.0, "1")]))).words("text")
 
 
 def test_the_longest_bar_belongs_to_the_largest_number() -> None:
-    page = Page(str(ranking("key", "t", "f", [("a", 4.0), ("b", 1.0), ("c", 0.0)], ["4", "1", "0"])))
+    page = Page(str(ranking("key", "t", "f", [("a", 4.0, "4"), ("b", 1.0, "1"), ("c", 0.0, "0")])))
     widths = [float(str(a["width"])) for a in page.all("rect")]
     assert widths[0] == pytest.approx(4 * widths[1], rel=0.01)
     assert widths[2] == 0.5

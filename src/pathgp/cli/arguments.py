@@ -27,30 +27,34 @@ _COMMANDS = """\
   example   write the made-up table of the examples
   demo      two Gaussian processes on 10,000 points, a table and a picture
 """
+# Imported when the command runs: the others need not be.
+_MODULES = {"fit": "fitting", "predict": "predicting", "sample": "predicting", "info": "summary", "demo": "demo"}
 _EPILOG = """\
 `pathgp COMMAND --help` lists the options of a command. `pathgp fit` without a
 file fits made-up data, to try it.
 """
 
 
-def run(arguments: list[str]) -> int:
-    """Parse and run a command; an error of data, files or models is one line on standard error."""
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; returns the exit code: 0, 1 for an error in data or model, 2 for usage, 130 after Ctrl-C.
+
+    An error of data, files or models is one line on standard error.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
     parser = _parser()
     if not arguments:
         parser.print_help()
         return 2
-    # The demo has options of its own.
     options, rest = parser.parse_known_args(arguments)
-    if rest and options.command != "demo":
+    if rest:
         parser.error(f"{options.command} does not know {' '.join(rest)}: see pathgp {options.command} --help")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.filterwarnings("always", category=ConvergenceWarning)
         warnings.showwarning = lambda message, *_: print_note(f"warning: {message}")
         try:
-            module, function = options.function.split(":")
-            command = getattr(importlib.import_module(module), function)
-            return int(command(rest if options.command == "demo" else options))
+            module = importlib.import_module(f"pathgp.cli.{_MODULES.get(options.command, 'commands')}")
+            return getattr(module, options.command)(options) or 0
         except UsageError as error:
             print_note(f"error: {error}")
             return 2
@@ -67,7 +71,6 @@ def run(arguments: list[str]) -> int:
 
 
 def _one_line(error: BaseException) -> str:
-    """An error in one line."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
@@ -88,171 +91,135 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command", prog="pathgp", metavar="COMMAND", help=argparse.SUPPRESS, required=True
     )
-    for add in (_fit, _predict, _sample, _info, _plan, _example, _demo):
-        add(commands)
+    for add_options in (_fit, _predict, _sample, _info, _plan, _example, _demo):
+        command = commands.add_parser(
+            add_options.__name__[1:],
+            description=textwrap.fill(" ".join((add_options.__doc__ or "").split()), 78),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        add_options(command)
     return parser
 
 
-def _fit(commands: Any) -> None:
-    command = _command(
-        commands,
-        "fit",
-        "pathgp.cli.fitting:fit",
-        "Learn a Gaussian process from a table: hyperparameters, noise and posterior. Text columns become categories, "
-        "one column of 0 and 1 for each. Inputs and target are standardised inside the model. Without FILE the "
-        "example data is fitted (see pathgp example).",
-    )
+# The docstring of each of these functions is the description that --help prints.
+
+
+def _fit(command: argparse.ArgumentParser) -> None:
+    """Learn a Gaussian process from a table: hyperparameters, noise and posterior. Text columns become categories, one
+    column of 0 and 1 for each. Inputs and target are standardised inside the model. Without FILE the example data is
+    fitted (see pathgp example).
+    """
     command.add_argument("file", metavar="FILE", nargs="?", type=Path, help="a CSV or Parquet file")
     columns = command.add_argument_group("columns")
-    columns.add_argument("--target", metavar="COL", help="the column to predict")
-    columns.add_argument("--inputs", metavar="A,B", type=_names, help="the inputs (default: all other columns)")
-    columns.add_argument("--ignore", metavar="C,D", type=_names, default=[], help="columns to leave out")
-    columns.add_argument(
-        "--categorical", metavar="E,F", type=_names, default=[], help="columns of numbers to read as categories"
-    )
+    _add(columns, "--target", "COL", "the column to predict")
+    _add(columns, "--inputs", "A,B", "the inputs (default: all other columns)", _names)
+    _add(columns, "--ignore", "C,D", "columns to leave out", _names, [])
+    _add(columns, "--categorical", "E,F", "columns of numbers to read as categories", _names, [])
     _add_reading_options(columns, "leave out rows without a value in an input or in the target, and say how many")
     model = command.add_argument_group("model and learning")
-    names = ", ".join(KERNELS)
-    model.add_argument(
-        "--kernel", metavar="NAME", choices=list(KERNELS), default="matern-5/2", help=f"{names} (default: matern-5/2)"
-    )
-    model.add_argument(
-        "--noise", metavar="STD", type=_positive, help="fix the noise to this standard deviation, in the target's units"
-    )
-    model.add_argument("--steps", metavar="N", type=_count, help="steps of the optimiser, at most (100)")
-    model.add_argument(
-        "--samples", metavar="N", type=_whole, default=64, help="posterior samples, and probes of the gradient (64)"
-    )
+    kernel = f"{', '.join(KERNELS)} (default: matern-5/2)"
+    model.add_argument("--kernel", metavar="NAME", choices=list(KERNELS), default="matern-5/2", help=kernel)
+    _add(model, "--noise", "STD", "fix the noise to this standard deviation, in the target's units", _positive)
+    _add(model, "--steps", "N", "steps of the optimiser, at most (100)", _count)
+    _add(model, "--samples", "N", "posterior samples, and probes of the gradient (64)", _whole, 64)
     holdout = "share of the rows kept apart to measure errors on; 0 learns from all (default: 0.1)"
-    model.add_argument("--holdout", metavar="SHARE", type=_share, default=0.1, help=holdout)
+    _add(model, "--holdout", "SHARE", holdout, _share, 0.1)
     model.add_argument("--precision", choices=["float32", "float64"], help="default: float32 for more than 10,000 rows")
-    model.add_argument("--seed", metavar="N", type=_count, default=0, help="of held-out rows and samples (default: 0)")
+    _add(model, "--seed", "N", "of held-out rows and samples (default: 0)", _count, 0)
     model.add_argument("--device", default="cpu", help="such as cuda (default: cpu)")
     result = command.add_argument_group("results")
-    result.add_argument("--out", metavar="MODEL", type=Path, help="save the model, for predict, sample and info")
-    result.add_argument("--report", metavar="HTML", type=Path, help="write a report to look at in a browser")
-    result.add_argument(
-        "--predict", metavar="NEW", type=Path, help="then predict the rows of this file, as predict does"
-    )
-    result.add_argument(
-        "--predictions", metavar="CSV", type=Path, help="where to write them (default: NEW_predictions.csv)"
-    )
+    _add(result, "--out", "MODEL", "save the model, for predict, sample and info", Path)
+    _add(result, "--report", "HTML", "write a report to look at in a browser", Path)
+    _add(result, "--predict", "NEW", "then predict the rows of this file, as predict does", Path)
+    _add(result, "--predictions", "CSV", "where to write them (default: NEW_predictions.csv)", Path)
     _add_output_options(result)
 
 
-def _predict(commands: Any) -> None:
-    command = _command(
-        commands,
-        "predict",
-        "pathgp.cli.predicting:predict",
-        "Mean and standard deviation for every row of a file, in its order. The file is read and the predictions are "
-        "written in blocks of rows, so that it may be long. If the file has the target, errors are reported.",
-    )
+def _predict(command: argparse.ArgumentParser) -> None:
+    """Mean and standard deviation for every row of a file, in its order. The file is read and the predictions are
+    written in blocks of rows, so that it may be long. If the file has the target, errors are reported.
+    """
     _add_model_and_file(command)
-    command.add_argument(
-        "--variance",
-        choices=["default", "samples", "solve", "none"],
-        default="default",
-        help="source of std: the samples and the 32 nearest observations (default), the samples alone "
-        "(faster), exact solves (slow for many rows), or none",
+    variance = (
+        "source of std: the samples and the 32 nearest observations (default), the samples alone "
+        "(faster), exact solves (slow for many rows), or none"
     )
-    command.add_argument(
-        "--interval",
-        metavar="P",
-        type=_level,
-        help="add columns lower and upper of an interval with probability P, such as 0.95",
-    )
+    choices = ["default", "samples", "solve", "none"]
+    command.add_argument("--variance", choices=choices, default="default", help=variance)
+    interval = "add columns lower and upper of an interval with probability P, such as 0.95"
+    _add(command, "--interval", "P", interval, _level)
     command.add_argument("--noise", action="store_true", help="std and interval of a new measurement, noise included")
     _add_result_options(command)
 
 
-def _sample(commands: Any) -> None:
-    command = _command(
-        commands,
-        "sample",
-        "pathgp.cli.predicting:sample",
-        "Posterior samples at the rows of a file, one column for each. They are functions: a sample is the same "
-        "function at every call and in every file.",
-    )
+def _sample(command: argparse.ArgumentParser) -> None:
+    """Posterior samples at the rows of a file, one column for each. They are functions: a sample is the same function
+    at every call and in every file.
+    """
     _add_model_and_file(command)
-    command.add_argument("--num", metavar="K", type=_whole, default=10, help="number of samples (default: 10)")
+    _add(command, "--num", "K", "number of samples (default: 10)", _whole, 10)
     _add_result_options(command)
 
 
-def _info(commands: Any) -> None:
-    command = _command(commands, "info", "pathgp.cli.summary:info", "Describe a model file.")
+def _info(command: argparse.ArgumentParser) -> None:
+    """Describe a model file."""
     command.add_argument("model", metavar="MODEL", type=Path, help="a file of pathgp fit --out or of post.save")
     command.add_argument("--json", action="store_true", help="one JSON object in place of the table")
 
 
-def _plan(commands: Any) -> None:
-    command = _command(
-        commands,
-        "plan",
-        "pathgp.cli.commands:plan",
-        "Estimate the cost of products and of a posterior in seconds and memory, without computing them.",
-    )
-    command.add_argument("rows", metavar="ROWS", type=_whole, help="rows of the data")
-    command.add_argument("columns", metavar="COLUMNS", type=_whole, help="columns of the inputs")
-    command.add_argument("--samples", metavar="N", type=_count, default=64, help="posterior samples (default: 64)")
+def _plan(command: argparse.ArgumentParser) -> None:
+    """Estimate the cost of products and of a posterior in seconds and memory, without computing them."""
+    _add(command, "rows", "ROWS", "rows of the data", _whole)
+    _add(command, "columns", "COLUMNS", "columns of the inputs", _whole)
+    _add(command, "--samples", "N", "posterior samples (default: 64)", _count, 64)
     command.add_argument("--device", default="cpu", help="cpu, cuda, or h200 from anywhere (default: cpu)")
     command.add_argument("--precision", choices=["float32", "float64"], default="float32", help="default: float32")
-    command.add_argument(
-        "--memory", metavar="BYTES", type=_positive, help="for K, say 8e9 (default: half of what is free)"
-    )
-    command.add_argument(
-        "--members", metavar="N", type=_whole, default=1, help="processes or devices that share the work"
-    )
+    _add(command, "--memory", "BYTES", "for K, say 8e9 (default: half of what is free)", _positive)
+    _add(command, "--members", "N", "processes or devices that share the work", _whole, 1)
     command.add_argument("--measure", action="store_true", help="measure this machine first, a second or two")
     command.add_argument("--json", action="store_true", help="one JSON object in place of the table")
 
 
-def _example(commands: Any) -> None:
-    command = _command(
-        commands,
-        "example",
-        "pathgp.cli.commands:example",
-        "Write the example table as CSV: how fast 600 plants grew, by temperature, light, water and soil, made up.",
-    )
-    command.add_argument("--out", metavar="CSV", type=Path, help="default: standard output")
+def _example(command: argparse.ArgumentParser) -> None:
+    """Write the example table as CSV: how fast 600 plants grew, by temperature, light, water and soil, made up."""
+    _add(command, "--out", "CSV", "default: standard output", Path)
 
 
-def _demo(commands: Any) -> None:
-    commands.add_parser("demo", add_help=False).set_defaults(function="pathgp.cli.demo:main")
+def _demo(command: argparse.ArgumentParser) -> None:
+    """A Gaussian process from data to posterior samples: ``pathgp demo``."""
+    command.add_argument("--out", type=Path, default=Path("demo.png"), help="the picture (default: demo.png)")
+    command.add_argument("--seed", type=int, default=0, help="seed of data, paths and solver (default: 0)")
+    command.add_argument("--points", type=int, default=10_000, help="training points per case (default: 10000)")
 
 
-def _command(commands: Any, name: str, function: str, description: str) -> argparse.ArgumentParser:
-    """Add a command. function: "module:name", imported when the command runs, so that others need not be."""
-    command: argparse.ArgumentParser = commands.add_parser(name, description=textwrap.fill(description, 78))
-    command.formatter_class = argparse.RawDescriptionHelpFormatter
-    command.allow_abbrev = False
-    command.set_defaults(function=function)
-    return command
+def _add(
+    group: Any, name: str, metavar: str, words: str, kind: Callable[[str], Any] = str, default: Any = None
+) -> None:
+    group.add_argument(name, metavar=metavar, help=words, type=kind, default=default)
 
 
 def _add_model_and_file(command: argparse.ArgumentParser) -> None:
-    command.add_argument("model", metavar="MODEL", type=Path, help="a file of pathgp fit --out or of post.save")
-    command.add_argument("file", metavar="FILE", type=Path, help="a CSV or Parquet file with the model's columns")
-    command.add_argument(
-        "--inputs", metavar="A,B", type=_names, help="the inputs in order, for a model that knows no column names"
-    )
+    _add(command, "model", "MODEL", "a file of pathgp fit --out or of post.save", Path)
+    _add(command, "file", "FILE", "a CSV or Parquet file with the model's columns", Path)
+    _add(command, "--inputs", "A,B", "the inputs in order, for a model that knows no column names", _names)
     _add_reading_options(command, "rows without a value in an input get empty predictions, and are counted")
 
 
-def _add_reading_options(command: Any, skipping: str) -> None:
-    command.add_argument("--no-header", action="store_true", help="the file has no names: columns are 1, 2, ...")
-    command.add_argument("--skip-missing", action="store_true", help=skipping)
+def _add_reading_options(group: Any, skipping: str) -> None:
+    group.add_argument("--no-header", action="store_true", help="the file has no names: columns are 1, 2, ...")
+    group.add_argument("--skip-missing", action="store_true", help=skipping)
 
 
 def _add_result_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--out", metavar="CSV", type=Path, help="where to write (default: standard output)")
+    _add(command, "--out", "CSV", "where to write (default: standard output)", Path)
     command.add_argument("--device", help="default: that of the model, if it is available")
     _add_output_options(command)
 
 
-def _add_output_options(command: Any) -> None:
-    command.add_argument("--json", action="store_true", help="one JSON object on standard output, nothing else there")
-    command.add_argument("--quiet", action="store_true", help="no progress and no notes; warnings and errors only")
+def _add_output_options(group: Any) -> None:
+    group.add_argument("--json", action="store_true", help="one JSON object on standard output, nothing else there")
+    group.add_argument("--quiet", action="store_true", help="no progress and no notes; warnings and errors only")
 
 
 def _names(text: str) -> list[str]:

@@ -15,9 +15,9 @@ import argparse
 import math
 import sys
 import textwrap
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -42,25 +42,16 @@ def truth(x: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Case:
-    """One regression problem: training data, held-out data, and the part of the line to draw."""
+    """One regression problem: training data, held-out data, the part of the line to draw, and the whole domain."""
 
     name: str
+    subtitle: str
     x: Vector
     y: Vector
     x_test: Vector
     y_test: Vector
     window: tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Result:
-    """A case with its posterior and its figures on held-out data."""
-
-    case: Case
-    post: Posterior
-    rmse: float
-    nll: float
-    coverage: float
+    domain: tuple[float, float]
 
 
 def make_cases(points: int, seed: int) -> list[Case]:
@@ -69,110 +60,97 @@ def make_cases(points: int, seed: int) -> list[Case]:
     half = 0.5 * SPACING * points
     grid = SPACING * np.arange(points) - half
     # The right end of the domain is the part worth seeing: there the data stop.
-    window = (half - 7.0, half + 2.0)
+    window, domain = (half - 7.0, half + 2.0), (-half - 10.0, half - SPACING + 10.0)
+    infill, large = (
+        f"{points:,} inputs from N(0, 1)",
+        f"{points:,} inputs on a grid over ±{half:.0f}, here its right end",
+    )
     inputs = [
-        ("infill", rng.normal(size=points), rng.normal(size=TEST_POINTS), (-4.5, 4.5)),
-        ("large domain", grid, rng.uniform(-half, half, size=TEST_POINTS), window),
+        ("infill", infill, rng.normal(size=points), rng.normal(size=TEST_POINTS), (-4.5, 4.5), (-4.5, 4.5)),
+        ("large domain", large, grid, rng.uniform(-half, half, size=TEST_POINTS), window, domain),
     ]
 
-    def observe(x: NDArray[Any]) -> Vector:
-        return (truth(x) + NOISE * rng.normal(size=len(x))).astype(np.float32)
+    def observe(x: NDArray[Any]) -> tuple[Vector, Vector]:
+        return x.astype(np.float32), (truth(x) + NOISE * rng.normal(size=len(x))).astype(np.float32)
 
-    return [
-        Case(name, x.astype(np.float32), observe(x), x_test.astype(np.float32), observe(x_test), window)
-        for name, x, x_test, window in inputs
-    ]
+    return [Case(name, words, *observe(x), *observe(x_test), *ends) for name, words, x, x_test, *ends in inputs]
 
 
-def solve(case: Case, seed: int) -> Result:
-    """Condition on the training data, predict the held-out data."""
-    gp = GP(kernels.SquaredExponential(lengthscale=LENGTHSCALE), noise=NOISE)
-    with progress(case.name) as callback:
-        post = gp.condition(
-            case.x[:, None],
-            case.y,
-            tol=TOL,
-            generator=torch.Generator().manual_seed(seed),
-            callback=callback,
-        )
-    mean = post.mean(case.x_test[:, None])
-    variance = post.variance(case.x_test[:, None], noise=True)
-    return Result(
-        case,
-        post,
-        metrics.rmse(case.y_test, mean),
-        metrics.nll(case.y_test, mean, variance),
-        metrics.coverage(case.y_test, mean, variance),
+def solve(case: Case, seed: int) -> Posterior:
+    """Condition on the training data; a bar fills as the worst residual falls to the tolerance."""
+    bar = tqdm(
+        total=100,
+        desc=f"{case.name:<12}",
+        bar_format="{desc}  |{bar:30}|  {elapsed}  {postfix}",
+        disable=None,  # silent unless standard error is a terminal
     )
 
-
-class progress:
-    """A bar that fills as the worst residual falls from 1 to the tolerance, on a logarithmic scale."""
-
-    def __init__(self, name: str) -> None:
-        self._bar = tqdm(
-            total=100,
-            desc=f"{name:<12}",
-            bar_format="{desc}  |{bar:30}|  {elapsed}  {postfix}",
-            disable=None,  # silent unless standard error is a terminal
-        )
-
-    def __enter__(self) -> Callable[[Record], None]:
-        self._bar.set_postfix_str("evaluating the kernel matrix, drawing prior paths")
-        return self._show
-
-    def _show(self, record: Record) -> None:
+    def show(record: Record) -> None:
         worst = float(record.residual.max())
         done = math.log(max(worst, TOL)) / math.log(TOL)
-        self._bar.n = max(self._bar.n, round(100 * min(1.0, max(0.0, done))))
-        self._bar.set_postfix_str(f"{record.epochs:.0f} epochs, worst residual {worst:.1e}")
+        bar.n = max(bar.n, round(100 * min(1.0, max(0.0, done))))
+        bar.set_postfix_str(f"{record.epochs:.0f} epochs, worst residual {worst:.1e}")
 
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
+    gp = GP(kernels.SquaredExponential(lengthscale=LENGTHSCALE), noise=NOISE)
+    generator = torch.Generator().manual_seed(seed)
+    with bar:
+        bar.set_postfix_str("evaluating the kernel matrix, drawing prior paths")
+        return gp.condition(case.x[:, None], case.y, tol=TOL, generator=generator, callback=show)
 
 
-def table(results: list[Result]) -> str:
-    """The facts side by side, one case per column."""
-    entries: list[tuple[str, list[str]]] = [("", [result.case.name for result in results])]
-    reports = [result.post.report for result in results]
-    entries += [
-        ("solver", [report.solution.method for report in reports]),
-        ("why", [report.solution.note for report in reports]),
-        ("epochs", [f"{report.solution.epochs:.1f}" for report in reports]),
-        ("worst residual", [f"{report.worst_residual:.1e}" for report in reports]),
-        ("error bound", [f"{report.error_bound:.2g}" for report in reports]),
-        ("RMSE", [f"{result.rmse:.3f}" for result in results]),
-        ("NLL", [f"{result.nll:.3f}" for result in results]),
-        ("95 % coverage", [f"{100 * result.coverage:.1f} %" for result in results]),
-        ("seconds", [f"{report.seconds:.1f}" for report in reports]),
-    ]
-    width = 44
+def describe(case: Case, post: Posterior) -> dict[str, str]:
+    """The facts of a case by name, with its errors on held-out data."""
+    mean, variance = post.mean(case.x_test[:, None]), post.variance(case.x_test[:, None], noise=True)
+    report = post.report
+    return {
+        "": case.name,
+        "solver": report.solution.method,
+        "why": report.solution.note,
+        "epochs": f"{report.solution.epochs:.1f}",
+        "worst residual": f"{report.worst_residual:.1e}",
+        "error bound": f"{report.error_bound:.2g}",
+        "RMSE": f"{metrics.rmse(case.y_test, mean):.3f}",
+        "NLL": f"{metrics.nll(case.y_test, mean, variance):.3f}",
+        "95 % coverage": f"{100 * metrics.coverage(case.y_test, mean, variance):.1f} %",
+        "seconds": f"{report.seconds:.1f}",
+    }
+
+
+def table(facts: list[dict[str, str]], width: int = 44) -> str:
+    """The facts side by side, one case per column of this width."""
     lines = []
-    for name, values in entries:
-        columns = [textwrap.wrap(value, width - 4) or [""] for value in values]
-        for row in range(max(map(len, columns))):
-            cells = [column[row] if row < len(column) else "" for column in columns]
-            label = name if row == 0 else ""
+    for name in facts[0]:
+        columns = [textwrap.wrap(entries[name], width - 4) or [""] for entries in facts]
+        for row, cells in enumerate(zip_longest(*columns, fillvalue="")):
+            label = "" if row else name
             lines.append((f"{label:<16}" + "".join(f"{cell:<{width}}" for cell in cells)).rstrip())
     lines.insert(1, "─" * max(map(len, lines)))
     return "\n".join(lines)
 
 
-def draw(results: list[Result], path: Path) -> None:
+def draw(cases: list[Case], posteriors: list[Posterior], path: Path) -> None:
     """Two columns, one per case: the function above, its posterior standard deviation over the whole domain below."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 5.2), layout="constrained")
-    axes = figure.subplots(2, len(results), height_ratios=[3.2, 1], squeeze=False)
-    for column, result in enumerate(results):
-        case, (top, bottom) = result.case, axes[:, column]
-        plots.draw_posterior(top, result.post, case.window, (case.x, case.y), truth)
+    axes = figure.subplots(2, len(cases), height_ratios=[3.2, 1], squeeze=False)
+    for case, post, (top, bottom) in zip(cases, posteriors, axes.T, strict=True):
+        plots.draw_posterior(top, post, case.window, (case.x, case.y), truth)
         top.set_ylim(-3.4, 3.4)
         top.set_title(case.name.capitalize(), fontsize=12, weight="bold", loc="left", color=plots.INK)
-        top.set_title(_subtitle(case), fontsize=9, loc="right", color="#5c5c66")
-        _draw_std(bottom, result)
-        for each in (top, bottom):
-            plots.tidy(each)
+        top.set_title(case.subtitle, fontsize=9, loc="right", color="#5c5c66")
+        x = np.linspace(*case.domain, 1500, dtype=np.float32)
+        bottom.semilogy(x, np.sqrt(post.variance(x[:, None])), color=plots.MEAN, lw=0.9)
+        bottom.set(xlim=case.domain, ylim=(0.01, 2.0))
+        bottom.set_yticks([0.01, 0.1, 1.0], ["0.01", "0.1", "1"])
+        bottom.minorticks_off()
+        bottom.set_xlabel("x", fontsize=9)
+        if case.window != case.domain:
+            bottom.axvspan(*case.window, color=plots.INK, alpha=0.12, lw=0)
+            beside = {"xytext": (-4, 0), "textcoords": "offset points", "ha": "right", "fontsize": 8}
+            bottom.annotate("shown above", (case.window[0], 0.5), **beside)
+        plots.tidy(top)
+        plots.tidy(bottom)
     axes[0, 0].set_ylabel("y", fontsize=9)
     axes[1, 0].set_ylabel("posterior std", fontsize=9)
     handles, labels = axes[0, 0].get_legend_handles_labels()
@@ -180,44 +158,18 @@ def draw(results: list[Result], path: Path) -> None:
     figure.savefig(path, dpi=200)
 
 
-def _subtitle(case: Case) -> str:
-    n = f"{len(case.x):,}"
-    if case.name == "infill":
-        return f"{n} inputs from N(0, 1)"
-    return f"{n} inputs on a grid over ±{SPACING * len(case.x) / 2:.0f}, here its right end"
-
-
-def _draw_std(axes: Any, result: Result) -> None:
-    case = result.case
-    low, high = case.window if case.name == "infill" else (case.x[0] - 10.0, case.x[-1] + 10.0)
-    x = np.linspace(low, high, 1500, dtype=np.float32)
-    axes.semilogy(x, np.sqrt(result.post.variance(x[:, None])), color=plots.MEAN, lw=0.9)
-    axes.set_xlim(low, high)
-    axes.set_ylim(0.01, 2.0)
-    axes.set_yticks([0.01, 0.1, 1.0], ["0.01", "0.1", "1"])
-    axes.minorticks_off()
-    axes.set_xlabel("x", fontsize=9)
-    if case.name != "infill":
-        axes.axvspan(*case.window, color=plots.INK, alpha=0.12, lw=0)
-        axes.annotate("shown above", (case.window[0], 0.5), (-4, 0), textcoords="offset points", ha="right", fontsize=8)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="pathgp demo", description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path("demo.png"), help="the picture (default: demo.png)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of data, paths and solver (default: 0)")
-    parser.add_argument("--points", type=int, default=10_000, help="training points per case (default: 10000)")
-    options = parser.parse_args(arguments)
+def demo(options: argparse.Namespace) -> int:
+    """Solve both problems, print the table and write the picture; returns the exit code."""
     if find_spec("matplotlib") is None:  # asked before the work, so that it is not done in vain
         print("The demo draws with matplotlib: pip install 'pathgp[plots]'", file=sys.stderr)
         return 1
-    print(
-        f"sin(2x) + cos(5x) with noise {NOISE}, {options.points:,} points, squared exponential kernel, tol {TOL:.0e}\n"
-    )
-    results = [solve(case, options.seed) for case in make_cases(options.points, options.seed)]
-    print(f"\n{table(results)}\n")
+    size = f"{options.points:,} points"
+    print(f"sin(2x) + cos(5x) with noise {NOISE}, {size}, squared exponential kernel, tol {TOL:.0e}\n")
+    cases = make_cases(options.points, options.seed)
+    posteriors = [solve(case, options.seed) for case in cases]
+    print(f"\n{table(list(map(describe, cases, posteriors)))}\n")
     floor = 0.5 * math.log(2 * math.pi * math.e * NOISE**2)
     print(f"RMSE and NLL are on {TEST_POINTS} held-out noisy points; knowing f would give {NOISE:.3f} and {floor:.3f}.")
-    draw(results, options.out)
+    draw(cases, posteriors, options.out)
     print(f"wrote {options.out}")
     return 0

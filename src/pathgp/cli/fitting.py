@@ -13,16 +13,15 @@ import torch
 from numpy.typing import NDArray
 
 from pathgp import metrics
-from pathgp.cli.example import example_table
+from pathgp.cli.commands import example_table
 from pathgp.cli.output import UsageError, finite, print_json, print_note, require_writable, showing_progress
-from pathgp.cli.predicting import Request, find_device, write_predictions
+from pathgp.cli.predicting import find_device, write_predictions
 from pathgp.cli.summary import describe, format_summary
 from pathgp.cli.tables import Table, join_names, open_table, read_blocks
 from pathgp.data.standardise import Standardisation, blurred_column
 from pathgp.data.tabular import Columns, distinct, find_categories, kernel_of_columns
 from pathgp.html.numbers import count
 from pathgp.learning.policy import choose_dtype
-from pathgp.learning.report import FitReport
 from pathgp.models import GP
 from pathgp.posterior.table import Posterior
 
@@ -39,23 +38,27 @@ class _Data:
     skipped: int
 
 
-def fit(options: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
+def fit(options: argparse.Namespace) -> None:
+    """Learn a model, measure it, save and report it."""
     began = time.perf_counter()
     device = _check(options)
     data = _read_example(options) if options.file is None else _read_file(options)
+    columns = data.columns
     if options.predict is not None:
-        open_table(options.predict, not options.no_header).require_columns(data.columns.names)
+        open_table(options.predict, not options.no_header).require_columns(columns.names)
     test = _choose_test_rows(data, options)
     # Inputs and targets stay in float64: the model shifts and scales them before it rounds.
     X, y = (torch.tensor(values[~test], device=device) for values in (data.X, data.y))
-    dtype, why = _precision(options.precision, X, y, data.columns.inputs)
-    gp = _model(options, X.shape[1], float(y.std(correction=0)))
+    dtype, why = _precision(options.precision, X, y, columns.inputs)
+    noise = 0.1 if options.noise is None else options.noise / float(y.std(correction=0))
+    gp = GP(kernel_of_columns(options.kernel, X.shape[1]), noise=noise, standardise=True)
+    if options.noise is not None:
+        gp.constrain("noise", fixed=True)
     about: dict[str, Any] = {
         "target": data.target,
-        "columns": list(data.columns.names),
-        "categories": data.columns.categories,
-        "dates": list(data.columns.dates),
+        "columns": list(columns.names),
+        "categories": columns.categories,
+        "dates": list(columns.dates),
         "kernel": options.kernel,
         "file": data.name,
         "skipped_rows": data.skipped,
@@ -63,28 +66,40 @@ def fit(options: argparse.Namespace) -> int:
         "noise_fixed": options.noise is not None,
         "seed": options.seed,
     }
+    generator, progress = torch.Generator().manual_seed(options.seed), showing_progress(options.quiet)
+    limits = {"steps": options.steps, "samples": options.samples}
     try:
-        report = _learned(gp, X, y, dtype, options)
+        report = gp.fit(X, y, **limits, progress=progress, generator=generator, dtype=dtype)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_save_interrupted(gp, options.out, about)) from None
     posterior = gp.posterior
-    about |= {
+    posterior.about = about | {
         "steps": len(report.history),
         "stopped": report.stopped,
         "fit_epochs": report.epochs,
         "fit_seconds": report.seconds,
     }
-    if test.any():
-        about["held_out"] = _errors(posterior, torch.tensor(data.X[test], device=device), data.y[test])
+    X_test, y_test = (data.X[test], data.y[test]) if test.any() else (None, None)
+    if X_test is not None and y_test is not None:
+        posterior.about["held_out"] = _errors(posterior, torch.tensor(X_test, device=device), y_test)
     if options.out is not None:
-        posterior.save(options.out, about=finite(about))
+        posterior.save(options.out, about=finite(posterior.about))
     if options.report is not None:
-        _write_page(posterior, report, data, test, options.report)
-    result = describe(posterior, about) | {"precision_note": why, "seconds": time.perf_counter() - began}
+        names, title = columns.inputs, f"{data.target} from {data.name}"
+        posterior.to_html(
+            options.report, X_test=X_test, y_test=y_test, names=names, target=data.target, fit=report, title=title
+        )
+    result = describe(posterior) | {"precision_note": why, "seconds": time.perf_counter() - began}
     for name, path in (("model", options.out), ("report", options.report), ("predictions", options.predictions)):
         result[name] = None if path is None else str(path)
-    _report(posterior, result, finite(about), options)
-    return 0
+    if not (options.quiet or options.json):
+        print(format_summary(result))
+    if options.predict is not None:
+        asked = {"file": options.predict, "out": options.predictions, "model": options.out, "command": "predict"}
+        defaults = {"inputs": None, "variance": "default", "interval": None, "noise": False}
+        result["predicted"] = write_predictions(posterior, argparse.Namespace(**vars(options) | asked | defaults))
+    if options.json:
+        print_json(result)
 
 
 def _check(options: argparse.Namespace) -> torch.device | None:
@@ -97,28 +112,6 @@ def _check(options: argparse.Namespace) -> torch.device | None:
         if path is not None:
             require_writable(path, options.file, options.predict)
     return find_device(options.device)
-
-
-def _report(posterior: Posterior, result: dict[str, Any], about: dict[str, Any], options: argparse.Namespace) -> None:
-    """Print the result, and predict the rows of --predict."""
-    quiet = options.quiet or options.json
-    if not quiet:
-        print(format_summary(result))
-    if options.predict is not None:
-        request = Request(
-            posterior,
-            about,
-            options.predict,
-            options.predictions,
-            options.out,
-            has_header=not options.no_header,
-            skip_missing=options.skip_missing,
-            quiet=quiet,
-            prints_summary=not quiet,
-        )
-        result["predicted"] = write_predictions(request)
-    if options.json:
-        print_json(result)
 
 
 def _choose_test_rows(data: _Data, options: argparse.Namespace) -> NDArray[np.bool_]:
@@ -214,27 +207,6 @@ def _precision(asked: str | None, X: torch.Tensor, y: torch.Tensor, names: list[
     return getattr(torch, asked), "as asked"
 
 
-def _model(options: argparse.Namespace, columns: int, spread: float) -> GP:
-    """The model to learn; a given noise is in the units of the target, whose deviation is ``spread``."""
-    kernel = kernel_of_columns(options.kernel, columns)
-    if options.noise is None:
-        return GP(kernel, noise=0.1, standardise=True)
-    return GP(kernel, noise=options.noise / spread, standardise=True).constrain("noise", fixed=True)
-
-
-def _learned(gp: GP, X: torch.Tensor, y: torch.Tensor, dtype: torch.dtype, options: argparse.Namespace) -> FitReport:
-    """Learn with the automatic choices of `GP.fit`."""
-    return gp.fit(
-        X,
-        y,
-        steps=options.steps,
-        samples=options.samples,
-        progress=showing_progress(options.quiet),
-        generator=torch.Generator().manual_seed(options.seed),
-        dtype=dtype,
-    )
-
-
 def _save_interrupted(gp: GP, path: Path | None, about: dict[str, Any]) -> str:
     """Save the last whole step of an interrupted fit, and return a message about it."""
     try:
@@ -255,15 +227,3 @@ def _errors(posterior: Posterior, X: torch.Tensor, y: NDArray[np.float64]) -> di
         "coverage_95": metrics.coverage(y, mean, variance),
         "target_std": float(y.std()),
     }
-
-
-def _write_page(posterior: Posterior, report: FitReport, data: _Data, test: NDArray[np.bool_], path: Path) -> None:
-    posterior.to_html(
-        path,
-        X_test=data.X[test] if test.any() else None,
-        y_test=data.y[test] if test.any() else None,
-        names=data.columns.inputs,
-        target=data.target,
-        fit=report,
-        title=f"{data.target} from {data.name}",
-    )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import shutil
 import textwrap
+from collections.abc import Iterator
+from itertools import compress
 from typing import Any
 
 import pathgp
@@ -17,60 +19,54 @@ from pathgp.posterior.table import Posterior
 # `fit` lists this number of inputs with their length scales; `info` lists all.
 _MOST_INPUTS = 12
 _WIDEST = 100
+# What `pathgp fit` saves with a posterior, and the values for one that was saved from Python.
+_NOT_KNOWN = ("file", "target", "columns", "held_out", "steps", "stopped", "fit_epochs", "fit_seconds", "seed")
+_SAVED: dict[str, Any] = dict.fromkeys(_NOT_KNOWN)
+_SAVED |= {"held_out_rows": 0, "skipped_rows": 0, "noise_fixed": False, "categories": {}, "dates": []}
 
 
-def info(options: argparse.Namespace) -> int:
-    """Run `pathgp info`; returns the exit code."""
+def info(options: argparse.Namespace) -> None:
+    """Print the facts of a model file."""
     posterior = pathgp.load(options.model, device="cpu")
     if isinstance(posterior, GridPosterior):
         result: dict[str, Any] = {"model": str(options.model), "kind": "grid", "about": posterior.about}
         table = f"a grid with holes, for pathgp.load in Python\n\n{posterior!r}"
     else:
-        result = describe(posterior, posterior.about or {}) | {"model": str(options.model)}
+        result = describe(posterior) | {"model": str(options.model)}
         table = format_summary(result, every=True)
     if options.json:
         print_json(result)
     else:
         print(table)
-    return 0
 
 
-def describe(posterior: Posterior, about: dict[str, Any]) -> dict[str, Any]:
-    """The facts of a posterior in the units of the data; ``about``: what `pathgp fit` saved with it."""
-    report, scaling = posterior.report, posterior.scaling
+def describe(posterior: Posterior) -> dict[str, Any]:
+    """The facts of a posterior in the units of the data, and what `pathgp fit` saved with it."""
+    report, scaling, about = posterior.report, posterior.scaling, posterior.about or {}
+    saved = {name: about.get(name, default) for name, default in _SAVED.items()}
     values = {name: value.flatten().tolist() for name, value in posterior.model.hyperparameters().items()}
     unit = float(scaling.target_scale)
     inputs = [str(i + 1) for i in range(report.columns)]
-    if "columns" in about:
-        inputs = Columns(about["columns"], about.get("categories", {}), about.get("dates", [])).inputs
+    if saved["columns"] is not None:
+        inputs = Columns(saved["columns"], saved["categories"], saved["dates"]).inputs
     result: dict[str, Any] = {
         "pathgp": __version__,
-        "file": about.get("file"),
-        "target": about.get("target"),
         "rows": report.rows,
-        "held_out_rows": about.get("held_out_rows", 0),
-        "skipped_rows": about.get("skipped_rows", 0),
-        "columns": about.get("columns"),
-        "categories": about.get("categories", {}),
-        "dates": about.get("dates", []),
         "inputs": inputs,
         "kernel": about.get("kernel", repr(posterior.model.kernel)),
-        "held_out": about.get("held_out"),
+        **saved,
         "noise": values.pop("noise")[0] * unit,
-        "noise_fixed": about.get("noise_fixed", False),
     }
     if len(values.get("signal", [])) == 1:
         result["signal"] = values.pop("signal")[0] * unit
     if len(values.get("lengthscale", [])) == len(inputs):
-        relative = dict(zip(inputs, values.pop("lengthscale"), strict=True))
-        scales = dict(zip(inputs, scaling.scale.tolist(), strict=True))
-        varies = dict(zip(inputs, (posterior.system.X[:1] != posterior.system.X).any(0).tolist(), strict=True))
-        result["lengthscales"] = {name: relative[name] * scales[name] for name in inputs}
-        result["relative_lengthscales"] = relative
-        result["constant_inputs"] = [name for name in inputs if not varies[name]]
+        relative, is_constant = values.pop("lengthscale"), (posterior.system.X[:1] == posterior.system.X).all(0)
+        scales = [value * scale for value, scale in zip(relative, scaling.scale.tolist(), strict=True)]
+        result["lengthscales"] = dict(zip(inputs, scales, strict=True))
+        result["relative_lengthscales"] = dict(zip(inputs, relative, strict=True))
+        result["constant_inputs"] = list(compress(inputs, is_constant))
     return result | {
         "other_hyperparameters": values,
-        **{name: about.get(name) for name in ("steps", "stopped", "fit_epochs", "fit_seconds")},
         "solver": report.solution.solver,
         "method": report.solution.method,
         "status": report.status.name,
@@ -80,7 +76,6 @@ def describe(posterior: Posterior, about: dict[str, Any]) -> dict[str, Any]:
         "tol": report.tol,
         "error_bound": report.error_bound,
         "samples": posterior.num_samples,
-        "seed": about.get("seed"),
         "precision": report.precision,
         "device": report.device,
     }
@@ -90,7 +85,7 @@ def format_summary(result: dict[str, Any], every: bool = False) -> str:
     """Format the facts as a table as wide as the terminal. every: list all length scales, and no files."""
     width = min(_WIDEST, max(60, shutil.get_terminal_size().columns))
     lines: list[str] = []
-    for name, value in [*_data_items(result), *_model_items(result), *_solve_items(result)]:
+    for name, value in _items(result):
         wrapped = textwrap.wrap(value, width - 15, break_long_words=False, break_on_hyphens=False) or [""]
         lines += [f"{'' if i else name:<13}  {part}".rstrip() for i, part in enumerate(wrapped)]
     if "lengthscales" in result:
@@ -99,58 +94,43 @@ def format_summary(result: dict[str, Any], every: bool = False) -> str:
     return "\n".join([*lines, "", *saved] if saved and not every else lines)
 
 
-def _data_items(result: dict[str, Any]) -> list[tuple[str, str]]:
-    items = []
+def _items(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Names and values: of the data, the errors, the model and the solve."""
     if result["target"] is not None:
-        items.append(("target", f"{result['target']}, from {result['file']}"))
-    rows = f"{result['rows']:,} learned from"
-    if result["held_out_rows"]:
-        rows += f", {result['held_out_rows']:,} held out"
-    if result["skipped_rows"]:
-        rows += f", {result['skipped_rows']:,} skipped, with missing values"
-    items.append(("rows", rows))
+        yield "target", f"{result['target']}, from {result['file']}"
+    held_out = f", {result['held_out_rows']:,} held out" if result["held_out_rows"] else ""
+    skipped = f", {result['skipped_rows']:,} skipped, with missing values" if result["skipped_rows"] else ""
+    yield "rows", f"{result['rows']:,} learned from{held_out}{skipped}"
     for name, known in result["categories"].items():
         shown = known if len(known) <= 8 else [*known[:6], "..."]
-        items.append(("categories", f"{name}: {', '.join(map(str, shown))} ({len(known)}, each a column of 0 and 1)"))
+        yield "categories", f"{name}: {', '.join(map(str, shown))} ({len(known)}, each a column of 0 and 1)"
     if result["dates"]:
-        items.append(("dates", f"{', '.join(map(str, result['dates']))} (in days since 1970)"))
-    return items
-
-
-def _model_items(result: dict[str, Any]) -> list[tuple[str, str]]:
-    items = []
+        yield "dates", f"{', '.join(map(str, result['dates']))} (in days since 1970)"
     if (errors := result["held_out"]) is not None:
         share = errors["rmse"] / errors["target_std"] if errors["target_std"] else float("nan")
-        items.append(("held-out RMSE", f"{errors['rmse']:.4g}, which is {100 * share:.3g} % of the target's std"))
-        items.append(("held-out NLL", f"{errors['nll']:.4g} nats a row"))
-        items.append(("95 % coverage", f"{100 * errors['coverage_95']:.1f} % of the held-out rows in their intervals"))
-    items.append(("kernel", result["kernel"]))
-    items.append(("noise", f"{result['noise']:.4g}" + (", fixed" if result["noise_fixed"] else "")))
+        yield "held-out RMSE", f"{errors['rmse']:.4g}, which is {100 * share:.3g} % of the target's std"
+        yield "held-out NLL", f"{errors['nll']:.4g} nats a row"
+        yield "95 % coverage", f"{100 * errors['coverage_95']:.1f} % of the held-out rows in their intervals"
+    yield "kernel", result["kernel"]
+    yield "noise", f"{result['noise']:.4g}" + (", fixed" if result["noise_fixed"] else "")
     if "signal" in result:
-        items.append(("signal", f"{result['signal']:.4g}"))
+        yield "signal", f"{result['signal']:.4g}"
     for name, values in result["other_hyperparameters"].items():
-        items.append((name, ", ".join(f"{value:.4g}" for value in values)))
-    return items
-
-
-def _solve_items(result: dict[str, Any]) -> list[tuple[str, str]]:
-    items = []
+        yield name, ", ".join(f"{value:.4g}" for value in values)
     if result["stopped"] is not None:
         steps = "" if result["steps"] is None else f"{result['steps']} steps: "
         more = "; more --steps may find a better model" if result["stopped"] == "all steps done" else ""
-        items.append(("learning", f"{steps}{result['stopped']}{more}"))
+        yield "learning", f"{steps}{result['stopped']}{more}"
     solver = result["method"] + ("" if result["converged"] else f", {result['status']}")
+    yield "solver", f"{solver}; worst residual {result['residual']:.1e}, tol {result['tol']:.0e}"
     learning = (result["fit_epochs"] or 0.0) - result["epochs"]
+    yield "epochs", f"{result['epochs']:.1f}" + (f", and {learning:,.1f} to learn" if learning > 0 else "")
+    yield "samples", f"{result['samples']} functions" if result["samples"] else "none"
     note = f" ({result['precision_note']})" if result.get("precision_note") else ""
     seed = "" if result["seed"] is None else f", seed {result['seed']}"
-    items += [
-        ("solver", f"{solver}; worst residual {result['residual']:.1e}, tol {result['tol']:.0e}"),
-        ("epochs", f"{result['epochs']:.1f}" + (f", and {learning:,.1f} to learn" if learning > 0 else "")),
-        ("samples", f"{result['samples']} functions" if result["samples"] else "none"),
-        ("computed in", f"{result['precision']}{note} on {result['device']}{seed}"),
-    ]
-    seconds = result.get("seconds", result["fit_seconds"])
-    return items if seconds is None else [*items, ("seconds", f"{seconds:.1f}")]
+    yield "computed in", f"{result['precision']}{note} on {result['device']}{seed}"
+    if (seconds := result.get("seconds", result["fit_seconds"])) is not None:
+        yield "seconds", f"{seconds:.1f}"
 
 
 def _lengthscales(result: dict[str, Any], width: int, every: bool) -> list[str]:
@@ -159,13 +139,12 @@ def _lengthscales(result: dict[str, Any], width: int, every: bool) -> list[str]:
     order = sorted(relative, key=lambda name: (name in constant, relative[name]))
     shown = order if every or len(order) <= _MOST_INPUTS else order[: _MOST_INPUTS - 1]
     name_width = min(max(len(name) for name in [*shown, "input"]), width - 32)
-    lines = [f"{'input':<{name_width}}  {'length scale':>12}  {'in std of input':>15}"]
+    rows = [("input", "length scale", "in std of input")]
     for name in shown:
         title = name if len(name) <= name_width else f"{name[: name_width - 3]}..."
-        if name in constant:
-            lines.append(f"{title:<{name_width}}  {'':>12}  {'is constant':>15}")
-        else:
-            lines.append(f"{title:<{name_width}}  {result['lengthscales'][name]:>12.4g}  {relative[name]:>15.4g}")
+        scales = f"{result['lengthscales'][name]:.4g}", f"{relative[name]:.4g}"
+        rows.append((title, *(("", "is constant") if name in constant else scales)))
+    lines = [f"{title:<{name_width}}  {scale:>12}  {in_std:>15}" for title, scale, in_std in rows]
     if len(shown) < len(order):
         lines.append(f"and {len(order) - len(shown)} more with longer ones; pathgp info lists all")
     return lines

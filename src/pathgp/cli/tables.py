@@ -10,12 +10,12 @@ import csv
 import io
 import itertools
 import re
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,13 +35,22 @@ _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive rows of a table: cells by column name, and a function that names a row of the file."""
+    """Consecutive rows of a table.
+
+    cells: by column name.  unit, row_numbers: how messages name the rows, as "line 3".  progress: the share of
+    the file that has been read.
+    """
 
     cells: Mapping[str, Sequence[Any]]
-    name_row: Callable[[int], str]
+    unit: str
+    row_numbers: Sequence[int]
+    progress: float
 
     def __len__(self) -> int:
-        return len(next(iter(self.cells.values())))
+        return len(self.row_numbers)
+
+    def name_row(self, row: int) -> str:
+        return f"{self.unit} {self.row_numbers[row]}"
 
     def convert(self, kinds: Mapping[str, str]) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_], str]:
         """Convert columns of these kinds.
@@ -57,10 +66,6 @@ class Block:
                 first = f"column {name!r} has no value in {self.name_row(int(is_empty.argmax()))}"
             missing |= is_empty
         return values, missing, first
-
-    def row_names(self, rows: NDArray[Any]) -> Callable[[int], str]:
-        """A function that names the rows with these numbers."""
-        return lambda i: self.name_row(int(rows[i]))
 
     def numbers(self, name: str) -> NDArray[np.float64]:
         """A column of finite numbers, NaN for empty cells."""
@@ -100,20 +105,13 @@ class Block:
         return "text" if 2 * len(wrong) >= max(1, len(filled)) else "number"
 
 
-class Table(ABC):
-    """A file with named columns."""
+@dataclass(frozen=True)
+class Table:
+    """A file with named columns. blocks: a function that reads columns by name, `ROWS` rows at a time."""
 
-    names: list[str]
     path: Path
-
-    @abstractmethod
-    def blocks(self, names: Sequence[str]) -> Iterator[Block]:
-        """Read the columns of these names, `ROWS` rows at a time."""
-
-    @property
-    @abstractmethod
-    def progress(self) -> float:
-        """The share of the file that has been read, between 0 and 1."""
+    names: list[str]
+    blocks: Callable[[Sequence[str]], Iterator[Block]]
 
     def require(self, name: str, option: str) -> str:
         """Return a name from the command line if there is such a column."""
@@ -137,7 +135,7 @@ def open_table(path: Path, header: bool = True) -> Table:
         raise ValueError(f"{path} is a folder or a pipe: give a file")
     with path.open("rb") as file:
         is_parquet = file.read(4) == b"PAR1"
-    return _Parquet(path) if is_parquet else _CSV(path, header)
+    return _open_parquet(path) if is_parquet else _open_csv(path, header)
 
 
 def read_blocks(table: Table, names: Sequence[str], quiet: bool, action: str = "read") -> Iterator[Block]:
@@ -150,7 +148,7 @@ def read_blocks(table: Table, names: Sequence[str], quiet: bool, action: str = "
             yield block
             rows += len(block)
             bar.unit = f"{rows:,} rows"
-            bar.update(table.progress - bar.n)
+            bar.update(block.progress - bar.n)
 
 
 def join_names(names: Sequence[str], most: int = 12) -> str:
@@ -159,102 +157,86 @@ def join_names(names: Sequence[str], most: int = 12) -> str:
     return ", ".join(map(str, shown))
 
 
-class _CSV(Table):
-    """Text in UTF-8, cells separated by commas, semicolons, tabs or bars, quoted or not."""
+def _open_csv(path: Path, header: bool) -> Table:
+    """Open text in UTF-8, cells separated by commas, semicolons, tabs or bars, quoted or not."""
+    with _explaining(path), path.open(encoding="utf-8-sig", newline="") as file:
+        lines = list(itertools.islice(file, _SAMPLE_LINES))
+    if not any(line.strip() for line in lines):
+        raise ValueError(f"{path} is empty: the first line should hold the names of the columns")
+    delimiter = _delimiter(lines)
+    first = [cell.strip() for cell in next(row for row in csv.reader(lines, delimiter=delimiter) if row)]
+    if header and all(_number(cell) != np.inf for cell in first):
+        raise ValueError(
+            f"the first line of {path} holds numbers in place of names: write the names of the columns above, or "
+            "use --no-header and call the columns 1, 2, ..."
+        )
+    names = [(name or f"#{i + 1}") if header else str(i + 1) for i, name in enumerate(first)]
+    name, times = Counter(names).most_common(1)[0]
+    if times > 1:
+        raise ValueError(f"{path} has {times} columns called {name!r}: rename them")
 
-    def __init__(self, path: Path, header: bool) -> None:
-        self.path, self._header = path, header
-        self._file: BinaryIO | None = None
-        self._size = path.stat().st_size
-        try:
-            with path.open(encoding="utf-8-sig", newline="") as file:
-                lines = list(itertools.islice(file, _SAMPLE_LINES))
-        except UnicodeDecodeError as error:
-            raise ValueError(self._encoding(error)) from None
-        if not any(line.strip() for line in lines):
-            raise ValueError(f"{path} is empty: the first line should hold the names of the columns")
-        self._delimiter = _delimiter(lines)
-        first = [cell.strip() for cell in next(row for row in csv.reader(lines, delimiter=self._delimiter) if row)]
-        if not header:
-            self.names = [str(i + 1) for i in range(len(first))]
-            return
-        if all(_number(cell) != np.inf for cell in first):
-            raise ValueError(
-                f"the first line of {path} holds numbers in place of names: write the names of the columns above, or "
-                "use --no-header and call the columns 1, 2, ..."
-            )
-        self.names = [name or f"#{i + 1}" for i, name in enumerate(first)]
-        name, times = Counter(self.names).most_common(1)[0]
-        if times > 1:
-            raise ValueError(f"{path} has {times} columns called {name!r}: rename them")
-
-    def blocks(self, names: Sequence[str]) -> Iterator[Block]:
-        with self.path.open("rb") as self._file, io.TextIOWrapper(self._file, "utf-8-sig", newline="") as text:
-            rows = self._rows(text)
+    def blocks(chosen: Sequence[str]) -> Iterator[Block]:
+        size = path.stat().st_size
+        with path.open("rb") as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+            rows = _csv_rows(path, csv.reader(text, delimiter=delimiter), len(names), header)
             while numbered := list(itertools.islice(rows, ROWS)):
                 columns = list(zip(*(row for _, row in numbered), strict=True))
-                lines = [line for line, _ in numbered]
-                cells = {name: columns[self.names.index(name)] for name in names}
-                yield Block(cells, _row_names("line", lines))
+                cells = {name: columns[names.index(name)] for name in chosen}
+                yield Block(cells, "line", [line for line, _ in numbered], file.tell() / size)
 
-    @property
-    def progress(self) -> float:
-        if self._file is None:
-            return 0.0
-        return 1.0 if self._file.closed else self._file.tell() / max(1, self._size)
-
-    def _rows(self, file: io.TextIOWrapper) -> Iterator[tuple[int, list[str]]]:
-        """Rows below the header that are not blank, with the number of the line where they begin."""
-        reader = csv.reader(file, delimiter=self._delimiter)
-        is_header, line, width = self._header, 1, len(self.names)
-        try:
-            for row in reader:
-                if row and not is_header:
-                    if len(row) != width:
-                        cells = count(len(row), "cell")
-                        raise ValueError(f"line {line} of {self.path} has {cells}, the first line has {width}")
-                    yield line, row
-                is_header = is_header and not row
-                line = reader.line_num + 1
-        except UnicodeDecodeError as error:
-            raise ValueError(self._encoding(error)) from None
-        except csv.Error as error:
-            raise ValueError(f"line {reader.line_num} of {self.path} is no CSV: {error}") from None
-
-    def _encoding(self, error: UnicodeDecodeError) -> str:
-        return f"{self.path} is not text in UTF-8 ({error.reason}): save it as CSV in UTF-8, or give a Parquet file"
+    return Table(path, names, blocks)
 
 
-class _Parquet(Table):
-    """Columns of numbers, truth values, time spans and texts; other types are converted to text."""
+def _csv_rows(path: Path, reader: Any, width: int, header: bool) -> Iterator[tuple[int, list[str]]]:
+    """Rows below the header that are not blank, with the number of the line where they begin."""
+    line = 1
+    with _explaining(path, reader):
+        for row in reader:
+            if row and not header:
+                if len(row) != width:
+                    cells = count(len(row), "cell")
+                    raise ValueError(f"line {line} of {path} has {cells}, the first line has {width}")
+                yield line, row
+            header = header and not row
+            line = reader.line_num + 1
 
-    def __init__(self, path: Path) -> None:
-        try:
-            from pyarrow import ArrowInvalid, parquet
-        except ImportError:
-            raise ValueError(f"{path} is a Parquet file, which needs pyarrow: pip install 'pathgp[parquet]'") from None
-        self.path, self._rows_read = path, 0
-        try:
-            self._file = parquet.ParquetFile(path)
-        except ArrowInvalid as error:
-            raise ValueError(f"{path} cannot be read as Parquet: {error}") from None
-        self.names = self._file.schema_arrow.names
 
-    def blocks(self, names: Sequence[str]) -> Iterator[Block]:
+@contextmanager
+def _explaining(path: Path, reader: Any = None) -> Iterator[None]:
+    """Name the file in the errors of reading it."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        advice = "save it as CSV in UTF-8, or give a Parquet file"
+        raise ValueError(f"{path} is not text in UTF-8 ({error.reason}): {advice}") from None
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num} of {path} is no CSV: {error}") from None
+
+
+def _open_parquet(path: Path) -> Table:
+    """Open columns of numbers, truth values, time spans and texts; other types are converted to text."""
+    try:
+        from pyarrow import ArrowInvalid, parquet
+    except ImportError:
+        raise ValueError(f"{path} is a Parquet file, which needs pyarrow: pip install 'pathgp[parquet]'") from None
+    try:
+        file = parquet.ParquetFile(path)
+    except ArrowInvalid as error:
+        raise ValueError(f"{path} cannot be read as Parquet: {error}") from None
+
+    def blocks(chosen: Sequence[str]) -> Iterator[Block]:
         start = 0
-        for batch in self._file.iter_batches(batch_size=ROWS, columns=list(names)):
-            self._rows_read = start + len(batch)
+        for batch in file.iter_batches(batch_size=ROWS, columns=list(chosen)):
+            end = start + len(batch)
             if len(batch):
-                name_row = _row_names("row", range(start + 1, start + len(batch) + 1))
-                yield Block({name: _cells(name, batch.column(name), name_row) for name in names}, name_row)
-            start += len(batch)
+                cells = {name: _cells(name, batch.column(name), start) for name in chosen}
+                yield Block(cells, "row", range(start + 1, end + 1), end / file.metadata.num_rows)
+            start = end
 
-    @property
-    def progress(self) -> float:
-        return self._rows_read / max(1, self._file.metadata.num_rows)
+    return Table(path, file.schema_arrow.names, blocks)
 
 
-def _cells(name: str, column: Any, name_row: Callable[[int], str]) -> Any:
+def _cells(name: str, column: Any, start: int) -> Any:
     """Convert a column of pyarrow to an array of numbers (time spans in days), or to a list of texts."""
     from pyarrow import ArrowInvalid, float64, types
 
@@ -268,13 +250,9 @@ def _cells(name: str, column: Any, name_row: Callable[[int], str]) -> Any:
     except ArrowInvalid:
         row, value = next((i, v) for i, v in enumerate(column.to_pylist()) if v is not None and int(float(v)) != v)
         raise ValueError(
-            f"column {name!r} has {value} in {name_row(row)}, a whole number beyond 2^53 that float64 cannot hold: "
-            "subtract an offset, use a larger unit, or store times as timestamps"
+            f"column {name!r} has {value} in row {start + row + 1}, a whole number beyond 2^53 that float64 cannot "
+            "hold: subtract an offset, use a larger unit, or store times as timestamps"
         ) from None
-
-
-def _row_names(unit: str, numbers: Sequence[int]) -> Callable[[int], str]:
-    return lambda row: f"{unit} {numbers[row]}"
 
 
 def _text(cell: Any) -> str:

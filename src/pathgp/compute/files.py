@@ -11,15 +11,16 @@ a forged file can hold wrong numbers, but cannot run anything.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
+import math
 import os
-import re
 import struct
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,7 +39,6 @@ _MARK = b"\x89pathgp\n"  # the first byte is no text, the last is altered by a t
 _KINDS = (torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool)
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _KINDS}
 _TENSOR = "$tensor"
-_UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")
 
 
 @contextmanager
@@ -77,17 +77,11 @@ def _open_neighbour(path: Path) -> tuple[Path, BinaryIO]:
 
 def _remove_abandoned(path: Path) -> None:
     """Remove unfinished files beside ``path`` that no process has locked: locks end with their process."""
-    for neighbour in path.parent.iterdir():
-        name = neighbour.name
-        if not (name.startswith(f"{path.name}.") and _UNFINISHED.fullmatch(name[len(path.name) :])):
-            continue
-        try:
-            with neighbour.open("rb+") as file:
-                if _lock(file):
-                    neighbour.unlink()
-        except OSError:
-            # Already removed, or not permitted: nothing depends on it.
-            continue
+    for neighbour in path.parent.glob(f"{glob.escape(path.name)}.{'[0-9a-f]' * 32}.tmp"):
+        # It fails if the file is already removed, or that is not permitted: nothing depends on it.
+        with suppress(OSError), neighbour.open("rb+") as file:
+            if _lock(file):
+                neighbour.unlink()
 
 
 def _lock(file: BinaryIO) -> bool:
@@ -103,17 +97,37 @@ def _lock(file: BinaryIO) -> bool:
 
 def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
     """Write dicts with names, lists, numbers, strings, None and tensors; memory O(largest tensor) beside them."""
-    numbered: dict[int, tuple[int, Tensor]] = {}
-    tree = _without_tensors(content, numbered)
-    tensors = [tensor for _, tensor in numbered.values()]
-    kinds = [_kind(tensor) for tensor in tensors]
-    header = json.dumps({"byteorder": sys.byteorder, "tensors": kinds, "content": tree}).encode()
+    numbers: dict[int, int] = {}
+    tensors: list[Tensor] = []
+    kinds: list[tuple[str, list[int], list[int]]] = []
+
+    def number(tensor: Any) -> dict[str, int]:
+        """What the header has in place of a tensor; the same tensor gets the same number."""
+        dtype = str(tensor.dtype).removeprefix("torch.") if isinstance(tensor, Tensor) else ""
+        if dtype not in _DTYPES:
+            raise TypeError(f"{dtype or type(tensor).__name__} has no place in a file")
+        if id(tensor) not in numbers:
+            numbers[id(tensor)] = len(tensors)
+            # Stored with the largest stride first, and the order is kept: products of the same numbers differ in the
+            # last digit between rows and columns first.
+            order = sorted(range(tensor.ndim), key=tensor.stride, reverse=True)
+            tensors.append(tensor.detach().permute(order))
+            kinds.append((dtype, list(tensors[-1].shape), order))
+        return {_TENSOR: numbers[id(tensor)]}
+
+    tree = json.dumps(content, default=number)
+    header = f'{{"byteorder": "{sys.byteorder}", "tensors": {json.dumps(kinds)}, "content": {tree}}}'.encode()
     digest = hashlib.sha256()
     with replacing(path) as file:
-        file.write(_MARK + struct.pack("<I", FORMAT) + bytes(digest.digest_size))
-        for part in _parts(header, tensors):
+
+        def add(part: Any) -> None:
             digest.update(part)
             file.write(part)
+
+        file.write(_MARK + struct.pack("<I", FORMAT) + bytes(digest.digest_size))
+        add(struct.pack("<Q", len(header)) + header)
+        for tensor in tensors:
+            add(tensor.contiguous().cpu().flatten().view(torch.uint8).numpy().data)
         file.seek(len(_MARK) + 4)
         file.write(digest.digest())
 
@@ -142,25 +156,16 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
             raise ValueError(f"{path} has the digest of a file of pathgp but not its content: {error!r}") from error
 
 
-def _parts(header: bytes, tensors: list[Tensor]) -> Iterator[Any]:
-    """All that the digest covers, piece by piece."""
-    yield struct.pack("<Q", len(header)) + header
-    for tensor in tensors:
-        dense = tensor.detach().permute(_order(tensor)).contiguous().cpu()
-        yield dense.flatten().view(torch.uint8).numpy().data
-
-
 def _read(file: BinaryIO, end: int) -> dict[str, Any]:
     (length,) = struct.unpack("<Q", file.read(8))
-    header = json.loads(file.read(min(length, end)))
+    text = file.read(min(length, end))
+    header = json.loads(text)
     if header["byteorder"] != sys.byteorder:
         raise ValueError(f"its numbers are {header['byteorder']}-endian, those of this machine are not")
     tensors = []
     for name, shape, order in header["tensors"]:
         dtype = _DTYPES[name]
-        count = dtype.itemsize
-        for size in shape:
-            count *= size
+        count = dtype.itemsize * math.prod(shape)
         # Checked before memory is allocated.
         if min(shape, default=0) < 0 or count > end - file.tell():
             raise ValueError(f"a tensor of shape {shape} is longer than the file")
@@ -170,45 +175,7 @@ def _read(file: BinaryIO, end: int) -> dict[str, Any]:
         tensors.append(dense.permute([order.index(i) for i in range(len(order))]))
     if file.tell() != end:
         raise ValueError("there is more in it than its header says")
-    content = _with_tensors(header["content"], tensors)
+    content = json.loads(text, object_hook=lambda x: tensors[x[_TENSOR]] if x.keys() == {_TENSOR} else x)["content"]
     if not isinstance(content, dict):
         raise TypeError(f"its content is {type(content).__name__}, not names with values")
     return content
-
-
-def _kind(tensor: Tensor) -> tuple[str, list[int], list[int]]:
-    """Dtype, shape and order of the dimensions as they are stored, largest stride first.
-
-    The order is kept because products of the same numbers differ in the last digit between rows and columns first.
-    """
-    name = str(tensor.dtype).removeprefix("torch.")
-    if name not in _DTYPES:
-        raise TypeError(f"a tensor of dtype {name} has no place in a file")
-    order = _order(tensor)
-    return name, [tensor.shape[i] for i in order], order
-
-
-def _order(tensor: Tensor) -> list[int]:
-    strides = tensor.stride()
-    return sorted(range(tensor.ndim), key=lambda i: -strides[i])
-
-
-def _without_tensors(value: Any, numbered: dict[int, tuple[int, Tensor]]) -> Any:
-    """The content with a number in place of each tensor; the same tensor gets the same number."""
-    if isinstance(value, Tensor):
-        return {_TENSOR: numbered.setdefault(id(value), (len(numbered), value))[0]}
-    if isinstance(value, dict):
-        return {name: _without_tensors(part, numbered) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_tensors(part, numbered) for part in value]
-    return value
-
-
-def _with_tensors(value: Any, tensors: list[Tensor]) -> Any:
-    if isinstance(value, list):
-        return [_with_tensors(part, tensors) for part in value]
-    if not isinstance(value, dict):
-        return value
-    if value.keys() == {_TENSOR}:
-        return tensors[value[_TENSOR]]
-    return {name: _with_tensors(part, tensors) for name, part in value.items()}

@@ -7,10 +7,10 @@ the last bit on every rank. All ranks therefore take the same decisions without 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import socket
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -28,42 +28,41 @@ class RankLost(RuntimeError):
     """Another rank ended, or did not reach a collective operation within the time-out."""
 
 
-class Group(ABC):
-    """Members, numbered from 0, that compute parts of a result.
+class Group:
+    """Members, numbered from 0, that compute parts of a result: here one process by itself.
 
-    size: the number of members.  is_main_process: whether this process writes files and shows progress.
+    size: the number of members.  rank: the member that this process is.  is_main_process: whether this process writes
+    files and shows progress.
     """
 
-    size: int
-    is_main_process: bool = True
+    size = 1
+    rank = 0
+    is_main_process = True
 
-    @abstractmethod
     def members(self, home: torch.device) -> dict[int, torch.device]:
         """The members of this process and where each computes, for vectors that live on ``home``."""
+        return {self.rank: home}
 
-    @abstractmethod
     def each(self, compute: Callable[[int], T]) -> dict[int, T]:
         """compute(member) for every member of this process, concurrently."""
+        return {self.rank: compute(self.rank)}
 
-    @abstractmethod
     def reduce(self, compute: Callable[[int], Tensor], home: torch.device) -> Tensor:
         """The sum of compute(member) over all members, on ``home``; equal in all processes to the last bit."""
+        return compute(self.rank)
 
-    @abstractmethod
-    def budget(self, memory: float | None, home: torch.device) -> int:
-        """The memory of each member in bytes: ``memory``, or half of the free memory of the member with the least.
-
-        Members on the same device divide its free memory.
-        """
+    def budget(self, home: torch.device) -> int:
+        """Half of the free memory in bytes of the member with the least; members on one device divide its memory."""
+        return memory_budget(None, home)
 
     def rows(self, function: Callable[[Tensor], Tensor], Xs: Tensor) -> Tensor:
         """function(Xs) (count, m), whose columns belong to the rows of Xs (m, d); differentiable in Xs."""
         return function(Xs)
 
-    def check(self, values: Sequence[Tensor | str], message: str) -> None:  # noqa: B027
+    def check(self, values: Sequence[Tensor | str], message: str) -> None:
         """ValueError with this message in every process unless all have the same values."""
 
-    def require_equal(self, **arguments: object) -> None:  # noqa: B027
+    def require_equal(self, **arguments: object) -> None:
         """ValueError in every process that names an argument with different values."""
 
     def sync_generator(self, generator: torch.Generator) -> torch.Generator:
@@ -105,19 +104,13 @@ class Devices(Group):
             return dict(enumerate(pool.map(work, range(self.size))))
 
     def reduce(self, compute: Callable[[int], Tensor], home: torch.device) -> Tensor:
-        first, *others = self.each(compute).values()
-        total = first.to(home)
-        for part in others:
-            total += part.to(home)
-        return total
+        return functools.reduce(Tensor.add_, (part.to(home) for part in self.each(compute).values()))
 
-    def budget(self, memory: float | None, home: torch.device) -> int:
-        if memory is not None:
-            return memory_budget(memory, home)
+    def budget(self, home: torch.device) -> int:
         return min(memory_budget(None, device) // self.devices.count(device) for device in self.devices)
 
     def __repr__(self) -> str:
-        return f"Devices([{', '.join(repr(str(device)) for device in self.devices)}])"
+        return f"Devices({[str(device) for device in self.devices]})"
 
 
 class Ranks(Group):
@@ -147,20 +140,14 @@ class Ranks(Group):
                 f"the data are on {home}, but this process group adds up numbers on {' and '.join(self._kinds)} alone: "
                 "move the data, or call torch.distributed.init_process_group('gloo') for ranks on CPUs"
             )
-        return {self.rank: home}
-
-    def each(self, compute: Callable[[int], T]) -> dict[int, T]:
-        return {self.rank: compute(self.rank)}
+        return super().members(home)
 
     def reduce(self, compute: Callable[[int], Tensor], home: torch.device) -> Tensor:
         part = compute(self.rank).contiguous()
         self._communicate("a sum over all ranks", lambda: dist.all_reduce(part))
         return part
 
-    def budget(self, memory: float | None, home: torch.device) -> int:
-        self.require_equal(memory=memory)
-        if memory is not None:
-            return memory_budget(memory, home)
+    def budget(self, home: torch.device) -> int:
         found = self._gather((socket.gethostname(), str(home), memory_budget(None, home)))
         places = [place for *place, _ in found]
         return min(free // places.count(place) for *place, free in found)
@@ -170,8 +157,10 @@ class Ranks(Group):
         # With fewer rows than ranks each computes all of them.
         if len(Xs) < self.size:
             return function(Xs)
-        values: Tensor = _SharedRows.apply(self, function, Xs)
-        return values
+        own = share(len(Xs), self.rank, self.size)
+        values = function(_Sum.apply(self, Xs, False)[own])
+        total: Tensor = _Sum.apply(self, torch.nn.functional.pad(values, (own.start, len(Xs) - own.stop)), True)
+        return total
 
     def check(self, values: Sequence[Tensor | str], message: str) -> None:
         parts = [v if isinstance(v, str) else (tuple(v.shape), v.dtype, _digest(v)) for v in values]
@@ -233,32 +222,18 @@ class Ranks(Group):
         return f"Ranks({self.rank} of {self.size})"
 
 
-class _SharedRows(torch.autograd.Function):
-    """function(Xs), whose rows are divided among the ranks, forwards and backwards."""
+class _Sum(torch.autograd.Function):
+    """Sum a tensor over the ranks in one direction, forwards or backwards, and pass it on unchanged in the other."""
 
     @staticmethod
-    def forward(ctx: Any, group: Ranks, function: Callable[[Tensor], Tensor], Xs: Tensor) -> Tensor:
-        ctx.group, ctx.part, ctx.shape = group, share(len(Xs), group.rank, group.size), Xs.shape
-        with torch.set_grad_enabled(ctx.needs_input_grad[2]):
-            ctx.inputs = Xs[ctx.part].detach().requires_grad_(ctx.needs_input_grad[2])
-            ctx.values = function(ctx.inputs)
-
-        def own(_: int) -> Tensor:
-            result = ctx.values.new_zeros(len(ctx.values), len(Xs))
-            result[:, ctx.part] = ctx.values.detach()
-            return result
-
-        return group.reduce(own, Xs.device)
+    def forward(ctx: Any, group: Ranks, values: Tensor, forwards: bool) -> Tensor:
+        ctx.group, ctx.forwards = group, forwards
+        return group.reduce(lambda _: values.clone(), values.device) if forwards else values.view_as(values)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, outer: Tensor) -> tuple[None, None, Tensor]:
-        def own(_: int) -> Tensor:
-            result = ctx.inputs.new_zeros(ctx.shape)
-            (result[ctx.part],) = torch.autograd.grad(ctx.values, ctx.inputs, outer[:, ctx.part], retain_graph=True)
-            return result
-
-        return None, None, ctx.group.reduce(own, outer.device)
+    def backward(ctx: Any, outer: Tensor) -> tuple[None, Tensor, None]:
+        return None, outer if ctx.forwards else ctx.group.reduce(lambda _: outer.clone(), outer.device), None
 
 
 def share(n: int, member: int, size: int) -> slice:

@@ -13,9 +13,6 @@ from torch import Tensor
 
 Array = Any  # a NumPy array or a torch tensor, whichever the caller works with
 
-# Up to here float64 holds all whole numbers.
-LARGEST_WHOLE = 2.0**53
-
 
 @dataclass(frozen=True)
 class Matrix:
@@ -60,12 +57,9 @@ def read_vector(y: Array, n: int, name: str, like: Tensor) -> Tensor:
     float64, because a large offset must be subtracted before the values are rounded to float32.
     """
     tensor, is_numpy = _tensor(y, name)
-    if tensor.ndim != 1 or tensor.shape[0] != n:
-        hint = ""
-        if tensor.ndim == 0:
-            hint = "; one number for all rows belongs into the model" if name == "noise" else ""
-        elif tensor.ndim == 2 and tensor.shape[1] == 1:
-            hint = f"; use {name}[:, 0]"
+    if tensor.shape != (n,):
+        hint = "; one number for all rows belongs into the model" if name == "noise" and tensor.ndim == 0 else ""
+        hint = f"; use {name}[:, 0]" if tensor.ndim == 2 and tensor.shape[1] == 1 else hint
         raise ValueError(f"{name} must have shape ({n},), one value per row of X, got {tuple(tensor.shape)}{hint}")
     _require_finite(tensor, name)
     return _move(tensor, like, name, is_numpy).to(torch.float64)
@@ -162,9 +156,7 @@ def _tensor(value: Array, name: str) -> tuple[Tensor, bool]:
     if value.is_complex():
         raise TypeError(f"{name} must be real, got {value.dtype}")
     if not value.is_floating_point():
-        whole, value = value, value.to(torch.float64)
-        if value.numel() and float(value.abs().max()) > LARGEST_WHOLE and not torch.equal(value.to(whole.dtype), whole):
-            raise ValueError(_too_large(name))
+        value = torch.from_numpy(as_float64(value.cpu().numpy(), name)).to(value.device)
     if value.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"{name} is {value.dtype}: use float32 or float64")
     return value, is_numpy
@@ -180,30 +172,25 @@ def _array(value: Any, name: str) -> np.ndarray[Any, Any]:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name} cannot be read as an array of numbers: {error}") from error
-    if array.dtype.kind == "c":
-        raise TypeError(f"{name} must be real, got an array of dtype {array.dtype}")
     if array.dtype.kind not in "fiub":
+        expected = "real" if array.dtype.kind == "c" else "numeric"
         hint = f"; if these are numbers, use {name}.astype(float)" if array.dtype.kind in "OUS" else ""
-        raise TypeError(f"{name} must be numeric, got an array of dtype {array.dtype}{hint}")
+        raise TypeError(f"{name} must be {expected}, got an array of dtype {array.dtype}{hint}")
     return array
 
 
 def as_float64(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     """Numbers as float64; ValueError for whole numbers beyond 2^53 that it cannot hold, such as nanoseconds."""
     found: np.ndarray[Any, Any] = array.astype(np.float64)
-    if array.dtype.kind not in "iu" or not array.size or np.abs(found).max() <= LARGEST_WHOLE:
-        return found
+    if array.dtype.kind not in "iu" or not array.size or np.abs(found).max() <= 2.0**53:
+        return found  # up to there float64 holds all whole numbers
     # Python's numbers compare exactly; few arrays come here.
     if any(int(value) != int(whole) for value, whole in zip(found.flat, array.flat, strict=True)):
-        raise ValueError(_too_large(name))
+        raise ValueError(
+            f"{name} has whole numbers beyond 2^53 that float64 cannot hold: subtract an offset, or use a larger unit "
+            "(seconds in place of nanoseconds)"
+        )
     return found
-
-
-def _too_large(name: str) -> str:
-    return (
-        f"{name} has whole numbers beyond 2^53 that float64 cannot hold: subtract an offset, or use a larger unit "
-        "(seconds in place of nanoseconds)"
-    )
 
 
 def _move(tensor: Tensor, like: Tensor, name: str, is_numpy: bool) -> Tensor:

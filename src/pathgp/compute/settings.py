@@ -12,7 +12,6 @@ from torch import Tensor
 from pathgp.compute.groups import Group
 from pathgp.compute.hardware import full_rate_float64
 from pathgp.compute.inputs import real_number
-from pathgp.compute.memory import memory_budget
 from pathgp.compute.random import as_generator
 
 T = TypeVar("T")
@@ -58,19 +57,23 @@ class Compute:
             raise TypeError(f"compute must be a pathgp.Compute(...) or None, got {type(compute).__name__}")
         return compute or cls()
 
+    @property
+    def members(self) -> Group:
+        """The group, or this process by itself."""
+        return self.group or Group()
+
     def require_equal(self, **arguments: object) -> None:
         """ValueError on every rank if the ranks have different arguments: they would wait for each other forever."""
-        if self.group is not None:
-            self.group.require_equal(**arguments)
+        self.members.require_equal(**arguments)
 
     def sync_generator(self, generator: torch.Generator | None) -> torch.Generator:
         """The given generator or a fresh one, in the same state on all ranks."""
-        generator = as_generator(generator)
-        return generator if self.group is None else self.group.sync_generator(generator)
+        return self.members.sync_generator(as_generator(generator))
 
     def budget(self, device: torch.device) -> int:
         """The memory budget in bytes, the same for all members of the group."""
-        return memory_budget(self.memory, device) if self.group is None else self.group.budget(self.memory, device)
+        self.require_equal(memory=self.memory)
+        return self.members.budget(device) if self.memory is None else int(self.memory)
 
     def allows_float64(self, device: torch.device) -> bool:
         """Whether work may move to float64: not if fused products were requested or float64 is slow on the device."""
@@ -79,12 +82,12 @@ class Compute:
     @property
     def is_main_process(self) -> bool:
         """Whether this process writes files and shows progress."""
-        return self.group is None or self.group.is_main_process
+        return self.members.is_main_process
 
     def on_main_process(self, function: Callable[[], T]) -> T:
         """The result of function() on the first rank, sent to all."""
-        return function() if self.group is None else self.group.on_main_process(function)
+        return self.members.on_main_process(function)
 
     def map_rows(self, function: Callable[[Tensor], Tensor], Xs: Tensor) -> Tensor:
         """function(Xs) (count, m), one column per row of Xs (m, d), with the rows divided among the group."""
-        return function(Xs) if self.group is None else self.group.rows(function, Xs)
+        return self.members.rows(function, Xs)

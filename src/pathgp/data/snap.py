@@ -67,10 +67,9 @@ class Snapped:
             raise ValueError(f"{len(kernels)} kernels for a grid with {len(self.factors)} sides")
         read = read_matrix(self.points, "points")
         X, Z = read.X.detach().to(torch.float64), read_matrix(self.moved, "moved").X.to(torch.float64)
-        own, other, both = (torch.ones(len(X), dtype=torch.float64, device=X.device) for _ in range(3))
+        own = other = both = torch.ones(len(X), dtype=torch.float64, device=X.device)
         with torch.no_grad():
-            for i, kernel in enumerate(kernels):
-                x, z = X[:, i : i + 1], Z[:, i : i + 1]
+            for kernel, x, z in zip(kernels, X.split(1, 1), Z.split(1, 1), strict=True):
                 own, other = own * kernel.diag(x), other * kernel.diag(z)
                 # Only the diagonal is wanted: small blocks waste little.
                 both = both * torch.cat([kernel(x[part], z[part]).diagonal() for part in spans(len(X), 64)])
@@ -94,10 +93,7 @@ class Snapped:
 
 
 def snap(
-    points: Array,
-    values: Array,
-    sizes: Sequence[int | Array | None],
-    noise: float | Array | None = None,
+    points: Array, values: Array, sizes: Sequence[int | Array | None], noise: float | Array | None = None
 ) -> Snapped:
     """Move scattered points to the nearest cells of a grid, one side per column, and average what falls together.
 
@@ -135,35 +131,30 @@ def snap(
     def total(weights: Tensor) -> Tensor:
         return weights.new_zeros(shape.numel()).index_add_(0, cell, weights)
 
+    def on_grid(values: Tensor, dtype: torch.dtype) -> Array:
+        return read.to_caller(values.reshape(shape).to(dtype))
+
     counts = total(torch.ones_like(y))
     # Relative to the overall mean: a large offset must not eat the digits of the averages.
     offset = y.mean()
-    plain = total(y - offset) / counts
+    mean = total(y - offset) / counts
     spare = m - int((counts > 0).sum())
-    scatter = math.sqrt(float((y - offset - plain[cell]).square().sum()) / spare) if spare else math.nan
-    deviation: Tensor | None = None
+    scatter = math.sqrt(float((y - offset - mean[cell]).square().sum()) / spare) if spare else math.nan
+    deviation = scatter / counts.sqrt()
     if noise is not None:
-        one = isinstance(noise, (int, float))
-        sigma = torch.full_like(y, noise) if one else read_vector(noise, m, "noise", X)
+        sigma = torch.full_like(y, noise) if isinstance(noise, (int, float)) else read_vector(noise, m, "noise", X)
         if not bool((sigma > 0).all()):
             raise ValueError("noise must hold positive standard deviations")
         precision = total(sigma.square().reciprocal())
-        plain = total((y - offset) / sigma.square()) / precision
+        mean = total((y - offset) / sigma.square()) / precision
         deviation = precision.rsqrt()
-    elif spare:
-        deviation = scatter / counts.sqrt()
-    if deviation is not None:
-        deviation = torch.where(counts > 0, deviation, math.nan)
+    deviation = torch.where(counts > 0, deviation, math.nan)
     dtype, results = read.X.dtype, result_dtype(read.X, y)
-
-    def give(grid: Tensor) -> Array:
-        return read.to_caller(grid.reshape(shape).to(results))
-
     return Snapped(
         [read.to_caller(c.to(dtype)) for c in centres],
-        give(plain + offset),
-        None if deviation is None else give(deviation),
-        read.to_caller(counts.reshape(shape).to(torch.int64)),
+        on_grid(mean + offset, results),
+        None if noise is None and not spare else on_grid(deviation, results),
+        on_grid(counts, torch.int64),
         points,
         read.to_caller(torch.stack([c[place] for c, place in zip(centres, places, strict=True)], 1).to(dtype)),
         tuple(float(r.max()) for r in relative),

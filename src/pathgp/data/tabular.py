@@ -29,7 +29,6 @@ KERNELS: dict[str, Callable[[torch.Tensor], kernels.Kernel]] = {
 # A text column with more distinct values than this probably names the rows.
 MOST_CATEGORIES = 100
 
-_DAY = timedelta(days=1)
 _CLOCK = r"([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?( ?(Z|[+-]\d{2}(:?\d{2})?))?)?"
 _ISO = re.compile(r"\d{4}-\d{2}(-\d{2}" + _CLOCK + ")?")
 # Dates whose order of day and month is ambiguous, or differs from ISO 8601.
@@ -39,10 +38,6 @@ _UNCLEAR = re.compile(r"(\d{1,2}[./-]\d{1,2}[./-]\d{4}|\d{4}[./]\d{1,2}[./]\d{1,
 def kernel_of_columns(name: str, columns: int) -> kernels.Kernel:
     """Return the kernel of this name with a signal scale and one length scale per column."""
     return kernels.Scale(KERNELS[name](torch.ones(columns, dtype=torch.float64)), 1.0)
-
-
-def row_number(row: int) -> str:
-    return f"row {row}"
 
 
 @dataclass(frozen=True)
@@ -65,16 +60,25 @@ class Columns:
         return titles
 
     def matrix(
-        self, values: Callable[[Any], NDArray[Any]], name_row: Callable[[int], str] = row_number
+        self, values: Callable[[Any], NDArray[Any]], name_row: Callable[[int], str] = "row {}".format
     ) -> NDArray[np.float64]:
         """Return the inputs (n, d) of a table with columns values(name), dates in days; ``name_row``: for errors."""
         parts: list[NDArray[np.float64]] = []
         for name in self.names:
             column = values(name)
-            if name in self.categories:
-                parts.append(_indicators(name, column, self.categories[name], name_row))
-            else:
+            if name not in self.categories:
                 parts.append(as_float64(column, f"column {name!r}").reshape(-1, 1))
+                continue
+            known = self.categories[name]
+            numbers = {category: i for i, category in enumerate(known)}
+            codes = np.array([numbers.get(value, -1) for value in column], dtype=np.int64)
+            if (codes < 0).any():
+                row = int(np.argmax(codes < 0))
+                raise ValueError(
+                    f"column {name!r} has {column[row]!r} in {name_row(row)}, which is none of its categories at the "
+                    f"fit: {', '.join(map(repr, known))}"
+                )
+            parts.append(np.eye(len(known))[codes])
         return np.concatenate(parts, 1)
 
 
@@ -178,7 +182,7 @@ def is_missing(value: Any) -> bool:
         return True
 
 
-def days(name: Any, column: NDArray[Any], name_row: Callable[[int], str] = row_number) -> NDArray[np.float64]:
+def days(name: Any, column: NDArray[Any], name_row: Callable[[int], str] = "row {}".format) -> NDArray[np.float64]:
     """Convert dates of any unit or form to days since 1970, time spans to days; NaN for missing values.
 
     Times with a zone are converted to UTC; a column must not mix times with and without a zone.
@@ -202,7 +206,7 @@ def days(name: Any, column: NDArray[Any], name_row: Callable[[int], str] = row_n
         if len(zones) > 1:
             raise ValueError(f"column {name!r} has times with and without a zone, as {value!r} in {name_row(row)}")
         epoch = datetime(1970, 1, 1, tzinfo=UTC if instant.tzinfo is not None else None)
-        result[row] = (instant - epoch) / _DAY
+        result[row] = (instant - epoch) / timedelta(days=1)
     return result
 
 
@@ -216,17 +220,3 @@ def _instant(value: Any) -> datetime:
     if isinstance(value, date):
         return datetime.combine(value, time())
     raise TypeError(f"{value!r} is not a date")
-
-
-def _indicators(
-    name: Any, column: NDArray[Any], known: list[Any], name_row: Callable[[int], str]
-) -> NDArray[np.float64]:
-    numbers = {category: i for i, category in enumerate(known)}
-    codes = np.fromiter((numbers.get(value, -1) for value in column), dtype=np.int64, count=len(column))
-    if (codes < 0).any():
-        row = int(np.argmax(codes < 0))
-        raise ValueError(
-            f"column {name!r} has {column[row]!r} in {name_row(row)}, which is none of its categories at the fit: "
-            + ", ".join(map(repr, known))
-        )
-    return np.eye(len(known))[codes]

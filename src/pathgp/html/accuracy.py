@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -13,7 +14,7 @@ from scipy.special import ndtr, ndtri
 from pathgp import metrics
 from pathgp.html.charts import Axis, Chart
 from pathgp.html.facts import random_subset
-from pathgp.html.markup import Html, Section, Tile, Verdict, chart_grid, figure, paragraph, table
+from pathgp.html.markup import Html, Section, Verdict, chart_grid, figure, paragraph, table
 from pathgp.html.numbers import MISSING, number, percent
 from pathgp.plots import WIDTH_95
 
@@ -24,6 +25,14 @@ MOST_DOTS = 1500
 # A coverage this close to its level is good in practice, even when many rows show a difference.
 _CLOSE = 0.02
 _FEW_ROWS = 20
+_MEASURES = (
+    "RMSE, root mean square error",
+    "MAE, mean absolute error",
+    "NLL, negative log density, nats per row",
+    "R², explained variance",
+    "Inside 50 % intervals",
+    "Inside 95 % intervals",
+)
 
 
 @dataclass(frozen=True)
@@ -46,15 +55,15 @@ class Comparison:
     def rows(self) -> int:
         return len(self.y)
 
-    @cached_property
+    @property
     def rmse(self) -> float:
         return metrics.rmse(self.y, self.mean)
 
-    @cached_property
+    @property
     def nll(self) -> float:
         return metrics.nll(self.y, self.mean, self.variance)
 
-    @cached_property
+    @property
     def spread(self) -> float:
         """Standard deviation of y: the error of a constant prediction of its average."""
         return float(np.std(self.y))
@@ -84,16 +93,11 @@ class Comparison:
 
     def largest_gap(self) -> tuple[float, float]:
         """The level whose coverage differs most from it, and the difference."""
-        gaps = self.coverages - LEVELS
-        worst = int(np.abs(gaps).argmax())
-        return float(LEVELS[worst]), float(gaps[worst])
+        return max(zip(LEVELS, self.coverages - LEVELS, strict=True), key=lambda entry: abs(entry[1]))
 
-    @property
-    def has_heavy_tails(self) -> bool:
-        """Whether 50 % intervals contain more than normal errors with the observed 95 % coverage would explain."""
-        scale = ndtri(0.5 + 0.5 * self.coverage()) / WIDTH_95
-        expected = 2 * ndtr(scale * ndtri(0.75)) - 1
-        return bool(self.coverage(0.5) - expected > max(_CLOSE, _chance(0.5, self.rows)))
+    def _allowance(self, level: float, close: float = _CLOSE) -> float:
+        """How far a good coverage may be from its level: ``close``, or three standard errors for few rows."""
+        return max(close, 3.0 * math.sqrt(level * (1 - level) / self.rows))
 
     def calibration(self) -> Verdict:
         """Judge whether intervals contain the share of observations that they should."""
@@ -102,18 +106,20 @@ class Comparison:
         if self.rows < _FEW_ROWS:
             return Verdict(None, f"Too few rows ({self.rows}) to judge whether the intervals are calibrated.")
         tail_gap, (level, gap) = self.coverage() - 0.95, self.largest_gap()
+        # The 50 % coverage of normal errors with the observed 95 % coverage.
+        normal = 2 * ndtr(ndtri(0.5 + 0.5 * self.coverage()) / WIDTH_95 * ndtri(0.75)) - 1
         words = f"{percent(self.coverage())} of the {self.what} lie inside their 95 % intervals"
         model = "than the normal distribution of the model."
         too_wide = tail_gap > 0
-        if abs(tail_gap) <= max(_CLOSE, _chance(0.95, self.rows)):
-            if abs(gap) <= max(5 * _CLOSE, _chance(level, self.rows)):
+        if abs(tail_gap) <= self._allowance(0.95):
+            if abs(gap) <= self._allowance(level, 5 * _CLOSE):
                 return Verdict(True, f"{words}, as they should.")
             words += f", but {percent(level + gap)} inside their {100 * level:.0f} % intervals"
             too_wide = gap > 0
             if too_wide != (tail_gap >= 0):
                 tails = "a sharper peak and heavier tails" if too_wide else "lighter tails"
                 return Verdict(None, f"{words}: the errors have {tails} {model}")
-        elif self.has_heavy_tails:
+        elif self.coverage(0.5) - normal > self._allowance(0.5):
             words += f", and {percent(self.coverage(0.5))} inside their 50 % intervals: the errors have heavier tails"
             return Verdict(False, f"{words} {model} Look for outliers, or transform the target.")
         if too_wide:
@@ -123,22 +129,39 @@ class Comparison:
 
     def sentence(self, target: str) -> str:
         """Describe the accuracy in one sentence."""
-        error = (
-            f"Predictions of {target} miss by {number(self.rmse)} (root mean square) on the {self.rows:,} {self.what}"
-        )
+        rows = f"on the {self.rows:,} {self.what}"
+        error = f"Predictions of {target} miss by {number(self.rmse)} (root mean square) {rows}"
         if self.is_constant:
             return f"{error}, on which {target} is constant."
         share = f"explain {percent(self.r2)} of its variance" if self.r2 > 0 else "explain none of its variance"
         return f"{error} and {share}; always predicting the average would miss by {number(self.spread)}."
 
-    def tiles(self) -> list[Tile]:
+    def tiles(self) -> list[tuple[str, str, str]]:
+        """Key numbers: name, value and a short note."""
         average = "" if self.is_constant else f"average alone: {number(self.spread)}"
         return [
-            Tile("RMSE", number(self.rmse), average),
-            Tile("R²", number(self.r2), "y is constant" if self.is_constant else "explained variance"),
-            Tile("NLL", number(self.nll), "nats per row"),
-            Tile("95 % coverage", percent(self.coverage()), "ideal: 95 %"),
+            ("RMSE", number(self.rmse), average),
+            ("R²", number(self.r2), "y is constant" if self.is_constant else "explained variance"),
+            ("NLL", number(self.nll), "nats per row"),
+            ("95 % coverage", percent(self.coverage()), "ideal: 95 %"),
         ]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the page of a table and that of a grid do not share.
+
+    size, sentences: the data and the model in words.  reason: why there is no comparison with observations.
+    variances: where they come from, in a sentence.  inputs: names of the inputs that may have a length scale each.
+    """
+
+    size: str
+    sentences: list[str]
+    comparison: Comparison | None
+    reason: str
+    sections: list[Section]
+    variances: str
+    inputs: Sequence[str] = ()
 
 
 def accuracy_section(comparison: Comparison, target: str) -> Section:
@@ -159,22 +182,19 @@ def accuracy_section(comparison: Comparison, target: str) -> Section:
 
 def _numbers(comparison: Comparison) -> Html:
     """The measures of the model beside those of a normal distribution with the mean and the spread of y."""
-    y, mean = comparison.y, np.full(comparison.rows, comparison.y.mean())
-    average = [MISSING] * 5
+
+    def measures(c: Comparison) -> list[str]:
+        mae, inside = float(np.mean(np.abs(c.y - c.mean))), [percent(c.coverage(level)) for level in (0.5, 0.95)]
+        return [number(c.rmse), number(mae), number(c.nll), number(c.r2), *inside]
+
+    average = [number(comparison.spread), *[MISSING] * 5]
     if not comparison.is_constant:
-        variance = np.full(comparison.rows, comparison.spread**2)
-        inside = [percent(metrics.coverage(y, mean, variance, level)) for level in (0.5, 0.95)]
-        average = [number(float(np.mean(np.abs(y - mean)))), number(metrics.nll(y, mean, variance)), "0", *inside]
-    mae = float(np.mean(np.abs(y - comparison.mean)))
-    rows = [
-        ("RMSE, root mean square error", number(comparison.rmse), number(comparison.spread)),
-        ("MAE, mean absolute error", number(mae), average[0]),
-        ("NLL, negative log density, nats per row", number(comparison.nll), average[1]),
-        ("R², explained variance", number(comparison.r2), average[2]),
-        ("Inside 50 % intervals", percent(comparison.coverage(0.5)), average[3]),
-        ("Inside 95 % intervals", percent(comparison.coverage()), average[4]),
-    ]
-    return table([f"On {comparison.rows:,} {comparison.what}", "Model", "Average of y alone"], rows, "figures")
+        y = comparison.y
+        always = replace(comparison, mean=np.full_like(y, y.mean()), variance=np.full_like(y, comparison.spread**2))
+        average = measures(always)
+        average[3] = "0"  # without rounding errors
+    columns = [f"On {comparison.rows:,} {comparison.what}", "Model", "Average of y alone"]
+    return table(columns, zip(_MEASURES, measures(comparison), average, strict=True), "figures")
 
 
 def _scatter(comparison: Comparison, target: str) -> Html:
@@ -218,8 +238,8 @@ def _coverage_curve(comparison: Comparison) -> Html:
     chart.line([0, 100], [0, 100], "dashed")
     chart.line(100 * LEVELS, 100 * comparison.coverages)
     chart.dots(100 * LEVELS, 100 * comparison.coverages, "accent")
-    chart.label(97, 8, "too narrow", "", "end")
-    chart.label(3, 92, "too wide", "")
+    chart.label(97, 8, "too narrow", "end")
+    chart.label(3, 92, "too wide")
     caption = "On the diagonal intervals are calibrated; grey: sampling error for this number of rows."
     return figure("Coverage of intervals", caption, chart.svg())
 
@@ -255,8 +275,3 @@ def _typical(at: Vector, width: Vector) -> tuple[Vector, Vector]:
     x = np.array([np.median(at[group]) for group in groups])
     x[0], x[-1] = at.min(), at.max()
     return x, np.array([np.median(width[group]) for group in groups])
-
-
-def _chance(level: float, rows: int) -> float:
-    """Three standard errors of the coverage."""
-    return 3.0 * math.sqrt(level * (1 - level) / rows)

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -83,14 +84,12 @@ class Chart:
     right: room for labels to the right of the lines.
     """
 
-    def __init__(
-        self, key: str, title: str, finding: str, x: Axis, y: Axis, right: float = _RIGHT, height: float = HEIGHT
-    ) -> None:
-        self.key, self.title, self.finding, self.x, self.y, self.height = key, title, finding, x, y, height
+    def __init__(self, key: str, title: str, finding: str, x: Axis, y: Axis, right: float = _RIGHT) -> None:
+        self.key, self.title, self.finding, self.x, self.y = key, title, finding, x, y
         self._y_ticks = y.labelled_ticks(5)
         self.left = 10.0 + LETTER * max((len(label) for _, label in self._y_ticks), default=1)
         self.right, self.top = WIDTH - right, _TOP
-        self.bottom = height - _TICKS - (_NAME if x.label else 0.0)
+        self.bottom = HEIGHT - _TICKS - (_NAME if x.label else 0.0)
         self._inside: list[str] = []
         self._labels: list[str] = []
 
@@ -114,22 +113,21 @@ class Chart:
         points = [(a, b) for a, b in zip(*self._pixels(x, y), strict=True) if np.isfinite(a + b)]
         self._add_path(f"dots {kind}", "".join(f"M{_round(a)} {_round(b)}h0" for a, b in points))
 
-    def whiskers(self, x: Any, low: Any, high: Any, kind: str = "accent") -> None:
+    def whiskers(self, x: Any, low: Any, high: Any) -> None:
         """Draw vertical intervals."""
         strokes = zip(*self._pixels(x, low), self._pixels(x, high)[1], strict=True)
-        self._add_path(kind, "".join(f"M{_round(a)} {_round(b)}V{_round(c)}" for a, b, c in strokes))
+        self._add_path("accent", "".join(f"M{_round(a)} {_round(b)}V{_round(c)}" for a, b, c in strokes))
 
-    def columns(self, edges: Vector, heights: Vector, kind: str = "bar") -> None:
+    def columns(self, edges: Vector, heights: Vector) -> None:
         """Draw the bars of a histogram."""
-        left, top = self._pixels(edges[:-1], heights)
-        right, _ = self._pixels(edges[1:], heights)
-        for a, b, y in zip(left, right, top, strict=True):
+        sides, tops = self._pixels(edges, np.append(heights, 0.0))
+        for (a, b), y in zip(pairwise(sides), tops, strict=False):
             size = {"width": max(0.5, b - a - 1), "height": max(0.0, self.bottom - y)}
-            self._inside.append(_element("rect", class_=kind, x=a + 0.5, y=y, **size))
+            self._inside.append(_element("rect", class_="bar", x=a + 0.5, y=y, **size))
 
     def rug(self, x: Any) -> None:
         """Mark every value by a short stroke on the lower axis."""
-        px, _ = self._pixels(x, np.full(len(x), self.y.low))
+        px, _ = self._pixels(x, self.y.low)
         self._add_path("rug", "".join(f"M{_round(a)} {_round(self.bottom)}v-5" for a in np.unique(np.round(px, 1))))
 
     def picture(self, colours: NDArray[np.uint8]) -> None:
@@ -137,15 +135,15 @@ class Chart:
         size = {"width": self.right - self.left, "height": self.bottom - self.top}
         self._inside.append(_image(np.flipud(colours), x=self.left, y=self.top, **size))
 
-    def label(self, x: float, y: float, words: str, kind: str = "", anchor: str = "start", dy: float = 0.0) -> None:
+    def label(self, x: float, y: float, words: str, anchor: str = "start") -> None:
         """Write words at a point of the chart, with a halo that keeps them readable on lines."""
-        px, py = self._pixels([x], [y])
-        self._labels.append(_text(float(px[0]), float(py[0]) + dy, words, f"halo {kind}".strip(), anchor))
+        px, py = self._pixels(x, y)
+        self._labels.append(_text(float(px), float(py), words, "halo", anchor))
 
     def end_labels(self, entries: Iterable[tuple[float, str, str]]) -> None:
         """Write (value, words, kind) to the right of the curves, moved apart where they would overlap."""
         finite = [entry for entry in entries if math.isfinite(entry[0])]
-        _, py = self._pixels([self.x.high] * len(finite), [value for value, _, _ in finite])
+        _, py = self._pixels(self.x.high, [value for value, _, _ in finite])
         for height, i in zip(_spread(sorted(py), self.top, self.bottom), np.argsort(py), strict=True):
             self._labels.append(_text(self.right + 6, height + 4, finite[i][1], finite[i][2], "start"))
 
@@ -155,17 +153,17 @@ class Chart:
         clip = _element("clipPath", _element("rect", x=self.left, y=self.top - 4, **size), id=f"{self.key}-clip")
         inside = f'<g clip-path="url(#{self.key}-clip)">{"".join(self._inside)}</g>'
         content = clip + self._frame() + inside + "".join(self._labels)
-        return _svg(self.key, self.title, self.finding, self.height, content)
+        return _svg(self.key, self.title, self.finding, HEIGHT, content)
 
     def _frame(self) -> str:
         parts = []
         for value, label in self._y_ticks:
-            y = self.bottom - (self.bottom - self.top) * float(self.y.fractions(value))
+            y = float(self._pixels(self.x.low, value)[1])
             parts.append(_path("grid", f"M{_round(self.left)} {_round(y)}H{_round(self.right)}"))
             parts.append(_text(self.left - 6, y + 4, label, "", "end"))
         end = -math.inf
         for value, label in self.x.labelled_ticks(5):
-            x = self.left + (self.right - self.left) * float(self.x.fractions(value))
+            x = float(self._pixels(value, self.y.low)[0])
             half = 0.5 * LETTER * len(label)
             if x - half < end + 6:  # it would touch the previous label
                 continue
@@ -173,7 +171,7 @@ class Chart:
             parts.append(_path("axis", f"M{_round(x)} {_round(self.bottom)}v4"))
             parts.append(_text(x, self.bottom + 16, label, "", "middle"))
         parts.append(_path("axis", f"M{_round(self.left)} {_round(self.bottom)}H{_round(self.right)}"))
-        parts.append(_text((self.left + self.right) / 2, self.height - 5, truncate(self.x.label, 40), "", "middle"))
+        parts.append(_text((self.left + self.right) / 2, HEIGHT - 5, truncate(self.x.label, 40), "", "middle"))
         parts.append(_text(0, 11, truncate(self.y.label, 46), "", "start"))
         return "".join(parts)
 
@@ -187,24 +185,21 @@ class Chart:
         return np.clip(across, -1e4, 1e4), np.clip(up, -1e4, 1e4)
 
     def _curve(self, x: Any, y: Any) -> str:
-        d, pen = [], "M"
+        d, pen = "", "M"
         for a, b in zip(*self._pixels(x, y), strict=True):
-            if np.isfinite(a + b):
-                d.append(f"{pen}{_round(a)} {_round(b)}")
-                pen = "L"
-            else:
-                pen = "M"
-        return "".join(d)
+            is_point = np.isfinite(a + b)
+            d += f"{pen}{_round(a)} {_round(b)}" if is_point else ""
+            pen = "L" if is_point else "M"
+        return d
 
 
-def ranking(key: str, title: str, finding: str, entries: Sequence[tuple[str, float]], words: Sequence[str]) -> Html:
-    """Horizontal bars (name, value) with their values in words."""
-    pitch, names = 22.0, [truncate(name, 24) for name, _ in entries]
-    left = 8.0 + LETTER * max(len(name) for name in names)
-    right = WIDTH - 10.0 - LETTER * max(len(word) for word in words)
-    largest = max(value for _, value in entries) or 1.0
-    parts = []
-    for i, ((_, value), name, word) in enumerate(zip(entries, names, words, strict=True)):
+def ranking(key: str, title: str, finding: str, entries: Sequence[tuple[str, float, str]]) -> Html:
+    """Horizontal bars: name, value and the value in words of each."""
+    names, values, words = zip(*((truncate(name, 24), value, word) for name, value, word in entries), strict=True)
+    left = 8.0 + LETTER * max(map(len, names))
+    right = WIDTH - 10.0 - LETTER * max(map(len, words))
+    pitch, largest, parts = 22.0, max(values) or 1.0, []
+    for i, (name, value, word) in enumerate(zip(names, values, words, strict=True)):
         middle, width = pitch * (i + 0.5), max(0.5, (right - left) * value / largest)
         parts.append(_text(left - 8, middle + 4, name, "name", "end"))
         parts.append(_element("rect", class_="bar", x=left, y=middle - 7, width=width, height=14, rx=2))

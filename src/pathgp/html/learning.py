@@ -52,10 +52,9 @@ def fit_verdict(fit: FitReport) -> Verdict:
 
 def _gain(fit: FitReport) -> Html:
     steps, title = _steps(fit), "Log marginal likelihood"
-    gains = np.array([step.gain for step in fit.history]) / fit.rows
+    gains = _values(fit, "gain") / fit.rows
     finding = f"It ended {number(float(gains[-1]))} nats per row above the start, in {count(len(steps), 'step')}."
-    axis = Axis.around(gains, label="nats per row above the start")
-    chart = Chart("gain", title, finding, _step_axis(fit), axis)
+    chart = Chart("gain", title, finding, _step_axis(fit), Axis.around(gains, label="nats per row above the start"))
     chart.line(steps, gains)
     if len(steps) == 1:
         chart.dots(steps, gains, "accent")
@@ -96,26 +95,25 @@ def _hyperparameters(fit: FitReport, names: Sequence[str]) -> Html:
 
 
 def _residuals(fit: FitReport) -> Html:
-    mean, probes = (np.array([getattr(step, name) for step in fit.history]) for name in ("residual", "probe_residual"))
-    last = [number(float(curve[-1]), 2) for curve in (mean, probes)]
-    finding = f"At the last step {last[0]} for the mean and {last[1]} for probes."
-    curves = {"mean": mean, "probes": probes}
-    chart = residual_chart(
-        "fit-residuals", "Residuals", finding, _step_axis(fit), _steps(fit), curves, fit.condition.tol
-    )
+    curves = {"mean": _values(fit, "residual"), "probes": _values(fit, "probe_residual")}
+    mean, probes = (number(float(curve[-1]), 2) for curve in curves.values())
+    finding = f"At the last step {mean} for the mean and {probes} for probes."
+    axis, tol = _step_axis(fit), fit.condition.tol
+    chart = residual_chart("fit-residuals", "Residuals", finding, axis, _steps(fit), curves, tol)
     return figure("Residual of each step's solve", "Below the tolerance gradients are reliable.", chart)
 
 
 def _costs(fit: FitReport) -> Html:
-    epochs, time = (np.array([getattr(step, name) for step in fit.history]) for name in ("epochs", "seconds"))
-    finding = (
-        f"{number(float(epochs.mean()))} epochs and {seconds(float(time.mean()))} a step on average, "
-        f"{seconds(fit.seconds)} in all."
-    )
-    axis = Axis.around(epochs, zero=True, label="epochs")
-    chart = Chart("costs", "Cost of each step", finding, _step_axis(fit), axis)
+    epochs, title = _values(fit, "epochs"), "Cost of each step"
+    average = f"{number(float(epochs.mean()))} epochs and {seconds(float(_values(fit, 'seconds').mean()))}"
+    finding = f"{average} a step on average, {seconds(fit.seconds)} in all."
+    chart = Chart("costs", title, finding, _step_axis(fit), Axis.around(epochs, zero=True, label="epochs"))
     chart.line(_steps(fit), epochs)
-    return figure("Cost of each step", finding, chart.svg())
+    return figure(title, finding, chart.svg())
+
+
+def _values(fit: FitReport, name: str) -> np.ndarray:
+    return np.array([getattr(step, name) for step in fit.history])
 
 
 def _steps(fit: FitReport) -> list[int]:

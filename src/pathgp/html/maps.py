@@ -31,7 +31,7 @@ class View:
     """
 
     index: tuple[Any, ...]
-    lattice: tuple[Grid, Grid]
+    lattice: Sequence[Grid]
     x: Axis
     y: Axis
     caption: str
@@ -65,10 +65,8 @@ def choose_view(sides: Sequence[Grid], observed: NDArray[np.bool_], names: Seque
         (a, rows), (b, columns) = (np.unique(sides[plane][:, c], return_inverse=True) for c in (0, 1))
         x, y = _cell_axis(b, f"{names[plane]}, second column"), _cell_axis(a, f"{names[plane]}, first column")
         return View(index, (rows, columns), x, y, caption)
-    orders = [_side_order(sides[i]) for i in shown]
-    rows, columns = np.meshgrid(np.argsort(orders[0]), np.argsort(orders[1]), indexing="ij")
-    y, x = (_side_axis(sides[i][order], names[i]) for i, order in zip(shown, orders, strict=True))
-    return View(index, (rows, columns), x, y, caption)
+    (rows, y), (columns, x) = (_place_side(sides[i], names[i]) for i in shown)
+    return View(index, np.meshgrid(rows, columns, indexing="ij"), x, y, caption)
 
 
 def heat_map(key: str, title: str, view: View, grid: Grid, limits: tuple[float, float], colours: Sequence[str]) -> Html:
@@ -90,9 +88,9 @@ def heat_map(key: str, title: str, view: View, grid: Grid, limits: tuple[float, 
 def colour(values: Grid, limits: tuple[float, float], colours: Sequence[str]) -> NDArray[np.uint8]:
     """Colours (..., 4) of numbers between two limits; grey for NaN."""
     low, high = limits
-    scaled = np.clip((values - low) / (high - low), 0.0, 1.0)
     anchors = np.array([list(bytes.fromhex(c[1:])) for c in colours], dtype=np.float64)
     at = np.linspace(0.0, 1.0, len(anchors))
+    scaled = (values - low) / (high - low)
     channels = [np.interp(scaled, at, channel) for channel in anchors.T]
     mixed = np.stack([*channels, np.full(scaled.shape, 255.0)], -1)
     mixed[np.isnan(scaled), :3] = list(bytes.fromhex(HOLE[1:]))
@@ -114,18 +112,16 @@ def _is_lattice(side: Grid) -> bool:
     return min(sizes) >= 3 and len(side) >= 0.25 * sizes[0] * sizes[1]
 
 
-def _side_order(side: Grid) -> NDArray[Any]:
-    """The order of the cells in the picture: by value if they have a single one."""
-    return np.argsort(side[:, 0], kind="stable") if side.shape[1] == 1 else np.arange(len(side))
-
-
-def _side_axis(side: Grid, name: str) -> Axis:
-    """Values if they are regular, else numbers of cells."""
-    if side.shape[1] == 1 and len(side) > 1:
-        gaps = np.diff(side[:, 0])
-        if gaps.min() > 0 and gaps.max() <= 1.5 * gaps.min():
-            return _cell_axis(side[:, 0], name)
-    return Axis(-0.5, len(side) - 0.5, f"{name}, number of the cell")
+def _place_side(side: Grid, name: str) -> tuple[Grid, Axis]:
+    """Places of the cells in the picture, by value if they have one, and an axis of regular values or of places."""
+    places, axis = np.arange(len(side)), Axis(-0.5, len(side) - 0.5, f"{name}, number of the cell")
+    if side.shape[1] > 1:
+        return places, axis
+    values = np.sort(side[:, 0])
+    gaps = np.diff(values)
+    if gaps.size and gaps.min() > 0 and gaps.max() <= 1.5 * gaps.min():
+        axis = _cell_axis(values, name)
+    return np.argsort(np.argsort(side[:, 0], kind="stable")), axis
 
 
 def _cell_axis(values: Grid, name: str) -> Axis:

@@ -30,15 +30,6 @@ class Verdict:
     text: str
 
 
-@dataclass(frozen=True)
-class Tile:
-    """A key number with its name and a short note."""
-
-    name: str
-    value: str
-    note: str
-
-
 def text(words: str) -> str:
     """Escape words; a percent sign stays with its number."""
     return escape(words).replace(" %", "\u00a0%")
@@ -48,20 +39,11 @@ def paragraph(words: str, kind: str = "") -> Html:
     return Html(f"<p{_class(kind)}>{text(words)}</p>")
 
 
-def heading(words: str) -> Html:
-    """A heading inside a section."""
-    return Html(f"<h3>{text(words)}</h3>")
-
-
-def code(words: str) -> Html:
-    return Html(f"<pre>{escape(words)}</pre>")
-
-
-def tile_list(tiles: Iterable[Tile]) -> Html:
+def tile_list(tiles: Iterable[tuple[str, str, str]]) -> Html:
+    """Key numbers: name, value and note of each."""
     entries = (
-        f'<div class="tile"><dt>{text(tile.name)}</dt><dd>{text(tile.value)}'
-        f'<span class="note">{text(tile.note)}</span></dd></div>'
-        for tile in tiles
+        f'<div class="tile"><dt>{text(name)}</dt><dd>{text(value)}<span class="note">{text(note)}</span></dd></div>'
+        for name, value, note in tiles
     )
     return Html(f'<dl class="tiles">{"".join(entries)}</dl>')
 

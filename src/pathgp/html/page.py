@@ -14,9 +14,12 @@ import torch
 
 from pathgp._version import __version__
 from pathgp.compute.inputs import Array
-from pathgp.html.grid import grid_sections
-from pathgp.html.markup import document
-from pathgp.html.table import table_sections
+from pathgp.html.accuracy import Content, accuracy_section
+from pathgp.html.grid import grid_content
+from pathgp.html.learning import fit_verdict, learning_section
+from pathgp.html.markup import Section, Verdict, document, paragraph, tile_list, verdict_list
+from pathgp.html.solver import certificate, solve_verdict, solver_section
+from pathgp.html.table import table_content
 from pathgp.learning.report import FitReport
 from pathgp.posterior.grid import GridPosterior
 
@@ -35,15 +38,39 @@ def write(
     if fit is not None and not isinstance(fit, FitReport):
         raise TypeError(f"fit must be the FitReport that fit() returned, got {type(fit).__name__}")
     y = "y" if target is None else str(target)
-    if isinstance(post, GridPosterior):
-        size, sections = grid_sections(post, X_test, y_test, names, y, fit)
-    else:
-        size, sections = table_sections(post, X_test, y_test, names, y, fit)
-    lead = f"{size}, computed in {post.report.precision} on {post.report.device}."
+    choose_content = grid_content if isinstance(post, GridPosterior) else table_content
+    content = choose_content(post, X_test, y_test, names, y)
+    sections = [
+        _summary(post, y, content, fit),
+        *([] if content.comparison is None else [accuracy_section(content.comparison, y)]),
+        *content.sections,
+        *([] if fit is None else [learning_section(fit, content.inputs)]),
+        solver_section(post, fit, content.variances),
+    ]
+    lead = f"{content.size}, computed in {post.report.precision} on {post.report.device}."
     versions = f"pathgp {__version__}, torch {torch.__version__}, numpy {np.__version__}"
     date = f"{datetime.now().astimezone():%d %B %Y, %H:%M %Z}"
     footer = f"Written by {versions}, Python {platform.python_version()}; {date}"
-    heading = f"A Gaussian process for {y}" if title is None else str(title)
-    page = document(heading, lead, [section for section in sections if section is not None], footer)
+    page = document(f"A Gaussian process for {y}" if title is None else str(title), lead, sections, footer)
     if post.settings.compute.is_main_process:
         Path(path).write_text(page, encoding="utf-8")
+
+
+def _summary(post: Any, target: str, content: Content, fit: FitReport | None) -> Section:
+    """Sentences about the model, key numbers and verdicts."""
+    words, verdicts, tiles = list(content.sentences), [solve_verdict(post.report)], []
+    if (comparison := content.comparison) is None:
+        verdicts.append(Verdict(None, f"The accuracy is not known: {content.reason}"))
+    else:
+        words.append(comparison.sentence(target))
+        if not comparison.is_constant and comparison.r2 <= 0:
+            advice = "Check kernel, length scales and noise, or learn them with fit."
+            verdicts.append(Verdict(False, f"It predicts no better than the average of {target}. {advice}"))
+        verdicts.append(comparison.calibration())
+        if comparison.caveat:
+            verdicts.append(Verdict(False, comparison.caveat))
+        tiles = [tile_list(comparison.tiles())]
+    if fit is not None:
+        verdicts.append(fit_verdict(fit))
+    verdicts.append(Verdict(None, certificate(post.report)))
+    return Section("summary", "Summary", [*map(paragraph, words), *tiles, verdict_list(verdicts)])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
 
 from pathgp.html.charts import Axis, Chart
-from pathgp.html.markup import Html, Section, Verdict, chart_grid, code, figure, heading, paragraph, table
+from pathgp.html.markup import Html, Section, Verdict, chart_grid, figure, paragraph, table
 from pathgp.html.numbers import count, number, seconds
 from pathgp.learning.report import FitReport
 from pathgp.models import LatentKroneckerGP
@@ -32,9 +33,8 @@ def solver_section(post: Posterior | GridPosterior, fit: FitReport | None, varia
     if len(solution.history) >= 3:
         body.append(chart_grid([_residuals(report)]))
     items = [item for item in report.summary_items() if item[0] not in ("data", "seconds")]
-    body += [table(["Solve", "Value"], items), heading("Hyperparameters"), _hyperparameters(post.model)]
-    body += [heading("To reproduce"), *_recipe(post, fit)]
-    return Section("solver", "How it was computed", body)
+    body += [table(["Solve", "Value"], items), Html("<h3>Hyperparameters</h3>"), _hyperparameters(post.model)]
+    return Section("solver", "How it was computed", [*body, Html("<h3>To reproduce</h3>"), *_recipe(post, fit)])
 
 
 def solve_verdict(report: ConditionReport) -> Verdict:
@@ -73,8 +73,7 @@ def residual_chart(
 def _residuals(report: ConditionReport) -> Html:
     history, title = report.solution.history, "Residuals of the solve"
     epochs = np.array([record.epochs for record in history])
-    worst = np.array([float(record.residual.max()) for record in history])
-    mean = np.array([float(record.residual[0]) for record in history])
+    worst, mean = np.array([(float(record.residual.max()), float(record.residual[0])) for record in history]).T
     finding = (
         f"The worst residual went from {number(float(worst[0]), 2)} to {number(report.worst_residual, 2)} in "
         f"{number(report.epochs)} epochs; the tolerance is {report.tol:g}."
@@ -86,11 +85,10 @@ def _residuals(report: ConditionReport) -> Html:
 
 def _hyperparameters(model: Model[Any]) -> Html:
     units = "In units of standard deviations" if model.standardise else "In the units of the data"
-    values = [
-        (name, ", ".join(number(float(v), 4) for v in value.flatten()))
-        for name, value in model.hyperparameters().items()
-    ]
-    return table([units, "Value"], [("model", repr(model)), *values])
+    rows = [("model", repr(model))]
+    for name, value in model.hyperparameters().items():
+        rows.append((name, ", ".join(number(float(v), 4) for v in value.flatten())))
+    return table([units, "Value"], rows)
 
 
 def _recipe(post: Posterior | GridPosterior, fit: FitReport | None) -> list[Html]:
@@ -115,8 +113,9 @@ def _recipe(post: Posterior | GridPosterior, fit: FitReport | None) -> list[Html
     if seed is None:
         lead = "The generator had been used before, so that no seed repeats the draws; otherwise:"
     constructor = f"gp = pathgp.{type(model).__name__}({kernels}, standardise={model.standardise})"
+    calls = escape(f"# {kernels} and noise: {start}\n{constructor}\n{call}")
     return [
         paragraph(lead),
-        code(f"# {kernels} and noise: {start}\n{constructor}\n{call}"),
+        Html(f"<pre>{calls}</pre>"),
         paragraph("To keep a result, save it to a file: post.save(path), pathgp.load(path).", "quiet"),
     ]
