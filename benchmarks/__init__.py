@@ -1,1 +1,1 @@
-"""Measurements of this library: ``python -m benchmarks.ROOM.NAME`` in a checkout; results are in benchmarks/results."""
+"""Benchmarks: run ``python -m benchmarks.FOLDER.NAME`` in a checkout; results are in benchmarks/results."""

@@ -1,1 +1,1 @@
-"""What benchmarks share: data, recording, drawing."""
+"""Code that benchmarks share: data, options, recording, drawing."""

@@ -1,10 +1,10 @@
-"""Public data sets by name, read from files and checked; nothing is downloaded.
+"""Read public data sets by name from local files and verify their checksums; nothing is downloaded.
 
     data = load("bike")                               # bike.npz in $PATHGP_DATA, or in ../shared/data of a checkout
     X, y, X_test, y_test = data.split(0)
 
 Every known set has a description, its source, its licence as far as it is known, and the SHA-256 checksum of its file.
-A missing file ends a benchmark with one line (`MissingData`).
+If a file is missing, the benchmark ends with a one-line message (`MissingData`).
 """
 
 from __future__ import annotations

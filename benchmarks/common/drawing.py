@@ -1,4 +1,4 @@
-"""What the figures share: a grid of tidy axes, colours, and a small file."""
+"""Code that figures share: a grid of axes, colours, and saving to a small file."""
 
 from __future__ import annotations
 

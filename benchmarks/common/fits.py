@@ -1,4 +1,4 @@
-"""Options of fits as in the thesis, in place of the automatic choices."""
+"""Options of `fit` as in the thesis, instead of the automatic choices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line of a benchmark: its own options, and ``--quick``."""
+"""Command-line options of benchmarks: their own, and ``--quick`` for tiny sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every benchmark shares: timing, a table on the screen, a JSON file with the facts of the machine."""
+"""Timing, a table on the screen, and a JSON file with results and a description of the machine."""
 
 from __future__ import annotations
 

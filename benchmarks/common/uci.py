@@ -1,4 +1,4 @@
-"""The UCI sets of the thesis with its splits and hyperparameters, and the linear system that the solvers get."""
+"""The UCI data sets of the thesis with its splits and hyperparameters, and the linear systems for solver benchmarks."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""Fused products on a GPU: speed, accuracy, memory, beside torch in row chunks and torch.compile of the same.
+"""Fused products on a GPU: speed, accuracy and memory, compared with torch in row chunks and torch.compile of the same.
 
     python -m benchmarks.hardware.fused            the tables, written to results/fused.json
     python -m benchmarks.hardware.fused --check    every kernel against float64, written to results/fused_check.json;
-                                                   fails where an error is above what the documentation states
-    python -m benchmarks.hardware.fused --tune     tiles and forms of points, a line each
+                                                   fails if an error exceeds the one stated in the documentation
+    python -m benchmarks.hardware.fused --tune     one line for every tile and form of points
 
 Matern-3/2, length scale sqrt(d), normal inputs. Speeds are in 10^12 entries of K per second; errors are relative, in
-norm, against float64 at a sample of rows. The ceiling of a product is the least of three: two special functions per
-entry, the half-precision operations of the tensor cores, and the float32 operations of differences.
+norm, against float64 on a sample of rows. The ceiling of a product is the lowest of three limits: two special functions
+per entry, the half-precision operations of the tensor cores, and the float32 operations of differences.
 
-Beside products: Tanimoto on fingerprints of 1,024 columns, gradients, blocks of rows, a million rows with the peak of
-memory, single calls at some thousand rows, entries of K written to memory, and the sums of sines of prior paths.
+Also measured: Tanimoto on fingerprints of 1,024 columns, gradients, blocks of rows, a million rows with peak memory,
+single calls on a few thousand rows, entries of K written to memory, and the sums of sines of prior paths.
 """
 
 from __future__ import annotations

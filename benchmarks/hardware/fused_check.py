@@ -1,4 +1,4 @@
-"""The errors of fused products beside what docs/performance.md states: the check of fused.py."""
+"""Compare the errors of fused products with those stated in docs/performance.md (``fused.py --check``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiles and forms of points, one after the other: the tuning of fused.py."""
+"""Time all tiles and forms of points (``fused.py --tune``)."""
 
 from __future__ import annotations
 

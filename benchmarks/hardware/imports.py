@@ -1,9 +1,9 @@
-"""What importing pathgp adds to importing torch.
+"""Time to import pathgp in addition to torch.
 
     python -m benchmarks.hardware.imports [--runs 7]
 
-Each run is a fresh process that imports torch and then pathgp; the times of both are medians. The doors, matplotlib and
-pandas must not come along.
+Each run is a new process that imports torch and then pathgp; the times of both are medians. The integrations with other
+libraries, matplotlib and pandas must not be imported.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     python -m benchmarks.hardware.learning_scale [PROBLEM] [--rows 391386] [--steps 30] [--budget 10] [--tol 0.01]
                                                 [--solver ap] [--precision high]
 
-The problems are those of million.py. Pathwise estimator, warm starts, 64 probes; the start is the average of exact fits
-of small neighbourhoods (real data), or twice the true values (known data). Residuals per step as in figure 5.10, test
-log-likelihood with the hyperparameters of the start and of the end. With a small ``--tol`` solves use their budgets.
-The file is written after every step.
+The problems are those of million.py. Pathwise estimator, warm starts, 64 probes. The initial values are the average of
+exact fits of small neighbourhoods (real data), or twice the true values (known data). Recorded are the residuals per
+step, as in figure 5.10, and the test log-likelihood with the initial and the final hyperparameters. With a small
+``--tol`` solves use their whole budgets. The file is written after every step.
 """
 
 from __future__ import annotations

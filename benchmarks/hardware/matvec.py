@@ -1,11 +1,11 @@
-"""Products K V on the CPU: streamed and dense against GPyTorch's evaluation and against a plain matrix product.
+"""Products K V on the CPU: streamed and dense, compared with GPyTorch and with a plain matrix product.
 
     python -m benchmarks.hardware.matvec [--rows 15000] [--runs 5]
 
-Matern-3/2, d = 18, 65 columns, float32. All ways are timed in the same run, interleaved, medians reported. GPyTorch is
-timed without gradients, and recording for them as in a training step. Two ways that the library does not go are timed
-beside its own: row chunks of K compiled by torch.compile, and K kept in bfloat16, for which the error of a product is
-compared with the noise of four data sets.
+Matern-3/2, d = 18, 65 columns, float32. All methods are timed in the same run, interleaved; medians are reported.
+GPyTorch is timed without gradients, and recording for gradients as in a training step. Two methods that the library
+does not use are timed too: row chunks of K compiled by torch.compile, and K stored in bfloat16, for which the error of
+a product is compared with the noise of four data sets.
 """
 
 from __future__ import annotations

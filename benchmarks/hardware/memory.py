@@ -1,11 +1,11 @@
-"""The memory promise at full size: peak resident memory of predictions, and of a streamed product.
+"""Peak resident memory of predictions at a million rows, and of a streamed product.
 
     python -m benchmarks.hardware.memory [--rows 1000000] [--what mean variance paths product]
 
 Mean, variance and 64 paths at a million rows from n = 5,000 (float32, three columns), and a product with K of
-n = 100,000 within a budget of 200 MB, where K would take 40 GB. Each is measured in a process of its own, as the
-peak of the resident memory above what the process held before the model was conditioned or the operator built; the
-test inputs exist already by then. Sizes in GB. On the CPU, Linux only.
+n = 100,000 within a budget of 200 MB, where K would take 40 GB. Each is measured in its own process, as the peak
+resident memory minus the memory before the model was conditioned or the operator was built; the test inputs exist
+before that. Sizes in GB. CPU and Linux only.
 """
 
 from __future__ import annotations

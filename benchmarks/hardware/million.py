@@ -10,10 +10,10 @@ Problems:
 - etopo5: height of the Earth's surface at two million points of the 5-minute grid, unit vectors on the sphere.
 - flights3m: arrival delays of 2.7 million flights.
 
-Hyperparameters of the real sets come from exact fits of small neighbourhoods. Each solve goes through a ladder of
-tolerances, every rung from the solution of the one before; held-out scores are taken between the rungs, with the clock
-stopped. A rung ends with a product that an unbroken solve would not need. ``--precision`` is that of the products that
-solvers iterate with. Rows add up in the file.
+Hyperparameters of the real sets come from exact fits of small neighbourhoods. Each solve passes through a sequence of
+decreasing tolerances; every stage starts from the solution of the previous one. Held-out scores are computed between
+the stages and are not timed. A stage ends with a product that an uninterrupted solve would not need. ``--precision`` is
+the precision of the products in solver iterations. The file keeps the rows of earlier runs.
 """
 
 from __future__ import annotations

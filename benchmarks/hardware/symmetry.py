@@ -1,15 +1,15 @@
-"""What fused products would gain from the symmetry of K, and in which order they would then add up.
+"""Speed of fused products that use the symmetry of K, for several orders of summation.
 
     python -m benchmarks.hardware.symmetry            written to results/symmetry.json
 
-K V as the library computes it evaluates all n^2 entries: every program sums its own rows, in one order. Here half of
-them are evaluated. A program holds M rows, walks over the blocks that follow them, half the way round, and adds K^T V
-of every tile to rows that other programs add to as well:
+The library evaluates all n^2 entries of K: every program sums its own rows in a fixed order. This benchmark evaluates
+half of them. A program holds M rows, processes the following half of the blocks (cyclically), and adds K^T V of every
+tile to rows to which other programs add as well:
 
-    floats      float32 atomics, in whatever order they arrive
-    integers    64-bit fixed point, whose sums do not depend on the order
-    turns       float32 atomics, each program waiting until the one before it has been there
-    no turns    the same without waiting: what signalling costs
+    floats      float32 atomics, in arbitrary order
+    integers    64-bit fixed point; the sums do not depend on the order
+    turns       float32 atomics; each program waits for the previous one
+    no turns    the same without waiting: the cost of the signals
 
 Matern-3/2, length scale sqrt(d), d = 16, normal inputs. Errors are relative, in norm, against the library's products.
 """

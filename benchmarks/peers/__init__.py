@@ -1,1 +1,1 @@
-"""Against other libraries."""
+"""Comparisons with other libraries."""

@@ -1,9 +1,9 @@
-"""Thompson sampling on Hartmann-6 in batches of 50: our paths through the BoTorch door, and BoTorch's own.
+"""Thompson sampling on Hartmann-6 in batches of 50: `pathgp.botorch.PathwiseModel` compared with BoTorch's own paths.
 
     python -m benchmarks.peers.bayesian_optimisation [--seeds 0 1 2 3 4] [--batches 6]
 
 Both start from the same 50 random points, refit the hyperparameters before every batch, and maximise 50 posterior
-functions with the same call of `optimize_acqf`. Regret: how far the best value so far is from the maximum.
+functions with the same call of `optimize_acqf`. Regret is the maximum minus the best value so far.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""Learning and prediction against GPyTorch: the same split, model, start, optimiser and number of steps, in one run.
+"""Learning and prediction compared with GPyTorch: same split, model, start, optimiser and number of steps.
 
     python -m benchmarks.peers.learning_peers [SET ...] [--steps 100] [--gpytorch-steps K] [--modes cholesky cg]
 
 Matern-3/2 with a length scale per input, zero mean, float32, all hyperparameters 1 at the start, Adam at rate 0.1.
-Seconds are those of the fit and of mean and variance at the test inputs; test log-likelihoods are means over the test
-points, targets standardised.
+Seconds include the fit and mean and variance at the test inputs. Test log-likelihoods are means over the test points,
+with standardised targets.
 
-GPyTorch learns variances behind a softplus where pathgp learns standard deviations, and keeps the noise variance above
-1e-4: the start is the same model, the steps are not the same numbers. Its modes: ``cholesky``, no iterative method
-anywhere; ``cg``, conjugate gradients everywhere, 64 probes, otherwise its defaults: preconditioner of rank 15,
-residuals to 1.0 in training and to 0.01 in prediction. With K steps only, its training time is extrapolated linearly,
-which is kind to ``cg``, whose later steps are the harder ones, and there is no log-likelihood.
+GPyTorch learns variances behind a softplus, pathgp standard deviations. GPyTorch also keeps the noise variance above
+1e-4. Both start from the same model, but their steps differ. Its modes: ``cholesky``, no iterative method; ``cg``,
+conjugate gradients for everything, 64 probes, otherwise its defaults: preconditioner of rank 15, residuals to 1.0 in
+training and to 0.01 in prediction. With only K steps its training time is extrapolated linearly, which favours ``cg``,
+because its later steps are harder. There is no log-likelihood then.
 
 pathgp: ``adam`` takes all steps with the default solver, ``lbfgs`` ends early. Both run with several generators: times
-are medians, log-likelihoods means. Then, outside of the timing, the test log-likelihood along the way of the first
-generator: seconds until it was within 0.01 of the best that either of them reached, the solve included which gives the
-posterior there. All points of both curves share the draws they are evaluated with.
+are medians, log-likelihoods means. After the timed runs, the test log-likelihood is evaluated along the trajectory of
+the first generator. It gives the seconds until the log-likelihood is within 0.01 of the best value of either, including
+the solve for the posterior there. All points of both curves use the same draws.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The peer of grids: a sparse variational GP of GPyTorch, given so many seconds for its steps."""
+"""The baseline for grids: a sparse variational GP of GPyTorch, trained for a given number of seconds."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Solvers, preconditioners and blocks compared."""
+"""Comparisons of solvers, preconditioners and blocks."""

@@ -1,12 +1,12 @@
-"""Solves on grids with holes: by way of the whole grid, by blocks, by a low-rank factor, and without a preconditioner.
+"""Preconditioners of solves on grids with holes: whole grid, blocks, low rank, and none.
 
     python -m benchmarks.solvers.holes [NAME ...] [--cut 400] [--columns 11] [--limit 500] [--device cpu]
 
-The fields are those of climate.py and the learning curves of MiniBooNE, at hyperparameters of the size that fits go
-through, with more noise and with less, or with fewer cells missing and with more; *wide*: beside them everything in a
-rectangle, the middle of every side. Systems of the values and of noise, to 0.01 from zero. *holes*: the average
-variance of a hole given some observed cells near it, relative to the noise, which decides what CG takes; `Auto` tries
-one column first where there are many, and may take something else. Rows add up in the file.
+The fields are those of climate.py and the learning curves of MiniBooNE, at hyperparameters that are typical of fits,
+with more and less noise, or with fewer and more missing cells. *wide*: all cells in a rectangle, the middle of every
+side, are missing too. Right-hand sides are the values and noise, solved to 0.01 from zero. *holes*: the average
+variance of a hole given a few observed cells near it, relative to the noise, by which CG chooses its preconditioner.
+`Auto` tries one column first if there are many, and may choose another one. The file keeps the rows of earlier runs.
 """
 
 from __future__ import annotations

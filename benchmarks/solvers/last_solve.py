@@ -1,10 +1,10 @@
-"""What it costs to solve to a tenth of the posterior standard deviation instead of to a relative residual alone.
+"""Cost of solving to a tenth of the posterior standard deviation instead of to a relative residual alone.
 
-    python -m benchmarks.solvers.last_solve                 # all sets; --sets pol elevators for some
+    python -m benchmarks.solvers.last_solve                 # all sets; --sets pol elevators selects two
 
-The five UCI sets with the authors' hyperparameters and three fields with holes, mean and 64 samples, the automatic
-solver: epochs and seconds to tol = 0.01 alone, and with the error at the data in addition (what `condition` does), and
-that error in posterior standard deviations.
+The five UCI sets with the authors' hyperparameters and three fields with holes, mean and 64 samples, automatic solver.
+Recorded are epochs and seconds to tol = 0.01 alone, and with the additional bound on the error at the data (as in
+`condition`), and that error in posterior standard deviations.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
-"""Which blocks should a sweep of alternating projections have? Sweeps to a residual of 0.01, by partition.
+"""Blocks of alternating projections: sweeps to a residual of 0.01 by kind of partition.
 
     python -m benchmarks.solvers.partitions [--rows 5000] [--blocks 8 32]
 
-Every sweep has a new partition into blocks of equal size, each of which is solved once:
+Every sweep uses a new partition into blocks of equal size and solves each block once:
 
-- random: of random rows;
+- random: blocks of random rows;
 - accelerated: the same with the momentum of Tu et al. (2017) at strength 0.3;
-- neighbours: of rows between planes of random directions, inputs measured in length scales;
-- L R, L L R: sweeps of neighbours (L) and of random rows (R) in turn. The library has the latter.
+- neighbours: blocks of rows between planes of random directions, inputs measured in length scales;
+- L R, L L R: sweeps with neighbours (L) and with random rows (R) in turn. The library uses L L R.
 
-The stopping rule of learning: y, or the first draw, and the average of the others. The problems: four sets of
-regression data with the hyperparameters that the thesis's authors found; and generated ones, a Matern-3/2 ("rough") or
-squared exponential ("smooth") kernel with unit variance on the unit cube, name: dimension, length scale, noise. Right-
-hand sides are 8 draws of the prior with noise, and y; "probes" are 8 columns of white noise. float32.
+The stopping rule is that of learning: the residual of y, or of the first draw, and the average of the others. The
+problems are four regression data sets with the hyperparameters that the thesis's authors found, and generated ones: a
+Matern-3/2 ("rough") or squared exponential ("smooth") kernel with unit variance on the unit cube, named by dimension,
+length scale and noise. Right-hand sides are y and 8 prior draws with noise; "probes" are 8 columns of white noise.
+float32.
 """
 
 from __future__ import annotations

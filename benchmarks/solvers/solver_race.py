@@ -1,11 +1,11 @@
-"""Which solver gets there first: epochs and seconds to a residual of 0.01 on the thesis's UCI sets.
+"""Epochs and seconds of every solver to a residual of 0.01 on the thesis's UCI sets.
 
     python -m benchmarks.solvers.solver_race [SET ...] [--solvers AP CG ...] [--runs 5] [--max-epochs 200]
 
 One system per set: y and 64 draws from the prior (plus noise), the authors' hyperparameters, float32. A run ends when
-the residual of y and the average residual of the draws are at 0.01, the stopping rule of the thesis. Every solver has
-its default settings. Epochs include all residual checks; seconds do not include the evaluation of a dense K, which all
-share.
+the residual of y and the average residual of the draws are at most 0.01, the stopping rule of the thesis. Every solver
+has its default settings. Epochs include all residual checks. Seconds do not include the evaluation of a dense K, which
+is the same for all.
 """
 
 from __future__ import annotations

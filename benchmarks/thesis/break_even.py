@@ -1,4 +1,4 @@
-"""Where a dense matrix overtakes the factors of a grid with holes (thesis, section 6.3.1): SARCOS, 7 torques.
+"""Missing ratio from which a dense matrix costs less than the factors of a grid: SARCOS (thesis, section 6.3.1).
 
     python -m benchmarks.thesis.break_even [--rows 4449] [--ratios 0 0.1 ...] [--columns 65] [--runs 5]
                                            [--fit-rows 400] [--steps 20] [--fit-ratios 0.2 0.5 0.8]
@@ -6,17 +6,17 @@
 Two parts, both with a squared exponential kernel on the 21 inputs times a full-rank coregionalisation kernel on the
 torques, cells missing uniformly at random, float32:
 
-- products H V with a kept matrix of the observed cells and with kept factors: operations as torch counts them in the
-  call; bytes of the matrices that are kept; median seconds, and of the processor's time (others may use the machine);
-  and the peak of the memory while the operator is built and multiplied (a CPU: of the process; a GPU: of the
-  allocator). The missing ratios at which the costs cross are interpolated in log cost over log(1 - ratio), on which
-  they are nearly straight lines, and stand beside `pathgp.break_even`.
-- fits and predictions both ways from the same draws, on ``--fit-rows`` rows: Adam at 0.1 from GPyTorch's initial
-  values, CG to 0.01; then a solve to 1e-8 in float64 at the same hyperparameters, where the predictions of the two
-  ways must agree: their largest difference is given in standard deviations of the targets.
+- products H V with a stored matrix of the observed cells and with stored factors: operations as counted by torch; bytes
+  of the stored matrices; median wall-clock and processor time (other processes may use the machine); and peak memory
+  while the operator is built and multiplied (CPU: of the process; GPU: of the allocator). The missing ratios at which
+  the costs are equal are interpolated in log cost over log(1 - ratio), which is nearly linear, and compared with
+  `pathgp.break_even`.
+- fits and predictions with both methods from the same draws, on ``--fit-rows`` rows: Adam at 0.1 from GPyTorch's
+  initial values, CG to 0.01. Then a solve to 1e-8 in float64 at the same hyperparameters, where the predictions of both
+  methods must agree: their largest difference is given in standard deviations of the targets.
 
-The 44,484 training rows of SARCOS are not part of the data: the rows are those of its test file. Results of earlier
-runs with other sizes stay in the file.
+The 44,484 training rows of SARCOS are not available; the rows are those of its test file. The file keeps the results of
+earlier runs with other sizes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fields over space and time with holes (thesis, section 6.3.3): generated at the thesis's sizes, and real ones.
+"""Fields over space and time with holes (thesis, section 6.3.3): generated ones of the thesis's sizes, and real ones.
 
     python -m benchmarks.thesis.climate [NAME ...] [--missing 0.1 0.3 0.5] [--steps 100] [--probes 10] [--cut N]
                                         [--seeds 0] [--sizes 5000 1000] [--preconditioner auto]
@@ -6,25 +6,25 @@
 
 NAME is one of
 
-- generated: a draw of SE on [0, 1]^2 times SE * Periodic on days, and noise of 0.1, 5,000 places x 1,000 days;
-- era5_uk_t2m, 1,617 places x 744 hours, and pacific_sst, 2,261 x 399 months: SE on space x SE * Periodic on time, whose
-  period begins at a day and a year;
-- colorado_monthly_met, 376 stations x 1,236 months with 62 % holes of its own, elevation as a third input of space: the
+- generated: a draw of SE on [0, 1]^2 times SE * Periodic on days, with noise 0.1, 5,000 places x 1,000 days;
+- era5_uk_t2m, 1,617 places x 744 hours, and pacific_sst, 2,261 x 399 months: SE on space x SE * Periodic on time, with
+  an initial period of a day and of a year;
+- colorado_monthly_met, 376 stations x 1,236 months of which 62 % are missing, elevation as a third input of space: the
   same kernels, 10 % of the observed cells held out;
 - precip_ciq, three sides year x longitude x latitude, 10 x 144 x 72: Matern-3/2 each, 10 % held out;
 - etopo5_global, 2,161 latitudes x 4,320 longitudes: Matern-3/2 each, 30 % held out; for a GPU, or with ``--cut``.
 
-Cells are held out uniformly at random: ``--missing`` of those of the first three, by default 10 to 50 % on a GPU. Space
-is standardised, time is counted in periods, values are standardised by the ones observed, and all scores are on that
-scale. Adam at 0.1 from GPyTorch's initial values, solves to 0.01, ``--probes`` systems beside that of the mean,
-float32; then mean, variance and 64 samples of all cells. Seconds are of all this; memory is the peak above what was
-held before (GPU: of the allocator, CPU: of the process).
+Cells are held out uniformly at random; ``--missing`` is the ratio for the first three, by default 10 to 50 % on a GPU.
+Space is standardised, time is in units of the period, values are standardised by the observed ones, and all scores are
+on that scale. Adam at 0.1 from GPyTorch's initial values, solves to 0.01, ``--probes`` systems in addition to that of
+the mean, float32; then mean, variance and 64 samples of all cells. Seconds are the total; memory is the peak minus the
+memory before (GPU: of the allocator, CPU: of the process).
 
-Beside it a sparse variational GP of GPyTorch with the same kernel and ``--sparse`` inducing points, which is given the
-same seconds for its steps (0: none): see sparse.py.
+The baseline is a sparse variational GP of GPyTorch with the same kernel and ``--sparse`` inducing points (0: none),
+trained for the same number of seconds: see sparse.py.
 
-``--cut N`` takes N entries of every side, for trying things out: the first of time, evenly spaced ones elsewhere. Rows
-add up in the file, and those it holds are not measured again.
+``--cut N`` uses N entries of every side, for experiments: the first ones of time, evenly spaced ones of other sides.
+The file keeps the rows of earlier runs, which are not measured again.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The thesis's figures, drawn with this library.
+"""Figures of the thesis, reproduced with this library.
 
     python -m benchmarks.thesis.figures [NAME ...] [--out DIR] [--rows N]
 
 NAME is 2.1, 2.2, 2.3 (priors), 3.1 (solvers on a toy problem), 3.3 (error norms), 4.1, 4.2, 4.3 (gradient methods),
-5.1, 5.3, 5.4, 5.5, 5.8, 5.9 (learning), 6.2, 6.3 (grids with holes), or all. Figures on real data use a part of the
-rows on a CPU (--rows, 3000 by default, 1000 for learning, with 30 steps in place of 100; 1000 a side for 6.2, 250 for
-6.3) and all of them on a GPU.
+5.1, 5.3, 5.4, 5.5, 5.8, 5.9 (learning), 6.2, 6.3 (grids with holes), or all. Figures on real data use a subset of
+the rows on a CPU (--rows, 3000 by default, 1000 for learning, with 30 steps instead of 100; 1000 per side for 6.2, 250
+for 6.3) and all rows on a GPU.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Figures 5.1 and 5.9: what learning costs by solver, estimator and start of the solves; and with little to spend.
+"""Figures 5.1 and 5.9: cost of learning by solver, estimator and start of the solves, without and with a small budget.
 
-Every fit begins with all hyperparameters at one and takes Adam steps at a rate of 0.1. On a part of the rows the blocks
-of AP and the rank of the preconditioner shrink in proportion to what the thesis has for all of pol, so that a small
-problem is as hard for them as the large one.
+Every fit starts with all hyperparameters at one and takes Adam steps with learning rate 0.1. On a subset of the rows
+the block size of AP and the rank of the preconditioner shrink in proportion to the thesis's values for all of pol, so
+that a small problem is as hard for them as the large one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Figures 4.1 to 4.3: what makes a gradient method for H a = b fast, on pol.
+"""Figures 4.1 to 4.3: variants of gradient methods for H a = b, on pol (thesis, sections 4.2.1 to 4.2.3).
 
-These compare variants the library does not offer, because they lost; the few lines of each are here.
-Errors are those of the representer weights a: in the norm of K (the function, everywhere), in the norm of K^2
-(the function at the training inputs), and the test RMSE. Thesis, sections 4.2.1 to 4.2.3.
+The library does not include the variants that converge more slowly; they are implemented here. Errors are those of the
+representer weights a in the norm of K (the function everywhere) and in the norm of K^2 (the function at the training
+inputs), and the test RMSE.
 """
 
 from __future__ import annotations

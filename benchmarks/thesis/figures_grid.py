@@ -1,6 +1,6 @@
-"""Figures 6.2 and 6.3: what a grid costs with and without its structure, against its size and against what is missing.
+"""Figures 6.2 and 6.3: cost of a grid with and without its structure, by size and by missing ratio.
 
-Matrices of all observed cells are drawn as far as they take no more than ``LARGEST`` bytes.
+Dense matrices of the observed cells are measured up to a size of ``LARGEST`` bytes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Figures 5.3 to 5.8: the two estimators of the gradient, their probes, and the trajectories they lead to.
+"""Figures 5.3 to 5.8: the two gradient estimators, their probes, and the resulting trajectories.
 
-Every fit begins with all hyperparameters at one and takes Adam steps at a rate of 0.1.
+Every fit starts with all hyperparameters at one and takes Adam steps with learning rate 0.1.
 """
 
 from __future__ import annotations

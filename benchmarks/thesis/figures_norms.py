@@ -1,7 +1,7 @@
-"""Figure 3.3: four errors of the posterior mean over the work done, at the learned noise and at a low one.
+"""Figure 3.3: four error measures of the posterior mean by epochs, at the learned noise and at a low noise.
 
-Every marker is one solve with that budget of epochs from a start at zero, so nothing is interpolated and methods that
-plan their averaging by their budget do so. The reference is a Cholesky factorisation; everything is in float64.
+Every marker is a separate solve from zero with that budget of epochs, so that methods whose averaging depends on the
+budget are shown correctly. The reference is a Cholesky factorisation; all computations are in float64.
 """
 
 from __future__ import annotations

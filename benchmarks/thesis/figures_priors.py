@@ -1,4 +1,4 @@
-"""Figures 2.1 to 2.3: functions from priors over one input."""
+"""Figures 2.1 to 2.3: draws from priors over functions of one input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figure 3.1: the same small budget for several solvers, on crowded data and on a long line."""
+"""Figure 3.1: several solvers with the same small budget, on densely sampled data and on a large domain."""
 
 from __future__ import annotations
 

@@ -1,35 +1,40 @@
-"""Table 6.1 of the thesis: learning curves of 2,000 networks over 52 epochs, continued where they were cut.
+"""Table 6.1 of the thesis: extrapolation of the learning curves of 2,000 networks over 52 epochs.
 
     python -m benchmarks.thesis.lcbench [--sets APSFailure ...] [--seeds 0 1 2] [--steps 100] [--probes 64]
                                         [--rows 2000] [--sparse 1000] [--botorch float32 float64] [--measured-steps 10]
                                         [--preconditioner auto] [--device cpu] [--processes 1] [--table]
 
-The protocol: squared exponential x squared exponential with one signal scale and a length scale per hyperparameter, on
-the 7 hyperparameters standardised over all 2,000 configurations and on log(epoch) / log(53); zero mean; 10 % of the
-curves complete, of each other one the first j epochs, j uniform on 0..51 (a few are not seen at all); values
-standardised by mean and standard deviation of the observed final ones; all hyperparameters begin at GPyTorch's values,
-and the noise stays above 0.01 as there; 100 Adam steps at 0.1, solves to 0.01. Where the thesis is silent this follows
-its authors' published scripts, but for two things: float32 in place of float64, and the mean from a system of its own
-in place of an average of 64 samples. Variances are those of 64 samples, plus the noise. NLL and RMSE are means over all
-observed (train) and all missing cells (test).
+The protocol:
 
-A row is one set and seed, measured in a process of its own, ``--processes`` at a time (times are then those of a
-shared machine): seconds of the fit; of mean, variance and 64 samples of all cells; the processor's time for the fit, as
-others may use the machine; the peak of the memory above that of the process with its data (a GPU's: of the allocator).
-A fit with fewer than 64 probes is conditioned once more with 64 samples. Rows in the file are not measured again.
+- kernel: squared exponential x squared exponential with one signal scale and a length scale per hyperparameter, on the
+  7 hyperparameters standardised over all 2,000 configurations and on log(epoch) / log(53); zero mean;
+- data: 10 % of the curves are complete; of each other curve the first j epochs are observed, j uniform on 0..51 (a few
+  are not observed at all); values are standardised by mean and standard deviation of the observed final ones;
+- learning: GPyTorch's initial values and its lower bound of 0.01 on the noise; 100 Adam steps at 0.1, solves to 0.01;
+- scores: variances are those of 64 samples plus the noise; NLL and RMSE are means over all observed (train) and all
+  missing cells (test).
 
-``--sparse`` adds a sparse variational GP of GPyTorch with so many inducing points and the same kernels, which is given
-the seconds that our fit and prediction took: see sparse.py. The sparse baselines of the table had their own 6 to 26
-minutes (SVGP: 10,000 inducing points); they are known for seven sets, this one can be ranked on all.
+Details that the thesis does not state follow its authors' published scripts, with two differences: float32 instead of
+float64, and the mean from its own linear system instead of the average of 64 samples.
+
+A row is one set and seed. Each is measured in its own process, ``--processes`` at a time (times are then those of a
+shared machine). It holds the seconds of the fit; the seconds of mean, variance and 64 samples of all cells; the
+processor time of the fit, since other processes may use the machine; and the peak memory minus that of the process with
+its data (GPU: of the allocator). A fit with fewer than 64 probes is conditioned again with 64 samples. Rows that are
+already in the file are not measured again.
+
+``--sparse`` adds a sparse variational GP of GPyTorch with the given number of inducing points and the same kernels,
+trained for the seconds of our fit and prediction: see sparse.py. The sparse baselines of the thesis's table had 6 to 26
+minutes (SVGP: 10,000 inducing points). Their results are known for seven sets; this one can be ranked on all.
 
 ``--botorch`` times BoTorch's LatentKroneckerGP with the same kernels, probes and tolerance and a preconditioner of rank
-100, in the precisions named. Whole fits take too long: ``--measured-steps`` single steps are taken at hyperparameters
-of our fit of the same set and seed, evenly spaced over it, and their mean counts for all. Our fit includes the solve
-that makes its posterior. BoTorch's posterior on this grid asks for a dense matrix of all cells (``posterior_gb``), and
-is not computed.
+100, in the given dtypes. Whole fits take too long: ``--measured-steps`` single steps are timed at evenly spaced
+hyperparameters of our fit of the same set and seed, and their mean is multiplied by the number of steps. Our fit
+includes the solve for its posterior. BoTorch's posterior on this grid needs a dense matrix of all cells
+(``posterior_gb``) and is not computed.
 
-Fewer ``--rows`` than 2,000 configurations are another problem, for trying things out. Rows add up in the file;
-``--table`` prints means over the seeds beside the thesis's.
+With fewer than 2,000 ``--rows`` (configurations) the problem differs; use this for experiments. The file keeps the rows
+of earlier runs. ``--table`` prints means over the seeds and the thesis's numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rows of lcbench.py in their file, and the table of them beside the thesis's numbers and ranks."""
+"""Read and write the rows of lcbench.py, and print them with the thesis's numbers and ranks."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Learning on a budget of 10 products with H per step: what warm starts and the pathwise estimator are worth.
+"""Learning on a budget of 10 products with H per step: effect of warm starts and of the pathwise estimator.
 
     python -m benchmarks.thesis.learning_budget [SET] [--budget 10] [--rows AP-pathwise-warm ...] [--steps 100]
 
-The fits of table 5.1 (Adam at 0.1 from 1.0, 64 probes, tolerance 0.01), every solve cut off at the budget, the last one
-too: test log-likelihood, residual of the probes at the end, steps that ended above the tolerance (thesis, section 5.4).
-Stochastic dual descent is there with batches of 512 rows, those of the thesis, and of its own choice.
+The fits of table 5.1 (Adam at 0.1 from 1.0, 64 probes, tolerance 0.01) with every solve, including the last one,
+stopped at the budget (thesis, section 5.4). Recorded are the test log-likelihood, the final residual of the probes, and
+the steps that ended above the tolerance. Stochastic dual descent uses batches of 512 rows, as in the thesis, and
+automatic batches.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Tables 4.1 and 3.1 of the thesis: accuracy of AP, CG, SDD and SGD on five UCI sets, hyperparameters given.
+"""Tables 4.1 and 3.1 of the thesis: accuracy of AP, CG, SDD and SGD on five UCI sets, for given hyperparameters.
 
     python -m benchmarks.thesis.uci_inference [SET ...] [--solvers AP CG SDD SGD] [--steps 100000] [--low-noise]
 
 Split 0, standardised, float32 solvers against the exact posterior from a float64 Cholesky factorisation in the same
-run. NLL from 64 samples, averaged over 8 groups of 64 independent paths (SGD: one group). ``--low-noise`` repeats the
-RMSE with a noise of 0.001. Thesis numbers (means of five splits) stand beside. With ``--processes P`` SDD and SGD run
-last, P of them at a time on the same device, which slows each of them down; AP and CG always run alone.
+run. NLL from 64 samples, averaged over 8 groups of 64 independent paths (SGD: one group). ``--low-noise`` computes the
+RMSE with a noise of 0.001. The table includes the thesis's numbers (means of five splits). With ``--processes P`` SDD
+and SGD run last, P at a time on the same device, which makes each of them slower; AP and CG always run alone.
 """
 
 from __future__ import annotations

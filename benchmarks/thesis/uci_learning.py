@@ -3,16 +3,16 @@
     python -m benchmarks.thesis.uci_learning [SET ...] [--splits 0 1 2] [--rows NAME ...] [--out NAME] [--table]
 
 Matern-3/2 with a length scale per input, all hyperparameters 1 at the start, rate 0.1, 64 probes, solves to 0.01 by the
-thesis's rule in at most ``--max-epochs``, float32. A row is measured in one of two ways:
+thesis's rule in at most ``--max-epochs``, float32. There are two kinds of rows:
 
-- full: one `GP.fit`. Epochs and seconds are sums over its steps; the solve that makes the posterior stands apart.
-- sampled: single steps at the hyperparameters of a reference trajectory (the row CG-pathwise-warm), in the middle of
-  every ten; their mean times the number of steps. Cold rows have fresh draws and start from zero, warm rows have frozen
-  draws and start from the solution at the hyperparameters of the step before, by Cholesky: a little better a start than
-  a fit has, which solves to 0.01 only. There is no log-likelihood.
+- full: one `GP.fit`. Epochs and seconds are sums over its steps; the solve for the posterior is recorded separately.
+- sampled: the mean of single steps times the number of steps. The steps are in the middle of every ten, at the
+  hyperparameters of a reference trajectory (the row CG-pathwise-warm). Cold rows have new draws and start from zero.
+  Warm rows have fixed draws and start from the Cholesky solution at the hyperparameters of the previous step. This
+  start is slightly better than in a fit, which solves to 0.01 only. There is no log-likelihood.
 
-Test log-likelihoods are means over the test points, targets standardised. Results of partial runs add up: a file keeps
-its other rows, and ``--table`` (``--merge``: into one file) gathers all files uci_learning_DEVICE*.json.
+Test log-likelihoods are means over the test points, with standardised targets. A file keeps the rows of earlier runs,
+and ``--table`` (``--merge``: into one file) collects all files uci_learning_DEVICE*.json.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Accuracy: are posteriors right, and are results the same as before?"""
+"""Accuracy of posteriors, and comparison of results before and after a change."""

@@ -1,13 +1,13 @@
-"""A random family of conditioning problems, each with its dense float64 truth. The number of a case is its seed.
+"""Random conditioning problems with dense float64 reference solutions. The number of a case is its seed.
 
     case = draw_case(17, rows_max=3000)      # a `Table` or a `Grid`
     case.facts()                             # sizes, noise, kernel, solver, ... as plain values
-    posterior = case.condition()             # what the library makes of it, everything but the solver by default
+    posterior = case.condition()             # the library's posterior, with default options except the solver
     truth = case.truth                       # mean and standard deviation at the points of the case
 
-Inputs lie in boxes, in clusters up to 1e9 length scales apart (1e5 in float32, whose own rounding would merge them), on
-a line, beside one far row, or repeatedly in one place. The truth takes the numbers that the library was given, in
-float64, and evaluates every kernel from differences of inputs, never from norms.
+Inputs are in boxes, in clusters up to 1e9 length scales apart (1e5 in float32, where rounding would merge them), on a
+line, with one distant row, or repeated at one place. The reference uses the same numbers as the library, in float64,
+and evaluates every kernel from differences of inputs, never from norms.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Is a posterior right, and if not, was there a warning? The judgement of one case of cases.py.
+"""Check whether the posterior of one case of cases.py is correct, and whether there was a warning if it is not.
 
-A case is right if
+A case is correct if at every point
 
-    mean   |mean - exact| <= report.error_bound + rounding of the output, at every point, or beyond the bound but
-           within a hundredth of the posterior's standard deviation;
-    std    within 25 % of the exact one at every point and 10 % in root mean square, sampling error removed: the exact
-           one is that of the same estimator and the same draws, from exact solves in float64;
-    truth  within 25 % and six standard errors, as the report states them, of the true standard deviation: a false alarm
-           in fewer than one of a million points for normal samples.
+    mean   |mean - exact| <= report.error_bound + rounding of the output, or the error is within a hundredth of the
+           posterior standard deviation;
+    std    the standard deviation is within 25 % of the exact one, and 10 % in root mean square over the points; the
+           exact one uses the same estimator and draws, with exact solves in float64, so there is no sampling error;
+    truth  the standard deviation is within 25 % and six standard errors (as reported) of the true one; for normal
+           samples the false-positive rate is below one in a million points.
 """
 
 from __future__ import annotations

@@ -1,23 +1,23 @@
-"""Default fits on data with little noise, through every door, against the exact likelihood and a hundred steps of Adam.
+"""Default fits on data with little noise through every interface, compared with the exact likelihood and 100 steps of
+Adam.
 
     python -m benchmarks.trust.low_noise [--sets smooth friedman-1e-03 bike ...] [--doors GP GPRegressor cli fill]
                                          [--rows-max 5000] [--hard] [--all-rows] [--processes 1] [--list]
 
-Doors: `GP.fit(initialise="data")` with ``standardise=True``, `GPRegressor`, `pathgp fit` and `xarray.fill`, everything
-else by default; the first three have a Matern-5/2 kernel with a length scale per column. Tables are learned from by the
-first three, fields by the last. 500 rows are held out; of fields about a quarter of the cells. ``--sets``: words of
-which the name of a set must contain one.
+Interfaces: `GP.fit(initialise="data")` with ``standardise=True``, `GPRegressor` and `pathgp fit` for tables, with a
+Matern-5/2 kernel with a length scale per column; `xarray.fill` for fields; all other options are defaults. 500 rows are
+held out; of fields about a quarter of the cells. ``--sets`` selects the sets whose names contain one of the words.
 
 A fit is ok unless
 
-    failed         an error, or an exit code other than 0
-    below start    its exact log likelihood (dense, float64) is below that of the values it started from
-    below Adam     it is below that of 100 steps of Adam from there by more than 0.01 nats a row and 1 % of what these
-                   gain; with exact gradients up to 1,500 rows
+    failed         it raised an error, or had an exit code other than 0
+    below start    its exact log likelihood (dense, float64) is below that of its initial values
+    below Adam     it is below that of 100 steps of Adam from the same initial values (exact gradients up to 1,500 rows)
+                   by more than 0.01 nats per row and 1 % of their gain
     not converged  the solve of its posterior ended above the tolerance
-    coverage       its 95 % intervals hold fewer than 85 % of the held-out values, or NaN
+    coverage       its 95 % intervals contain fewer than 85 % of the held-out values, or are NaN
 
-*said*: the number of warnings. Rows add up in the file.
+*said* is the number of warnings. The file keeps the rows of earlier runs.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Is a posterior right, or is there a warning? Random conditioning problems against the dense float64 posterior.
+"""Check posteriors and warnings on random conditioning problems against the dense float64 posterior.
 
     python -m benchmarks.trust.random_family [--cases 2000] [--first 0] [--rows-max 3000] [--processes 2]
     python -m benchmarks.trust.random_family --case 123 [--rows-max 3000]      # one case again, in full
 
-The family is that of cases.py; everything but the solver is left at its default. What is right is defined in
-check.py. What is not needs a warning or a refusal (ValueError, TypeError, NotImplementedError); cases that are
-wrong without a word are listed. *bound missed*: the error of the mean is larger than stated, whether or not it matters.
+The problems are those of cases.py; all options except the solver have their defaults. check.py defines which posteriors
+are correct. Others need a warning or an error (ValueError, TypeError, NotImplementedError); incorrect cases without
+either are listed. *bound missed*: the error of the mean exceeds the stated bound, even if it is negligible.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     python -m benchmarks.trust.same_numbers record FOLDER
     python -m benchmarks.trust.same_numbers compare FOLDER [--rtol 1e-6]
 
-Seventeen problems with fixed seeds through public names alone: posteriors by every solver, predictions, paths, updates,
-evidence, fits step by step, grids, doors. Posteriors are saved in the folder too and read back by the comparison, which
-fails unless every number agrees to ``rtol`` times the largest of its array. Record and compare on the same machine:
+Seventeen problems with fixed seeds that use only public names: posteriors by every solver, predictions, paths, updates,
+evidence, steps of fits, grids, integrations. Posteriors are also saved in the folder and loaded by the comparison. It
+fails unless every number agrees to ``rtol`` times the largest one of its array. Record and compare on the same machine:
 another processor rounds differently, and a solver may take another iteration.
 """
 

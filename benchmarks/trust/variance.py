@@ -1,14 +1,14 @@
-"""How well 64 paths know the posterior standard deviation, with and without control variates.
+"""Accuracy of posterior standard deviations from 64 paths, with and without control variates.
 
     python -m benchmarks.trust.variance [SET ...] [--rows 3000] [--points 600] [--draws 6]
 
-Against the exact posterior, systems solved exactly: what is left is the chance of the draws. g_j is the zero-mean part
-of path j, with variance v. A control q_j is the zero-mean part of the same path under a posterior whose variance w is
-known:
+The reference is the exact posterior, and the systems are solved exactly, so the only error is the sampling error. g_j
+is the zero-mean part of path j, with variance v. A control q_j is the zero-mean part of the same path under a posterior
+whose variance w is known:
 
     low rank r     K replaced by its randomly pivoted Cholesky approximation of rank r, for f(X) and its noise alike
     subset r       the exact posterior given the observations at the r pivots alone
-    neighbours c   the exact posterior given the c observations that tell most about each x (the library's way, c = 32)
+    neighbours c   the exact posterior given the c most informative observations for each x (the library uses c = 32)
 
     sum            mean g^2 + c (w - mean q^2), coefficient c = 1, or the regression coefficient of g^2 on q^2 at each x
     likelihood     for controls with q - g independent of g: maximum likelihood from both, see posterior.path_variance
