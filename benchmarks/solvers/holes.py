@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -99,7 +100,7 @@ def measure(name: str, H: LatentKroneckerOperator, y: Tensor, options: argparse.
     row: dict[str, Any] = {"problem": name, "sizes": list(H.sizes), "n": H.shape[0]}
     row |= {"missing": 1.0 - H.shape[0] / float(torch.tensor(H.sizes).prod()), "holes": hole_variance(H)}
     row |= {"columns": options.columns, "limit": options.limit}
-    row["auto"] = next(way for way, solver in WAYS.items() if solver == CG(choose_preconditioner(H)))
+    row["auto"] = next(way for way, solver in WAYS.items() if solver == CG(choose_preconditioner(H, math.inf)))
     for way, solver in WAYS.items():
         found: list[Any] = []
 

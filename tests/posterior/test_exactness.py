@@ -95,7 +95,7 @@ def test_covariance_by_every_route(case: Case, memory: int | None, rows: int, mo
     post.settings = replace(post.settings, compute=pathgp.Compute(memory=memory))
     if memory is not None:
         monkeypatch.setattr(exact_module, "_NUMBERS_PER_SOLVE", 40)
-        assert post._exact._columns_at_once() < 30
+        assert post._exact._columns_at_once < 30
     assert largest(post.covariance(Xs) - expected) <= 1e-6
     assert largest(post.variance(Xs, method="solve") - expected.diagonal()) <= 1e-8
 

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 import pathgp
+from pathgp.compute.hardware import Rates
 from pathgp.kernels import Matern
 from pathgp.posterior import exact_covariance as exact_module
 from pathgp.posterior.table import Posterior
-from pathgp.solvers import auto
+from pathgp.solvers import predict
 
 TOL, SAMPLES, FAR = 1e-2, 16, 1e3
 GENERATOR = torch.Generator().manual_seed(0)
@@ -77,13 +78,13 @@ def assert_no_cliff(before: Posterior, after: Posterior) -> None:
 @pytest.mark.parametrize("backend", ["dense", "streamed"])
 def test_where_auto_changes_its_choice(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On an imagined machine that factorises slowly, the choice changes at small n."""
-    original = auto.rates
+    original = predict.rates
 
-    def imagined(*args: object) -> auto.Rates:
+    def imagined(*args: object) -> Rates:
         rates = original(*args)
         return replace(rates, factorise=0.01 * rates.factorise)
 
-    monkeypatch.setattr(auto, "rates", imagined)
+    monkeypatch.setattr(predict, "rates", imagined)
     places = changes(lambda n: solver_of(conditioned(n, compute=pathgp.Compute(backend))), [8, 20, 60, 150, 400, 1000])
     assert places, "no change of solver up to n = 1000: imagine another machine"
     for n in places:

@@ -61,7 +61,7 @@ def test_gradients_of_exact_variances_without_a_factor(memory: int | None, monke
     monkeypatch.setattr(exact_module, "_NUMBERS_PER_SOLVE", 8 if memory is None else 40)
     other, _ = conditioned(CASES[3], samples=0, compute=pathgp.Compute(memory=memory))
     assert other.has_factor is False
-    assert (other._exact._columns_at_once() < 3) is (memory is not None)
+    assert (other._exact._columns_at_once < 3) is (memory is not None)
     found = torch.autograd.functional.jacobian(other.covariance, Xs[-3:])
     assert float((found - expected).abs().max()) <= 1e-5
     assert gradcheck(solved(other), (Xs[-3:].clone().requires_grad_(),), atol=1e-5)
