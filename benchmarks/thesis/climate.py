@@ -53,7 +53,7 @@ from benchmarks.thesis.lcbench import PRECONDITIONERS, RATE, SAMPLES, TOL, score
 from benchmarks.thesis.lcbench_curves import DEFAULT
 from pathgp import kernels
 from pathgp.data.grid import root
-from pathgp.operators.grid import multiply_sides
+from pathgp.operators.grid_base import multiply_sides
 
 NOISE = 0.1
 

@@ -21,5 +21,5 @@ from pathgp.plans import plan as plan
 from pathgp.plans import plan_grid as plan_grid
 from pathgp.posterior import GridPosterior as GridPosterior
 from pathgp.posterior import Posterior as Posterior
+from pathgp.posterior.convergence import ConvergenceWarning as ConvergenceWarning
 from pathgp.posterior.report import ConditionReport as ConditionReport
-from pathgp.posterior.report import ConvergenceWarning as ConvergenceWarning

@@ -16,7 +16,7 @@ import reference
 from pathgp.kernels import Kernel, Matern, Scale, SquaredExponential
 from pathgp.posterior import evidence as evidence_module
 from pathgp.posterior import exact_covariance as exact_module
-from pathgp.posterior.report import ConvergenceWarning
+from pathgp.posterior.convergence import ConvergenceWarning
 
 
 @dataclass(frozen=True)

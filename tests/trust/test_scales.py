@@ -11,7 +11,7 @@ from torch import Tensor
 import pathgp
 import reference
 from pathgp.kernels import Matern
-from pathgp.posterior.report import ConvergenceWarning
+from pathgp.posterior.convergence import ConvergenceWarning
 
 SOLVERS = ["cg", "ap", "sdd", "sgd", "cholesky", "auto"]
 # Powers of two, whose products are exact: 8e-31 to 1e30.

@@ -16,7 +16,7 @@ from typing import Any
 from pathgp._version import __version__
 from pathgp.cli.output import UsageError, print_note
 from pathgp.data.tabular import KERNELS
-from pathgp.posterior.report import ConvergenceWarning
+from pathgp.posterior.convergence import ConvergenceWarning
 
 _COMMANDS = """\
   fit       learn a model from a CSV or Parquet file

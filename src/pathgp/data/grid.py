@@ -26,7 +26,7 @@ from pathgp.compute.random import normal, spawn_generator
 from pathgp.data.observations import Data
 from pathgp.data.standardise import Standardisation
 from pathgp.kernels import Kernel
-from pathgp.operators.grid import multiply_sides, unravel
+from pathgp.operators.grid_base import multiply_sides, unravel
 from pathgp.solvers.cholesky import factorise
 
 # Directions of S22 with less than this part of the variance at new inputs are rounding errors of repeated inputs.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pathgp.features.exact import ExactMap
-from pathgp.features.fourier import Frequencies
+from pathgp.features.frequencies import Frequencies
 from pathgp.features.stochastic import RandomMap, draw_seed
 from pathgp.features.waves import tiled
 from pathgp.kernels import Finite, Kernel, Periodic, Stationary, Tanimoto

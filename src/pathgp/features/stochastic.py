@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from pathgp.features.exact import Harmonics, finite_columns, finite_features
-from pathgp.features.fourier import Frequencies
+from pathgp.features.frequencies import Frequencies
 from pathgp.features.hashing import Hashes
 from pathgp.features.waves import angles, sine_sum, tile_entries, tiled
 from pathgp.kernels import Finite, Periodic, SquaredExponential, Stationary, Tanimoto

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import reduce
 from itertools import chain
@@ -53,8 +54,9 @@ class _Combination(Kernel):
     """Common part of sums and products: a flat list of kernels, and how two values combine."""
 
     @staticmethod
+    @abstractmethod
     def _combine(K: Tensor, other: Tensor) -> Tensor:
-        raise NotImplementedError
+        """K + other or K * other; without gradients in the memory of K."""
 
     def __init__(self, *kernels: Kernel, active_dims: Sequence[int] | None = None) -> None:
         super().__init__(active_dims)

@@ -123,7 +123,7 @@ class Stationary(Kernel):
 
     @property
     def tail(self) -> float:
-        """How much heavier a tail half of the scales tau are drawn from (see `features.fourier`); 1: no heavier."""
+        """How much heavier a tail half of the scales tau are drawn from (see `features.frequencies`); 1: no heavier."""
         return 1.0
 
     def mixing(self, uniform: Tensor) -> Tensor:

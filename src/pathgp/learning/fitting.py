@@ -25,7 +25,7 @@ from pathgp.learning.model import Learnable
 from pathgp.learning.policy import FitOptions
 from pathgp.learning.report import FitReport, Step
 from pathgp.posterior.conditioning import Settings, SolveRequest
-from pathgp.posterior.report import ConvergenceWarning
+from pathgp.posterior.convergence import ConvergenceWarning
 
 
 def fit(

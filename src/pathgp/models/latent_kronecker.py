@@ -19,7 +19,7 @@ from pathgp.kernels.parameters import short
 from pathgp.learning.model import Mean
 from pathgp.models.base import Model
 from pathgp.operators import LatentKroneckerOperator, Operator
-from pathgp.operators.kronecker import require_memory_only
+from pathgp.operators.latent_kronecker import require_memory_only
 from pathgp.posterior.conditioning import Settings, SolveRequest
 from pathgp.posterior.grid import GridPosterior
 from pathgp.posterior.system import System

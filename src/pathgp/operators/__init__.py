@@ -10,4 +10,4 @@ from pathgp.operators.cross import cross_product as cross_product
 from pathgp.operators.grid_blocks import GridBlocks as GridBlocks
 from pathgp.operators.grid_inverse import GridInverse as GridInverse
 from pathgp.operators.kernel import KernelOperator as KernelOperator
-from pathgp.operators.kronecker import LatentKroneckerOperator as LatentKroneckerOperator
+from pathgp.operators.latent_kronecker import LatentKroneckerOperator as LatentKroneckerOperator

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pathgp.compute import triton
 from pathgp.compute.memory import halve_on_failure, memory_budget, spans, tile_edge
-from pathgp.compute.warnings import levels_to_the_caller
+from pathgp.compute.stacklevel import levels_to_the_caller
 from pathgp.kernels import Kernel
 from pathgp.operators.fused import fallback_reason, fused_cross, fused_cross_gradient
 from pathgp.operators.fused.expression import Expression

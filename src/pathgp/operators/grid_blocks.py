@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pathgp.compute.hardware import Rates
 from pathgp.operators.base import Operator, Preconditioner, Solve, SolveInProgress
-from pathgp.operators.grid import GridOperator, scatter
+from pathgp.operators.grid_base import GridOperator, scatter
 from pathgp.operators.low_rank import automatic_rank, max_rank, partial_cholesky, random_pivots
 
 # A large rank may take as long to build as this number of iterations, and is large enough if what it leaves is below

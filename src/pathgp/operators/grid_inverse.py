@@ -12,7 +12,7 @@ from torch import Tensor
 from pathgp.compute.hardware import Rates
 from pathgp.compute.memory import spans
 from pathgp.operators.base import Operator, Preconditioner, Solve, SolveInProgress
-from pathgp.operators.grid import GridOperator, multiply_side, scatter, unravel
+from pathgp.operators.grid_base import GridOperator, multiply_side, scatter, unravel
 
 # The residual that an application may leave: relative to the tolerance, without a tolerance, and if many follow.
 _PART, _FINEST, _LINEAR = 0.5, 1e-7, 1e-3

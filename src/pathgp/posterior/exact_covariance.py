@@ -13,7 +13,7 @@ from pathgp.compute.settings import Compute
 from pathgp.kernels import Kernel
 from pathgp.operators import KernelOperator, Operator, cross_product
 from pathgp.posterior.conditioning import Settings
-from pathgp.posterior.report import warn_unless_converged
+from pathgp.posterior.convergence import warn_unless_converged
 from pathgp.solvers import Cholesky
 from pathgp.solvers.cholesky import factorise
 

@@ -23,7 +23,7 @@ from pathgp.compute.memory import spans
 from pathgp.compute.random import as_generator, normal, repeating_seed, spawn_generator
 from pathgp.data.grid import GridObservations, GridPrior, cells, multiply_rows, prior_variance
 from pathgp.operators import Operator
-from pathgp.operators.grid import multiply_sides, scatter
+from pathgp.operators.grid_base import multiply_sides, scatter
 from pathgp.pathwise import PriorPaths, variance_from_moments, variance_from_paths
 from pathgp.posterior.base import BasePosterior
 from pathgp.posterior.conditioning import SolveRequest, solve_system

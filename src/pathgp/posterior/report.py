@@ -1,35 +1,16 @@
-"""The report of a posterior: how it was computed, how accurate it is; and the warning of a solve that fell short."""
+"""The report of a posterior: how it was computed, and how accurate it is."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 
-from pathgp.compute.warnings import levels_to_the_caller
+from pathgp.posterior.convergence import warn_unless_converged
 from pathgp.solvers import Solution, Status
 from pathgp.solvers.solution import describe_products
 
 # The error of the paths changes a standard deviation that is at least this many times larger by less than a tenth.
 UNRESOLVED = 3.0
-
-
-class ConvergenceWarning(UserWarning):
-    """A solve ended above its tolerance; the message says what to do."""
-
-
-def warn_unless_converged(solution: Solution, tol: float, purpose: str, consequence: str = "") -> None:
-    """Issue a `ConvergenceWarning` at the caller's line if a solve missed its tolerance.
-
-    ``purpose``: the results that were solved for.  ``consequence``: how far off they may be.
-    """
-    if not solution.converged:
-        message = (
-            f"{purpose}: {solution.solver} ended {solution.status.name} with a worst residual of "
-            f"{float(solution.residual.max()):.1e} (tol {tol:.0e}): {solution.status.value}"
-        )
-        message = f"{message}. {consequence}" if consequence else message
-        warnings.warn(message, ConvergenceWarning, stacklevel=levels_to_the_caller())
 
 
 @dataclass(frozen=True)

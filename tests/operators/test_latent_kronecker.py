@@ -12,7 +12,7 @@ from torch import Tensor
 from pathgp import Compute, kernels
 from pathgp.kernels import Kernel, Matern, Scale
 from pathgp.operators import LatentKroneckerOperator
-from pathgp.operators.grid import multiply_sides
+from pathgp.operators.grid_base import multiply_sides
 
 S = 3
 SIZES = {1: (20,), 2: (9, 7), 3: (5, 4, 3)}

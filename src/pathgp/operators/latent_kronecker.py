@@ -19,7 +19,7 @@ from pathgp.compute.memory import spans, tile_edge
 from pathgp.compute.random import neighbourhoods
 from pathgp.compute.settings import Compute
 from pathgp.kernels import Kernel
-from pathgp.operators import grid as arrays
+from pathgp.operators import grid_base as arrays
 from pathgp.operators.base import Preconditioner
 from pathgp.operators.grid_blocks import GridBlocks, smooth_side
 from pathgp.operators.grid_inverse import GridInverse, hole_variance
