@@ -1,4 +1,4 @@
-"""What every solver promises, on every operator."""
+"""Properties of every solver on every operator: `solver_table` lists the pairs."""
 
 from __future__ import annotations
 

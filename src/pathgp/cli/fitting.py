@@ -69,6 +69,7 @@ def fit(options: argparse.Namespace) -> None:
     generator, progress = torch.Generator().manual_seed(options.seed), showing_progress(options.quiet)
     limits = {"steps": options.steps, "samples": options.samples}
     try:
+        # Estimator, optimiser, stages and start are chosen by learning/policy.py.
         report = gp.fit(X, y, **limits, progress=progress, generator=generator, dtype=dtype)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_save_interrupted(gp, options.out, about)) from None

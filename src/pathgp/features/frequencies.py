@@ -4,7 +4,8 @@ Bochner: a stationary kernel is k(x, z) = E cos(omega . (x - z)) for omega from 
 omega = sqrt(tau) g / lengthscale, g normal and tau one number per frequency *vector* (not one per dimension,
 which is another kernel), the draws (g, and the uniform behind tau) are made once, at unit scale, and the
 hyperparameters are applied at each evaluation: paths move smoothly while the hyperparameters are learned.
-Thesis, section 2.2.2; Rahimi and Recht (2008).
+A new kernel defines its spectral measure in its own file, by `mixing` and `tail` of `kernels/stationary.py`; nothing
+changes here. Thesis, section 2.2.2; Rahimi and Recht (2008).
 
 Dense data determine a function except at its highest frequencies. A plain draw of a few hundred frequencies contains
 hardly any of these, so that the posterior variance of a path is right on average but heavy-tailed. For Matern-5/2 it is

@@ -1,4 +1,4 @@
-"""A preconditioner for grids with holes: exact along a smooth side, low rank along the others."""
+"""A preconditioner for grids with wide holes: exact along a smooth side, low rank along the others."""
 
 from __future__ import annotations
 

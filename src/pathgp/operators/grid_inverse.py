@@ -1,4 +1,4 @@
-"""A preconditioner for grids, with or without holes: the inverse on the whole grid, with values for the holes."""
+"""A preconditioner for complete grids and scattered holes: the inverse on the whole grid, with values for the holes."""
 
 from __future__ import annotations
 
