@@ -132,7 +132,7 @@ def test_a_converged_fit_ends(estimator: str, optimiser: str) -> None:
     gp = model()
     report = plain_fit(gp, X, Y, steps=400, tol=1e-8, generator=seeded(22), **options)
     assert 10 < len(report.history) < 400
-    assert report.stopped == "10 steps changed the objective by less than 0.0005 nats a row"
+    assert report.stopped == "10 steps changed the objective by less than 0.0005 nats per row"
     longer = plain_fit(gp, X, Y, steps=30, tol=1e-8, min_gain=0.0, generator=seeded(22), **options)
     assert len(longer.history) == 30
     assert longer.stopped.startswith("all steps done")
@@ -239,7 +239,7 @@ def test_a_step_that_leaves_the_numbers_ends_the_fit_before_it(monkeypatch: pyte
     gp = model()
     report = plain_fit(gp, X, Y, steps=20, generator=seeded())
     assert len(report.history) == 3
-    assert report.stopped == "the solve left the range of numbers; the step before was kept"
+    assert report.stopped == "the solve left the range of numbers; the previous step was kept"
     kept = report.history[-1].values
     assert {name: value.flatten().tolist() for name, value in gp.hyperparameters().items()} == kept
     assert gp.posterior.report.solution.converged

@@ -61,7 +61,7 @@ def test_a_fit_that_settled_goes_on_when_asked_for_more(tmp_path: Path) -> None:
     checkpoint = tmp_path / "fit.pt"
     _, report = unbroken("lbfgs, exact", steps=200, min_gain=1e-2, checkpoint=checkpoint)
     assert len(report.history) < 200
-    assert "nats a row" in report.stopped
+    assert "nats per row" in report.stopped
     _, same_again = unbroken("lbfgs, exact", steps=200, min_gain=1e-2, checkpoint=checkpoint)
     assert (len(same_again.history), same_again.stopped) == (len(report.history), report.stopped)
     _, longer = unbroken("lbfgs, exact", steps=len(report.history) + 5, min_gain=0.0, checkpoint=checkpoint)

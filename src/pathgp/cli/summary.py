@@ -109,7 +109,7 @@ def _items(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if (errors := result["held_out"]) is not None:
         share = errors["rmse"] / errors["target_std"] if errors["target_std"] else float("nan")
         yield "held-out RMSE", f"{errors['rmse']:.4g}, which is {100 * share:.3g} % of the target's std"
-        yield "held-out NLL", f"{errors['nll']:.4g} nats a row"
+        yield "held-out NLL", f"{errors['nll']:.4g} nats per row"
         yield "95 % coverage", f"{100 * errors['coverage_95']:.1f} % of the held-out rows in their intervals"
     yield "kernel", result["kernel"]
     yield "noise", f"{result['noise']:.4g}" + (", fixed" if result["noise_fixed"] else "")

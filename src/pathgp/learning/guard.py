@@ -1,8 +1,8 @@
-"""A check of every step of a fit: the exact log marginal likelihood of a subset of the rows.
+"""Check every step of a fit by the exact log marginal likelihood of a subset of the rows.
 
-Estimated gradients can be wrong after a failed solve, and the value of the objective is unknown. The likelihood of a
-fixed random subset is exact, costs one Cholesky factorisation in float64, and follows that of all rows closely enough
-to detect bad steps. L-BFGS also uses its exact gradient, for its first steps.
+Estimated gradients can be wrong after a failed solve, and iterative fits do not know the value of the objective. The
+likelihood of a fixed random subset is exact and costs one Cholesky factorisation in float64. It is close enough to that
+of all rows to detect bad steps. L-BFGS also uses the exact gradient of this likelihood, for its first steps.
 """
 
 from __future__ import annotations
@@ -21,15 +21,21 @@ from pathgp.learning.model import Learnable
 from pathgp.learning.policy import GUARD_ROWS
 from pathgp.solvers.solution import NumericalFailure
 
-# Tolerated fall below the best value, in nats a row: SLACK + MORE_ROWS * log(n / size of the subset). The optimum of
-# all rows differs from that of the subset, the more so for larger n: on houseelectric, at the optimum of 5,000 rows,
-# the subset loses 0.29. Bad steps lose several.
-SLACK, MORE_ROWS = 0.1, 0.2
+# A step is rejected if the value falls below the best one by more than this number of nats per row ...
+_TOLERANCE = 0.1
+# ... plus this number times log(n / rows of the subset). The optimum of all rows differs from that of the subset, and
+# the difference grows with n: on houseelectric, at the optimum of 5,000 rows, the value of the subset is 0.29 nats per
+# row below its best. After bad steps it is several nats lower.
+_SUBSET_TOLERANCE = 0.2
 
 
 @dataclass(frozen=True)
 class Guard:
-    """A subset of n rows, its first and its best value, and the hyperparameters of the best value."""
+    """A subset of the data and the values of its objective in a fit.
+
+    rows: indices of the subset.  n: number of all rows.  first, best: first and best value.  state: parameters of the
+    model at the best value.
+    """
 
     rows: Tensor
     n: int
@@ -39,22 +45,22 @@ class Guard:
 
     @classmethod
     def draw(cls, data: Data) -> Guard:
-        """Draw a random subset with a fixed seed; it affects only which steps are refused."""
+        """Draw a random subset, with a fixed seed: the generator of the fit does not change."""
         n = len(data.y)
         return cls(permutation(n, torch.Generator().manual_seed(0), data.device)[:GUARD_ROWS].sort().values, n)
 
     def value(self, model: Learnable, data: Data) -> float:
-        """Log marginal likelihood of the subset plus log prior, in nats a row; -inf for an indefinite H."""
+        """Log marginal likelihood of the subset plus log prior, in nats per row; -inf if H is not positive definite."""
         with torch.no_grad():
             return float(self._objective(model, data))
 
     def gradient(self, model: Learnable, data: Data, parameters: Sequence[Tensor]) -> tuple[float, list[Tensor]]:
-        """The same value and its gradient; NumericalFailure for an indefinite H."""
+        """Return `value` and its gradient; raise NumericalFailure if H is not positive definite."""
         objective = self._objective(model, data)
         if not math.isfinite(float(objective.detach())):
             raise NumericalFailure(f"the kernel matrix of {len(self.rows)} rows is not positive definite")
-        found = torch.autograd.grad(objective, parameters, allow_unused=True)
-        gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+        grads = torch.autograd.grad(objective, parameters, allow_unused=True)
+        gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
         return float(objective.detach()), gradients
 
     def _objective(self, model: Learnable, data: Data) -> Tensor:
@@ -65,30 +71,30 @@ class Guard:
         if int(info) or not bool(torch.isfinite(factor).all()):
             return H.new_tensor(-math.inf)
         y = data.targets(model.mean_at(data.X_raw))[self.rows].to(torch.float64)
-        white = torch.linalg.solve_triangular(factor, y.unsqueeze(1), upper=False)
-        total = -0.5 * white.square().sum() - factor.diagonal().log().sum()
+        whitened_y = torch.linalg.solve_triangular(factor, y.unsqueeze(1), upper=False)
+        total = -0.5 * whitened_y.square().sum() - factor.diagonal().log().sum()
         return total / len(y) - 0.5 * math.log(2 * math.pi) + log_prior(model).to(total.device) / len(data.y)
 
-    def require_likely(self, value: float) -> None:
-        """NumericalFailure for hyperparameters at which the rows are far less likely than before."""
+    def check(self, value: float) -> None:
+        """Raise NumericalFailure if the value is far below the best one."""
         if not self._accepts(value):
             fall = self.best - value
-            raise NumericalFailure(f"the log likelihood of {len(self.rows)} rows fell by {fall:.2g} a row")
+            raise NumericalFailure(f"the log likelihood of {len(self.rows)} rows fell by {fall:.2g} nats per row")
 
-    def ends_well(self, value: float) -> bool:
-        """Whether this value is one to end with: accepted, and not below the first."""
-        return self._accepts(value) and value >= self.first - self._allowance
+    def accepts_final(self, value: float) -> bool:
+        """Whether a fit may end with this value: it is accepted, and not clearly below the first one."""
+        return self._accepts(value) and value >= self.first - self._subset_tolerance
 
-    def enter(self, value: float, state: dict[str, Tensor]) -> Guard:
-        """The guard that remembers the value of accepted hyperparameters."""
+    def update(self, value: float, state: dict[str, Tensor]) -> Guard:
+        """Return a guard that knows the value of the accepted parameters ``state``, too."""
         if self.state is None:
             return replace(self, first=value, best=value, state=state)
         return replace(self, best=value, state=state) if value > self.best else self
 
     def _accepts(self, value: float) -> bool:
-        return value >= self.best - SLACK - self._allowance
+        return value >= self.best - _TOLERANCE - self._subset_tolerance
 
     @property
-    def _allowance(self) -> float:
-        """Allowed difference between the subset and all rows, in nats a row."""
-        return MORE_ROWS * math.log(self.n / len(self.rows))
+    def _subset_tolerance(self) -> float:
+        """Tolerated loss because the subset and all rows have different optima, in nats per row."""
+        return _SUBSET_TOLERANCE * math.log(self.n / len(self.rows))

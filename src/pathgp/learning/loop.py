@@ -1,13 +1,14 @@
-"""The outer loop: hyperparameters by gradient steps on the log marginal likelihood (thesis, chapter 5).
+"""The outer loop: learn hyperparameters theta by gradient steps on the log marginal likelihood (thesis, chapter 5).
 
+    make s random draws, and keep them fixed (warm_start=True)
     for each step:
-        right-hand sides from frozen draws at the current hyperparameters
-        solve H [v, z_1, ..., z_s] = right-hand sides, from the previous solutions
-        gradient = d/dtheta of 1/2 v^T H v - 1/2s sum_j l_j^T H r_j
-        one step of the optimiser
+        make the right-hand sides b_j from the draws at the current theta
+        solve H [v, x_1, ..., x_s] = [y - mu, b_1, ..., b_s], starting from the previous solutions
+        gradient = d/dtheta of 1/2 v^T H v - 1/(2 s) sum_j l_j^T H r_j, where v, l_j and r_j are constants
+        theta = one step of the optimiser
 
-A last solve at the final hyperparameters gives the posterior. Which steps use which rows: `policy`. Which steps are
-refused: `guard`.
+`estimators` defines b_j, l_j and r_j (pathwise: l_j = r_j = x_j). `policy` chooses the rows of every step, and `guard`
+rejects bad steps. After the loop, `fitting` solves once more at the final theta for the posterior.
 """
 
 from __future__ import annotations
@@ -32,28 +33,29 @@ from pathgp.learning.report import Step
 from pathgp.solvers import Status
 from pathgp.solvers.solution import NumericalFailure
 
-# Times that a refused step is shortened before the fit ends at the step before.
-_RETREATS = 8
-# Steps whose gain decides whether a fit ends early, and the gain in nats a row below which an opening on few rows is
-# over: its optimum is not that of all rows.
+# Number of times that a failed step is shortened before the fit ends at the previous step.
+_MAX_RETRIES = 8
+# A stage ends early if the objective changed by less than the minimum gain over this number of steps.
 WINDOW = 10
-_OPENING_GAIN = 0.01
+# Minimum gain of the exact stage, in nats per row. It is larger than that of the other stages, because the optimum of
+# few rows is not the optimum of all.
+_EXACT_STAGE_GAIN = 0.01
 
 
 class StalledSolve(NumericalFailure):
-    """Rounding errors kept a solver from its goal."""
+    """A solver stalled or diverged before it reached its tolerance, usually because of rounding errors."""
 
 
 class Fit(Resumable):
-    """A fit in progress: ``model`` changes in place, ``history`` grows by one `Step` per step."""
+    """A fit in progress. Every step changes ``model`` in place and adds a `Step` to ``history``."""
 
     def run(self, progress: bool = False, callback: Callable[[Step], None] | None = None) -> None:
-        """Take steps until all are done or the objective has settled, then choose the final hyperparameters."""
+        """Take steps until all are done or the objective no longer changes, then choose the final hyperparameters."""
         total = sum(stage.steps for stage in self.stages)
-        hidden = not (progress and self.compute.is_main_process)
-        # A continued fit may have other options: more steps, or another min_gain.
-        self.stopped = self._settled() if self.stage + 1 == len(self.stages) else ""
-        bar = tqdm(total=total, initial=len(self.history), disable=hidden, desc="fit", unit="step")
+        is_hidden = not (progress and self.compute.is_main_process)
+        # A resumed fit may have new options, such as more steps or another min_gain: decide again whether to stop.
+        self.stopped = self._stopping_reason() if self.stage + 1 == len(self.stages) else ""
+        bar = tqdm(total=total, initial=len(self.history), disable=is_hidden, desc="fit", unit="step")
         with bar, nullcontext() if self.checkpoint is None else at_sigterm(exit_on_signal):
             try:
                 while not self.stopped and len(self.history) < total:
@@ -65,125 +67,130 @@ class Fit(Resumable):
                         if callback is not None:
                             callback(self.history[-1])
                 self.stopped = self.stopped or "all steps done"
-                # All ranks wait for the file, so that it exists if one is lost later.
+                # All ranks wait until the file is written: it must exist if a rank fails later.
                 if self.checkpoint is not None:
                     self.compute.on_main_process(self._save)
             except BaseException as error:
-                # A second SIGTERM would interrupt the writing.
+                # Ignore a second SIGTERM, which would interrupt the writing of the checkpoint.
                 with at_sigterm(signal.SIG_IGN):
                     self._rescue(error)
                 raise
-        self._conclude()
+        self._choose_final()
 
     def step(self) -> bool:
-        """One step of the outer loop; False if it was refused even at its shortest, which ends the stage or the fit."""
+        """Take one step of the outer loop; return False if all retries failed, which ends the stage or the fit."""
         self._undo = before = self.snapshot()
-        began = time.perf_counter()
-        self._enter_due_stage()
-        self.evaluated_at, warm = before["model"], replace(self.state, operator=None)
-        for _ in range(1 + _RETREATS):
+        start_time = time.perf_counter()
+        self._update_stage()
+        self.evaluated_at = before["model"]
+        state_before = replace(self.state, operator=None)
+        for _ in range(1 + _MAX_RETRIES):
             try:
                 estimate, value = self._compute_gradient()
                 break
             except NumericalFailure as failure:
-                problem = failure
-                self._retry(failure, warm)
+                last_failure = failure
+                self._prepare_retry(failure, state_before)
         else:
-            self._refuse(problem, before["evaluated_at"])
+            self._reject_step(last_failure, before["evaluated_at"])
             return False
-        self._record(estimate, value, began)
+        self._record(estimate, value, start_time)
         self.optimiser.step()
         self._project()
         if self.stage + 1 == len(self.stages):
-            self.stopped = self._settled()
+            self.stopped = self._stopping_reason()
         self._undo = None
         return True
 
     @property
-    def _rows(self) -> int:
+    def _num_rows(self) -> int:
+        """The number of rows of the current stage."""
         return self.stages[self.stage].rows
 
     @property
-    def _is_opening(self) -> bool:
+    def _is_exact_stage(self) -> bool:
+        """Whether the current stage uses exact gradients on the rows of the guard."""
         return self.stages[self.stage].exact
 
     def _compute_gradient(self) -> tuple[GradientEstimate | None, float | None]:
-        """Set the parameters' ``grad`` to the gradient of the loss; the estimate and the objective a row, if known."""
-        estimate, value = self._opening_gradient() if self._is_opening else self._estimate_gradient()
+        """Set ``grad`` of all parameters to the gradient of the loss; return the estimate and the objective per row.
+
+        The estimate is None for an exact gradient of the guard, the objective if its value is not known.
+        """
+        estimate, value = self._exact_gradient() if self._is_exact_stage else self._estimate_gradient()
         if not bool(torch.isfinite(self.coordinates.gradient()).all()):
-            reached = ", ".join(f"{name} {short(value)}" for name, value in values(self.model).items())
+            hyperparameters = ", ".join(f"{name} {short(value)}" for name, value in values(self.model).items())
             raise NumericalFailure(
-                f"the gradient is not finite at step {len(self.history)}: give bounds to the hyperparameter that ran "
-                f"away (gp.constrain), or use float64 inputs; {reached}"
+                f"the gradient is not finite at step {len(self.history)}: set bounds for the hyperparameter that "
+                f"diverged (gp.constrain), or use float64 inputs; {hyperparameters}"
             )
         return estimate, value
 
-    def _opening_gradient(self) -> tuple[None, float]:
-        """The exact gradient of the guard's rows, and their log likelihood a row."""
+    def _exact_gradient(self) -> tuple[None, float]:
+        """Set ``grad`` to the exact gradient on the guard's rows; return their objective per row."""
         guard, parameters = self.guard, self.coordinates.parameters
         assert guard is not None
         value, gradients = self.compute.on_main_process(lambda: guard.gradient(self.model, self.data, parameters))
-        guard.require_likely(value)
-        self.guard = guard.enter(value, self.evaluated_at)
+        guard.check(value)
+        self.guard = guard.update(value, self.evaluated_at)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = -gradient
         return None, value
 
     def _estimate_gradient(self) -> tuple[GradientEstimate, float | None]:
-        """The estimator's gradient of the loss, and the objective a row, if known."""
+        """Set ``grad`` to the gradient of the estimator; return the estimate and, if known, the objective per row."""
         model, guard, prior, n = self.model, self.guard, self.state.prior, len(self.data.y)
         if guard is not None:
             likelihood = self.compute.on_main_process(lambda: guard.value(model, self.data))
-            guard.require_likely(likelihood)
+            guard.check(likelihood)
         if prior is not None:
             self.state.prior = prior.follow(self.generator)
             if self.state.prior is not prior:
-                # Other draws make another objective.
+                # New draws change the objective.
                 self.optimiser.restart()
         estimate = self.estimator.evaluate(model, self.data, self.state, self.options.settings, self.generator)
         if estimate.solution is not None and estimate.solution.status in (Status.STALLED, Status.DIVERGED):
             raise StalledSolve(f"the solver ended {estimate.solution.status.name}")
         if guard is not None:
-            self.guard = guard.enter(likelihood, self.evaluated_at)
+            self.guard = guard.update(likelihood, self.evaluated_at)
         density = log_prior(model)
         self.model.zero_grad()
-        # Per row, so that the stages have objectives of one size.
-        objective = estimate.objective / self._rows + density.to(estimate.objective.device) / n
+        # Per row, so that the objectives of all stages are comparable.
+        objective = estimate.objective / self._num_rows + density.to(estimate.objective.device) / n
         (-objective).backward()
-        return estimate, None if estimate.value is None else estimate.value / self._rows + float(density.detach()) / n
+        if estimate.value is None:
+            return estimate, None
+        return estimate, estimate.value / self._num_rows + float(density.detach()) / n
 
-    def _record(self, estimate: GradientEstimate | None, value: float | None, began: float) -> None:
+    def _record(self, estimate: GradientEstimate | None, value: float | None, start_time: float) -> None:
         """Append the step to the history, and remember it if it is the best so far."""
-        here, gradient, covers_all = (
-            self.coordinates.position(),
-            self.coordinates.gradient(),
-            self._rows == len(self.data.y),
-        )
+        position, gradient = self.coordinates.position(), self.coordinates.gradient()
+        uses_all_rows = self._num_rows == len(self.data.y)
         gain = 0.0
         if self.previous is not None:
-            # The rise of the objective: from its values, or from gradients by the trapezoidal rule.
-            before, slope, value_before = self.previous
-            rise = -0.5 * float((slope + gradient) @ (here - before))
-            if value is not None and value_before is not None:
-                rise = value - value_before
+            # The rise of the objective: from its values if known, otherwise from gradients by the trapezoidal rule.
+            previous_position, previous_gradient, previous_value = self.previous
+            rise = -0.5 * float((previous_gradient + gradient) @ (position - previous_position))
+            if value is not None and previous_value is not None:
+                rise = value - previous_value
             gain = self.history[-1].gain + rise * len(self.data.y)
-        self.previous = (here, gradient, value)
+        self.previous = (position, gradient, value)
         step = Step.of(
             None if estimate is None else estimate.solution,
             step=len(self.history),
-            rows=self._rows,
+            rows=self._num_rows,
             gain=gain,
-            log_likelihood=estimate.value if estimate is not None and covers_all else None,
+            log_likelihood=estimate.value if estimate is not None and uses_all_rows else None,
             values={name: value.flatten().tolist() for name, value in values(self.model).items()},
             solver_seconds=0.0 if estimate is None else estimate.solver_seconds,
-            seconds=time.perf_counter() - began,
+            seconds=time.perf_counter() - start_time,
         )
         self.history = [*self.history, step]
-        if value is not None and covers_all and (not self.best or value > self.best[0]):
+        if value is not None and uses_all_rows and (not self.best or value > self.best[0]):
             self.best = (value, self.evaluated_at)
 
-    def _retry(self, failure: NumericalFailure, before: State) -> None:
-        """Prepare another attempt: in float64 after a stalled solve, otherwise with a quarter of the step."""
+    def _prepare_retry(self, failure: NumericalFailure, before: State) -> None:
+        """Switch to float64 after a stalled solve if possible; otherwise shorten the step to a quarter."""
         self.state.prior = before.prior
         self.state.solutions = None if before.solutions is None else before.solutions.to(self.data.dtype)
         if not (isinstance(failure, StalledSolve) and self._promote()):
@@ -195,20 +202,21 @@ class Fit(Resumable):
             self.optimiser.retreat()
         self.evaluated_at = self._copy_parameters()
 
-    def _refuse(self, problem: NumericalFailure, evaluated_at: dict[str, torch.Tensor]) -> None:
-        """Return to the step before, and end the opening or the fit."""
+    def _reject_step(self, failure: NumericalFailure, evaluated_at: dict[str, torch.Tensor]) -> None:
+        """Return to the previous step, and end the exact stage or the fit."""
         self.evaluated_at = evaluated_at
         self.model.load_state_dict(evaluated_at)
-        if self._is_opening:
-            self._enter(self.stage + 1)
+        if self._is_exact_stage:
+            self._enter_stage(self.stage + 1)
         else:
-            self.stopped = f"{problem}; the step before was kept"
+            self.stopped = f"{failure}; the previous step was kept"
         self._undo = None
 
     def _project(self) -> None:
-        """Move parameters back within their bounds; learned noise without bounds stays where systems can be solved.
+        """Move parameters back within their bounds; learned noise has a lower bound if the user has set none.
 
-        In float32 that may be well above what the data ask for: the fit then continues in float64.
+        Below that bound systems cannot be solved reliably. If the noise falls below the bound of float32, the fit
+        continues in float64, whose bound is lower.
         """
         for parameter in self.coordinates.positive:
             parameter.project()
@@ -217,48 +225,53 @@ class Fit(Resumable):
         self.bounds.project_noise(self.data)
 
     def _promote(self) -> bool:
-        """Continue in float64, if that is allowed."""
+        """Continue in float64 if that is allowed; return whether the dtype changed."""
         if self.data.dtype == torch.float64 or not self.compute.allows_float64(self.data.device):
             return False
         self.data = self.data.to(torch.float64)
         self.state.promote()
         return True
 
-    def _enter_due_stage(self) -> None:
-        """Draw what is random before the first step, and enter the next stage if the present one is over."""
+    def _update_stage(self) -> None:
+        """Before the first step, make all random draws; later, enter the next stage once the current one is over."""
         if not self.history:
             self.estimator.draw(self.model, self.data, self.state, self.generator)
             if len(self.stages) > 1:
                 self.order = permutation(len(self.data.y), self.generator, self.data.device)
-            self._enter(0)
+            self._enter_stage(0)
         elif self.stage + 1 < len(self.stages):
-            all_taken = len(self.history) - self.stage_began >= self.stages[self.stage].steps
-            if all_taken or self._settled():
-                self._enter(self.stage + 1)
+            is_done = len(self.history) - self.stage_began >= self.stages[self.stage].steps
+            if is_done or self._stopping_reason():
+                self._enter_stage(self.stage + 1)
 
-    def _enter(self, stage: int) -> None:
-        rows = self.stages[stage].rows
-        # In ascending order: rows of the data are then read in order.
-        chosen = None if self.order is None or rows == len(self.data.y) else self.order[:rows].sort().values
-        self.state.restrict_rows(chosen, len(self.data.y))
+    def _enter_stage(self, stage: int) -> None:
+        """Restrict the state to the rows of a stage, and restart the optimiser."""
+        num_rows = self.stages[stage].rows
+        # Sorted, so that rows of the data are read in order of memory.
+        rows = None if self.order is None or num_rows == len(self.data.y) else self.order[:num_rows].sort().values
+        self.state.restrict_rows(rows, len(self.data.y))
         self.stage, self.stage_began = stage, len(self.history)
         if self.previous is not None:
+            # Values of the objective on other rows cannot be compared.
             self.previous = (*self.previous[:2], None)
         self.optimiser.restart()
 
-    def _settled(self) -> str:
-        """Why the stage can end: the objective has stopped moving. Empty while it moves, forwards or backwards."""
+    def _stopping_reason(self) -> str:
+        """Return why the stage can end: the objective no longer changes. Empty while it still rises or falls."""
         gains = [step.gain for step in self.history[self.stage_began :][-1 - WINDOW :]]
-        least = max(self.options.min_gain, _OPENING_GAIN) if self._is_opening else self.options.min_gain
-        if len(gains) <= WINDOW or max(gains) - min(gains) >= least * len(self.data.y):
+        min_gain = max(self.options.min_gain, _EXACT_STAGE_GAIN) if self._is_exact_stage else self.options.min_gain
+        if len(gains) <= WINDOW or max(gains) - min(gains) >= min_gain * len(self.data.y):
             return ""
-        return f"{WINDOW} steps changed the objective by less than {least:g} nats a row"
+        return f"{WINDOW} steps changed the objective by less than {min_gain:g} nats per row"
 
-    def _conclude(self) -> None:
-        """Choose the final hyperparameters: those after the last move, unless an evaluated point is safer.
+    def _choose_final(self) -> None:
+        """Choose the final hyperparameters.
 
-        Adam's moves are small. L-BFGS may just have made a long one, so its last evaluated point is used; if values of
-        the objective are known, the best one. If the guard's rows are then less likely than at first, their best.
+        - If values of the objective on all rows are known: the best evaluated hyperparameters.
+        - Otherwise, with L-BFGS: the last evaluated ones, because its last step may be long.
+        - Otherwise, with Adam: those after the last step, because its steps are small.
+
+        If the guard rejects this choice, take the hyperparameters with the largest likelihood of the guard's rows.
         """
         self.state.restrict_rows(None, len(self.data.y))
         self.bounds.release()
@@ -269,12 +282,13 @@ class Fit(Resumable):
         guard = self.guard
         if guard is not None and guard.state is not None and self.history:
             value = self.compute.on_main_process(lambda: guard.value(self.model, self.data))
-            if not guard.ends_well(value + self.options.min_gain):
+            if not guard.accepts_final(value + self.options.min_gain):
                 self.model.load_state_dict(guard.state)
-                self.stopped += f"; the step at which {len(guard.rows)} rows were likeliest was kept"
+                self.stopped += f"; the step with the largest likelihood of {len(guard.rows)} rows was kept"
 
 
 def _postfix(step: Step) -> str:
+    """The text after the progress bar."""
     noise = step.values.get("noise", [math.nan])[0]
     solve = f"residual {step.probe_residual:.1e}, {step.epochs:.0f} epochs, " if step.solver else ""
     return f"{solve}noise {noise:.3g}, gain {step.gain:.4g}"

@@ -1,4 +1,4 @@
-"""The verbs of all models: condition, fit, constrain."""
+"""The base class of all models: condition, fit, constrain."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ P = TypeVar("P", bound=BasePosterior)
 
 
 class Model(Learnable, Generic[P]):
-    """What users do with a prior: condition, fit, constrain; P is the class of its posterior.
+    """A Gaussian process prior that can be conditioned, fitted and constrained; P is the class of its posterior.
 
     A subclass implements the abstract methods of `Learnable` and ``prepare_data``.
     """
@@ -43,7 +43,7 @@ class Model(Learnable, Generic[P]):
 
     @abstractmethod
     def prepare_data(self, X: Any, y: Array, noise: Array | None = None, dtype: torch.dtype | str | None = None) -> Any:
-        """Check data and bring it into the model's units."""
+        """Check the data and convert them to the model's units."""
 
     def condition(
         self,
@@ -60,31 +60,31 @@ class Model(Learnable, Generic[P]):
         compute: Compute | None = None,
         dtype: torch.dtype | str | None = None,
     ) -> P:
-        """The posterior given observations, hyperparameters fixed.
+        """Return the posterior given observations, with fixed hyperparameters.
 
-        Solves the mean system and ``samples`` sample systems as one batch. A kernel without random features has no
-        paths: the posterior then comes without them, and its report says why.
+        Solves the linear systems of the mean and of all samples as one batch. If the kernel has no random features, the
+        posterior has no paths, and its report says why.
 
         Args:
             X: inputs (n, d). For a `LatentKroneckerGP` a list with the inputs of every side, (p_i, d_i) or (p_i,);
-                None stands for 0, 1, ..., p_i - 1.
+                None means 0, 1, ..., p_i - 1.
             y: observations (n,). For a `LatentKroneckerGP` a grid (p_1, ..., p_k), NaN for missing values.
             noise: known standard deviations (n,); the total variance of row i is gp.noise^2 + noise_i^2. For a grid
                 anything that broadcasts to y, or (p_i,) for the side of this length.
             solver: "auto", "cholesky", "cg", "ap", "sdd", "sgd", or a solver with settings.
-            samples: number of posterior paths; 0 for none (variances then come from solves), for grids 1 at least.
-            features: random features of each path's prior.
+            samples: number of posterior paths. Grids need at least 1; with 0, variances are computed by solves.
+            features: number of random features of each prior path.
             tol: relative residual to reach in every system.
             max_epochs: budget in products with K; 1000 by default.
             generator: source of all draws; None draws a fresh seed, which the report records.
             callback: called with a `Record` whenever residuals are known.
             compute: backend, memory budget, devices and precision of products, see `Compute`; None for the defaults.
                 Grids use the memory budget only.
-            dtype: of the computations, for tables. None is that of X; "auto" is float64 up to 10,000 rows, above
-                float32 unless that blurs a column. X in float64 with dtype=torch.float32 is shifted and scaled
-                (``standardise=True``) before it is rounded; ValueError if rounding would spoil a column. If the noise
-                is too small for float32, float64 is used in any case. Predictions have the dtype of X; float64 if y
-                has more digits than that can hold, such as 2.4e8 + sin(x) in float64 with X in float32.
+            dtype: dtype of the computations, for tables. None: that of X. "auto": float64 up to 10,000 rows; above,
+                float32 unless it has too few digits for a column. torch.float32 with X in float64: X is shifted and
+                scaled (``standardise=True``), then rounded; ValueError if float32 has too few digits for a column. If
+                the noise is too small for float32, float64 is always used. Predictions have the dtype of X, or float64
+                if y needs more digits than that, such as 2.4e8 + sin(x) in float64 with X in float32.
         """
         began = time.perf_counter()
         samples, features = whole_number(samples, "samples", self.least_samples), whole_number(features, "features", 1)
@@ -133,60 +133,61 @@ class Model(Learnable, Generic[P]):
     ) -> FitReport:
         """Learn the hyperparameters by maximising the log marginal likelihood (with priors: the posterior density).
 
-        Each step solves one batch of linear systems to estimate the gradient, starting from the solutions of the step
-        before, and moves the hyperparameters; a last solve makes ``gp.posterior``. With the pathwise estimator its
-        samples are the probes of the gradient, so that prediction needs no further solve. Thesis, chapter 5. The
-        automatic choices are those of `pathgp.learning.policy`.
+        Each step solves one batch of linear systems to estimate the gradient, starting from the solutions of the
+        previous step, and changes the hyperparameters. A last solve computes ``gp.posterior``. With the pathwise
+        estimator the probes of the gradient become the samples of this posterior, so that prediction needs no further
+        solve. Thesis, chapter 5. `pathgp.learning.policy` makes the automatic choices.
 
-        The model changes when the fit is done, or interrupted: Ctrl-C or an error in a later step leaves the
-        hyperparameters of the last whole step (and its posterior, with the pathwise estimator; with several starts the
-        best one that is complete), writes the checkpoint, and is raised again.
+        The model changes only when the fit ends. After Ctrl-C or an error in a later step, it has the hyperparameters
+        of the last complete step, and with the pathwise estimator the posterior; with several starts, those of the best
+        complete one. The checkpoint is written, and the exception is raised again.
 
         Args:
             X: inputs (n, d); for a `LatentKroneckerGP` the inputs of every side, as in its `condition`.
             y: observations (n,); for a `LatentKroneckerGP` a grid with NaN for missing values.
             noise: known standard deviations of y; the learned noise adds to them, gp.noise^2 + noise_i^2.
-            steps: largest number of steps of the optimiser; by default 100, for grids 50.
+            steps: maximum number of steps of the optimiser; by default 100, for grids 50.
             optimiser: "adam", or "lbfgs" for deterministic gradients (exact, or warm starts); "auto" is L-BFGS
                 whenever possible.
-            estimator: of the gradient: "pathwise", "standard" (also used for kernels without random features), or
-                "exact" by Cholesky factorisation; "auto" is exact for tables of up to 1,000 rows, else pathwise.
-            stages: "full" uses all rows in every estimated step. "coarse" goes from coarse to fine: half of the steps
-                on an eighth of the rows, a quarter on a third of them (2,000 at least), the last quarter on all;
-                "auto" does so for tables whose gradients are estimated. Takes effect from 4,000 rows.
-            initialise: "model" starts from the present values; "data" from median distances and the spread of y;
+            estimator: estimator of the gradient: "pathwise", "standard" (also used for kernels without random
+                features), or "exact" by Cholesky factorisation; "auto" is exact for tables of up to 1,000 rows, else
+                pathwise.
+            stages: "full" uses all rows in every estimated step. "coarse" takes half of the steps on an eighth of the
+                rows, a quarter on a third of them (at least 2,000), and the last quarter on all; it has an effect from
+                4,000 rows. "auto" is "coarse" for tables whose gradients are estimated.
+            initialise: "model" starts from the current values; "data" from median distances and the spread of y;
                 "neighbours" from distances between neighbours, for grids; "subsets" from exact fits of ten small
                 subsets. "auto" is "data" for tables and "neighbours" for grids.
-            learning_rate: of Adam, by default 0.1; for L-BFGS five times as much limits the first step.
-            warm_start: freeze the draws and start every solve from the previous solution.
-            samples: probes of the gradient, and paths of the posterior.
-            features: random features of each path's prior.
+            learning_rate: learning rate of Adam, by default 0.1. The first step of L-BFGS is limited to five times it.
+            warm_start: keep the random draws fixed and start every solve from the previous solution.
+            samples: number of probes of the gradient, and of paths of the posterior.
+            features: number of random features of each prior path.
             solver: as in `condition`.
             tol: relative residual to reach, in the mean system and on average over the probes; the last solve reaches
                 it in every system.
             max_epochs: budget of each solve in products with K.
-            starts: number of starts; beyond the first the initial values are multiplied by random factors exp(z), and
-                the fit with the highest marginal likelihood is kept.
-            min_gain: end early when ten steps changed the log likelihood by less than this, in nats per row; 0 never
+            starts: number of starts. All but the first multiply the initial values by random factors exp(z). The fit
+                with the highest marginal likelihood is kept.
+            min_gain: end early if ten steps change the log likelihood by less than this, in nats per row; 0 never
                 ends early.
-            checkpoint: a file to save the fit in and to continue from; see `Checkpoint` for how often.
+            checkpoint: file to save the fit to and to resume it from; `Checkpoint` also sets how often.
             progress: show a progress bar.
             callback: called with a `Step` after every step.
             generator: source of all draws; None draws a fresh seed, which the report records.
-            compute: as in `condition`. The first rank shows the progress and writes the checkpoint; when a rank is
-                lost, all remaining ranks write it.
-            dtype: of the computations, for tables, as in `condition`.
+            compute: as in `condition`. The first rank shows the progress and writes the checkpoint; if a rank fails,
+                all remaining ranks write it.
+            dtype: dtype of the computations, for tables, as in `condition`.
         """
         settings = Settings.read(solver, tol, max_epochs, compute)
-        chosen = (steps, optimiser, estimator, stages, initialise, learning_rate, warm_start, samples, features)
-        options = FitOptions(settings, *chosen, starts=starts, min_gain=min_gain)
+        choices = (steps, optimiser, estimator, stages, initialise, learning_rate, warm_start, samples, features)
+        options = FitOptions(settings, *choices, starts=starts, min_gain=min_gain)
         data = self.prepare_data(X, y, noise, dtype)
         return fit(self, data, options, checkpoint, progress, callback, generator)
 
     def prior_sampler(
         self, samples: int, features: int, generator: torch.Generator | None
     ) -> Callable[[Tensor, tuple[int, ...]], Tensor]:
-        """Fixed paths of the prior: a function of X (m, d) and the columns of each side, with values (samples, m)."""
+        """Draw paths of the prior as one function: X (m, d) and the widths of its sides -> values (samples, m)."""
         if self.standardise:
             raise ValueError("standardise=True: the prior is known in the units of the data only after condition()")
         samples, features = whole_number(samples, "samples", 1), whole_number(features, "features", 1)
@@ -202,9 +203,9 @@ class Model(Learnable, Generic[P]):
 
     @property
     def posterior(self) -> P:
-        """The posterior that the last `fit` ended with."""
+        """The posterior of the last `fit`."""
         if self._posterior is None:
-            raise RuntimeError("there is no posterior yet: call fit, or use what condition returns")
+            raise RuntimeError("there is no posterior yet: call fit, or use the posterior that condition returns")
         return self._posterior
 
     def constrain(
@@ -217,32 +218,37 @@ class Model(Learnable, Generic[P]):
         """Restrict what `fit` may do with a hyperparameter; returns the model, so that calls can be chained.
 
         Args:
-            name: as in `hyperparameters`; a last word alone ("lengthscale") means all that end with it.
-            fixed: True keeps its value, False learns it again.
-            bounds: smallest and largest value; 0 and inf are no limit.
+            name: name as in `hyperparameters`; the last part of a name, such as "lengthscale", means all names that
+                end with it.
+            fixed: True keeps the value fixed, False makes it learned again.
+            bounds: smallest and largest value; 0 and inf mean no bound.
             prior: prior distribution; the fit then maximises the posterior density of the hyperparameters.
         """
-        for full, parameter in matching(self, name).items():
+        for full_name, parameter in matching(self, name).items():
             if fixed is not None:
                 (parameter.raw if isinstance(parameter, Positive) else parameter).requires_grad_(not fixed)
             if bounds is None and prior is None:
                 continue
             if not isinstance(parameter, Positive):
-                raise ValueError(f"{full} may have any sign: bounds and log-normal priors are for positive parameters")
+                raise ValueError(
+                    f"{full_name} may have any sign: bounds and log-normal priors are for positive parameters"
+                )
             if bounds is not None:
-                parameter.bounds = read_bounds(bounds, full)
+                parameter.bounds = read_bounds(bounds, full_name)
                 parameter.project()
             if not (prior is None or isinstance(prior, LogNormal)):
-                raise TypeError(f"the prior of {full} must be a LogNormal(median, spread), got {type(prior).__name__}")
+                raise TypeError(
+                    f"the prior of {full_name} must be a LogNormal(median, spread), got {type(prior).__name__}"
+                )
             parameter.prior = prior or parameter.prior
         return self
 
     def hyperparameters(self) -> dict[str, Tensor]:
-        """The values of all hyperparameters by name, in the model's units: copies, float64."""
+        """Return the values of all hyperparameters by name: copies in float64, in the model's units."""
         return values(self)
 
     def frozen(self, device: torch.device) -> Self:
-        """A copy without gradients on a device, for a posterior to keep."""
+        """Return a copy on a device, without gradients; posteriors keep such copies."""
         return self.working_copy(device).requires_grad_(False)
 
     @property

@@ -1,4 +1,4 @@
-"""H = K + Sigma for one kernel and one set of inputs, through one of the backends."""
+"""The operator H = K + Sigma of a kernel matrix K, with one of three backends."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ from pathgp.operators.fused import Fused, fallback_reason
 from pathgp.operators.sharded import Sharded
 from pathgp.operators.streamed import Streamed
 
-# Up to this number of rows a dense K costs little, and compiling fused kernels (seconds the first time) does not pay.
+# Up to this number of rows "auto" prefers a dense K: compiling a fused kernel takes seconds, and would save little.
 SMALL = 8192
-# (value, gradients) from the snapshots of the learned parameters.
+# A function from the copies of the learned parameters to (value, gradients).
 _ValueAndGradient = Callable[[list[Tensor]], tuple[Tensor, list[Tensor]]]
 
 
 class KernelOperator(Operator):
     """H = K + diag(noise^2) at the inputs X.
 
-    A snapshot: products use the hyperparameters at construction. Only ``bilinear`` carries gradients to the kernel and
-    to the noise tensor.
+    Products use a copy of the hyperparameters, made at construction. Only ``bilinear`` and ``weighted_sum`` are
+    differentiable with respect to the kernel's parameters, and ``bilinear`` with respect to the noise.
 
     Backends:
 
     - dense: K is evaluated once and kept, n^2 numbers.
-    - streamed: K is evaluated in square tiles in every product and never kept. The symmetric half is used twice, so a
-      product evaluates n^2 / 2 entries.
-    - fused: K is evaluated inside one kernel on the GPU in every product, and no entry is ever written to memory.
-      float32, for sums, products and scales of all kernels but Task and Matern with an unusual nu; Tanimoto for
-      counts. Needs Triton, the extra ``triton``.
-    - auto: on a CUDA device fused above 8,192 rows, or if K does not fit into the memory budget, if it is available:
-      products with about 65 columns are then faster than with a dense K, and nothing is kept. Otherwise dense if K
-      fits, which saves the seconds of the first compilation; else streamed. ``fallback_reason`` says why not fused.
+    - streamed: K is evaluated in square tiles in every product and never kept. Tiles below the diagonal are the
+      transposes of those above, so a product evaluates n^2 / 2 entries.
+    - fused: K is evaluated inside one GPU kernel in every product, and no entry is ever written to memory. In float32,
+      for sums, products and scales of all kernels except Task and Matern with an unusual nu; Tanimoto for counts only.
+      Needs Triton (the extra ``triton``).
+    - auto: fused on a CUDA device, if it is available, and if there are more than 8,192 rows or K does not fit into the
+      memory budget; products with about 65 columns are then faster than with a dense K. Otherwise dense if K fits,
+      else streamed. ``fallback_reason`` says why "auto" did not choose fused where it would be faster.
 
-    The members of a group divide the work. Each evaluates its part of K for a product, for rows and columns and for
-    ``bilinear``, and a sum over the members completes the result. Of ``size`` members each keeps n / size rows of a
-    dense K, evaluates one in ``size`` of the streamed tiles, or n / size rows of a fused product. K fits if the rows of
-    a member fit into its budget. The blocks of `block_inverses` are divided, too.
+    The members of a group (processes or devices) share the work. Each member evaluates its part of K, and the results
+    are summed over the members. In a group of ``size`` members, each keeps n / size rows of a dense K, or evaluates one
+    of ``size`` streamed tiles, or n / size rows of a fused product. K fits if the rows of one member fit into its
+    budget. The members also share the blocks of `block_inverses`.
 
     Args:
         kernel: covariance function.
         X: inputs (n, d), the same on every rank.
         noise: standard deviation of the noise, a number or one per row.
-        compute: backend, memory budget (of each member), group (`Ranks` or `Devices`, None to compute alone) and
-            precision; None for the defaults. The precision is that of the fused products of ``low_precision``, which
-            solvers use between their checks: "high" is that of float32, with a relative error of about 1e-6; "medium"
-            rounds K and V to 11 bits, about 3e-4; "low" also rounds the scaled inputs if the error stays below 4e-3.
-            Everything else, and all other backends, have "high" precision.
-        reuse: an operator of the same size that is no longer needed. Without a group its budget and the memory of its K
-            are reused: pages fresh from the system can cost more time than the numbers in them.
+        compute: backend, memory budget of each member, group (`Ranks` or `Devices`, None for this process alone) and
+            precision; None for the defaults. The precision applies to the fused products of ``low_precision``, which
+            solvers use between their checks. "high": float32, relative error about 1e-6. "medium": K and V are rounded
+            to 11 bits, about 3e-4. "low": the scaled inputs are rounded, too, if the error stays below 4e-3. All other
+            products, and all other backends, have "high" precision.
+        reuse: an operator of the same size that is no longer needed. Without a group, its budget and the memory of its
+            K are reused: allocating new memory can take longer than evaluating K.
     """
 
     def __init__(
@@ -88,24 +88,24 @@ class KernelOperator(Operator):
         self.device = X.device
         self.group = group = compute.group
         self.world_size = 1 if group is None else group.size
-        before = None
-        if isinstance(reuse, KernelOperator) and group is None is reuse.group and _is_same_size(reuse, self):
-            before = reuse
-        self.memory = before.memory if before else compute.budget(X.device)
+        reused = None
+        if isinstance(reuse, KernelOperator) and group is None and reuse.group is None and _is_same_size(reuse, self):
+            reused = reuse
+        self.memory = reused.memory if reused else compute.budget(X.device)
         self._deviation = checked_noise(noise, n, X.device)
         self.noise = self._deviation.detach().square()
         self._snapshot = copy.deepcopy(kernel).to(X.device)
         if group is not None:
             values = [self.X, self._deviation.detach(), *(p.detach() for p in kernel.parameters())]
-            facts = [words(kernel), compute.backend, compute.precision]
+            options = [words(kernel), compute.backend, compute.precision]
             message = "X, noise, kernel, backend or precision differ between ranks"
-            group.check([*values, *facts], f"{message}: give every rank the same data and model")
+            group.check([*values, *options], f"{message}: give every rank the same data and model")
         choice = _choose_backend(compute.backend, self._snapshot, self.X, self.memory, self.world_size)
         tiles, is_kept, self.fallback_reason = choice
         self.backend = "dense" if is_kept else tiles.name
         self.precision = compute.precision if self.backend == "fused" else "high"
         self.graph_capturable = group is None and self.backend != "streamed"
-        self._tiles = self._make_tiles(tiles, is_kept, before)
+        self._tiles = self._make_tiles(tiles, is_kept, reused)
 
     @cached_property
     def low_precision(self) -> KernelOperator:
@@ -118,7 +118,7 @@ class KernelOperator(Operator):
 
     @cached_property
     def coordinates(self) -> Tensor:
-        """Coordinates (n, c) in which similar inputs are near each other."""
+        """Coordinates (n, c) in which inputs with a large covariance are close to each other."""
         return self._snapshot.coordinates(self.X)
 
     def __matmul__(self, V: Tensor) -> Tensor:
@@ -142,14 +142,14 @@ class KernelOperator(Operator):
         return self._tiles.block_inverses(parts, lambda tiles, index: invert(self._noisy_block(tiles, index)))
 
     def between(self, index: Tensor, other: Tensor) -> Tensor:
-        """The dense part K[index, other] without the noise."""
+        """The dense matrix K[index, other], without the noise."""
         return self._tiles.between(index, other)
 
     def diagonal(self) -> Tensor:
         return self._tiles.variances + self.noise.to(self.dtype)
 
     def bilinear(self, L: Tensor, R: Tensor, symmetric: bool = False) -> Tensor:
-        """sum_j L_j^T H R_j. Value and gradient come from the same single pass over K."""
+        """sum_j L_j^T H R_j. One pass over K computes both the value and the gradient."""
         self._check(L, self.shape[0], "L")
         self._check(R, self.shape[0], "R")
         L, R = L.detach(), R.detach()
@@ -165,14 +165,14 @@ class KernelOperator(Operator):
         return self._differentiable(lambda learned: self._tiles.weighted_sum(weights, learned))
 
     def _make_tiles(
-        self, evaluate: Callable[..., Streamed], is_kept: bool = False, before: KernelOperator | None = None
+        self, evaluate: Callable[..., Streamed], is_kept: bool = False, reused: KernelOperator | None = None
     ) -> Dense | Streamed | Sharded:
-        """The backend of this process, or one for every member of the group."""
-        into = before._tiles.K if before and isinstance(before._tiles, Dense) else None
+        """Return the backend of this process, or one backend for every member of the group."""
+        reused_K = reused._tiles.K if reused and isinstance(reused._tiles, Dense) else None
 
         def make(kernel: Kernel, X: Tensor, member: tuple[int, int] = (0, 1)) -> Dense | Streamed:
             tiles = evaluate(kernel, X, self.memory, member=member)
-            return Dense(tiles, into) if is_kept else tiles
+            return Dense(tiles, reused_K) if is_kept else tiles
 
         if self.group is None:
             return make(self._snapshot, self.X)
@@ -185,8 +185,9 @@ class KernelOperator(Operator):
         return result
 
     def _differentiable(self, compute: _ValueAndGradient) -> Tensor:
+        """Return the value of ``compute`` as a scalar that autograd can differentiate in the kernel's parameters."""
         pairs = list(zip(self.kernel.parameters(), self._snapshot.parameters(), strict=True))
-        learned = [snapshot for parameter, snapshot in pairs if parameter.requires_grad]
+        learned = [copied for parameter, copied in pairs if parameter.requires_grad]
         value: Tensor = _FromSnapshot.apply(compute, learned, *(p for p, _ in pairs if p.requires_grad))
         return value
 
@@ -209,35 +210,37 @@ class KernelOperator(Operator):
 
 
 def _choose_backend(
-    backend: str, kernel: Kernel, X: Tensor, memory: int, members: int
+    backend: str, kernel: Kernel, X: Tensor, memory: int, world_size: int
 ) -> tuple[type[Streamed], bool, str]:
-    """The class that evaluates K, whether K is kept, and why it is not fused if that would be faster.
+    """Return the class that evaluates K, whether K is kept (dense), and the fallback reason.
 
-    The rows of K and the work are divided among ``members``.
+    The fallback reason says why "auto" did not choose fused where it would be faster; otherwise it is empty. Each of
+    ``world_size`` members keeps an equal part of the rows of K.
     """
     n = len(X)
-    needed = -(-n // members) * n * X.element_size()
-    fits, small = needed <= memory, n <= SMALL
+    required = math.ceil(n / world_size) * n * X.element_size()
+    fits = required <= memory
     if backend == "dense" and not fits:
-        each, more = (f" on each of {members} members", ", more members,") if members > 1 else ("", "")
+        where, advice = (f" on each of {world_size} members", ", more members,") if world_size > 1 else ("", "")
         raise ValueError(
-            f"a dense K needs {needed / 1e9:.3g} GB{each}, the budget is {memory / 1e9:.3g} GB: "
-            f"use backend='streamed'{more} or raise memory="
+            f"a dense K needs {required / 1e9:.3g} GB{where}, the budget is {memory / 1e9:.3g} GB: "
+            f"use backend='streamed'{advice} or raise memory="
         )
-    worthwhile = backend != "streamed" and triton.preferred(X.device) and not (fits and small)
-    problem = fallback_reason(kernel, X) if backend == "fused" or worthwhile else "not worth compiling"
-    if backend == "fused" and problem:
-        raise ValueError(f"{problem}: use backend='auto'")
-    kept = backend == "dense" or (backend == "auto" and fits and bool(problem))
-    return Streamed if problem else Fused, kept, problem if backend == "auto" and worthwhile else ""
+    is_fused_faster = backend != "streamed" and triton.preferred(X.device) and not (fits and n <= SMALL)
+    # Why K cannot or should not be evaluated by a fused kernel; empty if it can.
+    reason = fallback_reason(kernel, X) if backend == "fused" or is_fused_faster else "fused is not faster"
+    if backend == "fused" and reason:
+        raise ValueError(f"{reason}: use backend='auto'")
+    is_kept = backend == "dense" or (backend == "auto" and fits and bool(reason))
+    return Streamed if reason else Fused, is_kept, reason if backend == "auto" and is_fused_faster else ""
 
 
-def _is_same_size(one: Operator, other: Operator) -> bool:
-    return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
+def _is_same_size(a: Operator, b: Operator) -> bool:
+    return (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
 
 
 class _FromSnapshot(torch.autograd.Function):
-    """A scalar whose gradient was computed with it, at the snapshot of the kernel's parameters."""
+    """A scalar with a gradient that ``forward`` already computes, at the copies of the kernel's parameters."""
 
     @staticmethod
     def forward(ctx: Any, compute: _ValueAndGradient, learned: list[Tensor], *parameters: Tensor) -> Tensor:
@@ -247,13 +250,13 @@ class _FromSnapshot(torch.autograd.Function):
         return value
 
     @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         grads = ctx.saved_tensors
-        return (None, None, *((outer[0] * g).to(d) for g, d in zip(grads, ctx.devices, strict=True)))
+        return (None, None, *((grad_outputs[0] * g).to(d) for g, d in zip(grads, ctx.devices, strict=True)))
 
 
 def checked_noise(noise: float | Tensor, n: int, device: torch.device) -> Tensor:
-    """Standard deviations of the noise, one number or one per row, float64, with their graph."""
+    """Check standard deviations of the noise, one number or one per row; return them in float64, differentiable."""
     deviation = torch.as_tensor(noise, dtype=torch.float64, device=device)
     if deviation.ndim > 1 or (deviation.ndim == 1 and deviation.shape[0] != n):
         raise ValueError(f"noise must be one number or one per row ({n},), got shape {tuple(deviation.shape)}")

@@ -1,4 +1,4 @@
-"""The base of posteriors on tables and on grids: everything that does not depend on the layout of the data."""
+"""The base class of the posteriors of tables and grids: everything that is the same for both."""
 
 from __future__ import annotations
 
@@ -24,12 +24,17 @@ from pathgp.posterior.system import System
 
 @dataclass(eq=False, repr=False)
 class BasePosterior(ABC):
-    """A model conditioned on data: the weights of the posterior, and how they were computed.
+    """A model conditioned on data.
 
-    model: a copy with the hyperparameters of the posterior.  scaling: between the units of the caller and those of the
-    model.  report: how the posterior was computed.  system: the linear systems, in the model's units.  weights: their
-    solutions (n, 1 + s), for the mean and s samples.  prior: the prior draws of the samples, or None.  settings:
-    options of products and solves.  about: values saved along (see `save`).
+    Args:
+        model: a copy of the model with the hyperparameters of the posterior.
+        scaling: conversion between the units of the caller and those of the model.
+        system: the linear systems, in the model's units.
+        prior: the prior draws of the samples, or None.
+        weights: solutions of the systems (n, 1 + s), for the mean and s samples.
+        settings: options of products and solves.
+        report: how the posterior was computed.
+        about: metadata that is saved with the posterior (see `save`), or None.
     """
 
     model: Any
@@ -41,7 +46,7 @@ class BasePosterior(ABC):
     report: ConditionReport
     about: dict[str, Any] | None = field(default=None, kw_only=True)
 
-    # Methods of `variance` that need samples, the most accurate one first.
+    # Methods of `variance` that use the samples; the most accurate one is first.
     _sample_methods: ClassVar[tuple[str, ...]] = ("samples",)
 
     @property
@@ -61,46 +66,51 @@ class BasePosterior(ABC):
 
     @property
     def has_factor(self) -> bool:
-        """Whether exact covariances come from one Cholesky factor, not from one solve per row."""
+        """Whether exact covariances use one Cholesky factor of H; otherwise they need one solve per row."""
         return self._exact.factorises
 
     @property
     def noise_std(self) -> float:
-        """Standard deviation of the noise in the units of y; known noise of single observations adds to it."""
+        """Standard deviation of the learned noise in the units of y, without the known noise of single observations."""
         return self.scaling.restore_deviation(float(self.model.noise))
 
     def log_marginal_likelihood(self, probes: int = 32, generator: torch.Generator | None = None) -> Evidence:
-        """log p(y | X) in the units of y, with an error bar: exact up to 10,000 observations, above by quadrature.
+        """Return log p(y | X) in the units of y, with an error bar.
 
-        ``probes``: number of random vectors; the error falls with its square root. See `pathgp.posterior.evidence`.
+        Exact up to 10,000 observations, otherwise estimated by quadrature with ``probes`` random vectors. The error
+        falls as 1 / sqrt(probes). See `pathgp.posterior.evidence`.
         """
         system = self.system.require_targets("log_marginal_likelihood")
         factor = self._exact.factor if self.has_factor else None
         y, v, noise = system.targets[:, 0], self.weights[:, 0], system.deviation.square()
         generator = self.settings.compute.sync_generator(generator)
-        found = log_marginal_likelihood(y, v, noise, factor, self._operator, probes, generator)
-        return replace(found, value=self.scaling.restore_log_density(found.value, len(y)))
+        evidence = log_marginal_likelihood(y, v, noise, factor, self._operator, probes, generator)
+        return replace(evidence, value=self.scaling.restore_log_density(evidence.value, len(y)))
 
     def leave_one_out(self) -> LeaveOneOut:
-        """Mean, variance and log density of every observation given all others, in the units of y, as tensors.
+        """Return mean, variance and log density of every observation given all others, in the units of y.
 
-        For a table (n,), for a grid of its shape with NaN in the holes. Exact up to 10,000 observations, above from
-        the weights of the samples; see `pathgp.posterior.leave_one_out`.
+        The tensors have shape (n,) for a table; for a grid they have its shape, with NaN in the holes. Exact up to
+        10,000 observations, otherwise estimated from the weights of the samples. See `pathgp.posterior.leave_one_out`.
         """
         system = self.system.require_targets("leave_one_out")
         factor = self._exact.factor[0] if self.has_factor else None
-        # float64: blocks of close rows with little noise are singular in float32.
-        found = leave_one_out(system, self.weights, factor, lambda: self._operator(torch.float64, "streamed"))
-        return found.in_units(self.scaling, self._prior_mean())
+        # In float32 blocks of neighbouring rows with little noise would be singular.
+        result = leave_one_out(system, self.weights, factor, lambda: self._operator(torch.float64, "streamed"))
+        return result.in_units(self.scaling, self._prior_mean())
 
     def save(self, path: str | os.PathLike[str], data: bool = True, about: dict[str, Any] | None = None) -> None:
-        """Write the posterior to one file, which `pathgp.load` reads; it contains the model and the draws.
+        """Write the posterior, with the model and the prior draws, to one file; `pathgp.load` reads it.
 
-        ``data=False`` leaves out the observed values and the draws of their noise. With many rows the file is then a
-        third as large, but ``update``, ``leave_one_out``, ``log_marginal_likelihood``, variances by neighbours and the
-        paths of a grid are not available. Inputs are always saved: predictions need them. ``about``: plain values to
-        save along, such as column names; the loaded posterior has them as ``about``. With several processes rank 0
-        writes. See `pathgp.io.saving`.
+        With several processes rank 0 writes. See `pathgp.io.saving`.
+
+        Args:
+            path: the file.
+            data: whether to save the observed values and the draws of their noise. Without them a file of many rows is
+                a third as large, but the loaded posterior has no ``update``, ``leave_one_out``,
+                ``log_marginal_likelihood``, variances by neighbours or paths of a grid. Inputs are always saved,
+                because predictions need them.
+            about: metadata in plain types, such as column names; the attribute ``about`` of the loaded posterior.
         """
         from pathgp.io.saving import save
 
@@ -118,16 +128,17 @@ class BasePosterior(ABC):
     ) -> None:
         """Write a report on this posterior as one HTML page without scripts or requests.
 
-        Accuracy and calibration, how the model was learned and computed; for a table the relevance of the inputs and
-        the function along each of them, for a grid the field as maps and curves. Cost: a few thousand predictions.
+        The page shows accuracy and calibration, and how the model was learned and computed. For a table it also shows
+        the relevance of every input and the function along it, for a grid maps and curves of the field. Cost: a few
+        thousand predictions.
 
         Args:
             path: the file.
-            X_test: held-out inputs (m, d); for a grid scattered points (m, d_1 + ... + d_k). A random part is predicted
-                if there are more than 10,000 of them, for a grid 1,000. Without them the accuracy of a table is that
-                of `leave_one_out`.
-            y_test: their targets (m,). For a grid without X_test: true values on the training grid, NaN if unknown, of
-                which those in holes are compared.
+            X_test: held-out inputs (m, d); for a grid scattered points (m, d_1 + ... + d_k). Of more than 10,000 rows
+                (1,000 for a grid) a random subset is predicted. Without X_test the accuracy of a table is that of
+                `leave_one_out`.
+            y_test: targets of X_test (m,). For a grid without X_test: true values on the training grid, NaN if
+                unknown; the values in holes are compared with the predictions.
             names: names of the inputs, or of the sides of the grid; x0, x1, ... by default.
             target: name of the values.
             fit: the report that `fit` returned, for the learning curves.
@@ -138,7 +149,7 @@ class BasePosterior(ABC):
         write(self, path, X_test, y_test, names, target, fit, title)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state without the factor and the operator, which are rebuilt when needed."""
+        """The attributes without the Cholesky factor and the operator, which are rebuilt when needed."""
         return {name: value for name, value in vars(self).items() if name != "_exact"}
 
     def __repr__(self) -> str:
@@ -151,18 +162,18 @@ class BasePosterior(ABC):
 
     @abstractmethod
     def _prior_mean(self) -> Tensor:
-        """The prior mean of all observations, a scalar or (n,), in the units of y, float64."""
+        """The prior mean of all observations, a scalar or (n,), in float64 and the units of y."""
 
     @abstractmethod
     def _operator(self, dtype: torch.dtype | None = None, backend: str | None = None) -> Operator:
-        """H, in a dtype and with a backend other than those of the data and the settings if given."""
+        """H, by default in the dtype of the data and with the backend of the settings."""
 
     def _choose_method(self, method: str | None) -> str:
-        """The method of `variance`, checked; None is the most accurate one without a further solve."""
+        """Check the method of `variance`; for None choose the most accurate one, without further solves if possible."""
         if method is None and self.prior is None:
             return "solve"
         if method is None:
-            # Neighbours need the observations.
+            # The method "neighbours" needs the observations, which may not have been saved.
             return self._sample_methods[0] if self.system.is_complete else "samples"
         if method not in (*self._sample_methods, "solve"):
             names = ", ".join(map(repr, self._sample_methods))
@@ -170,7 +181,7 @@ class BasePosterior(ABC):
         return method
 
     def _restore_variance(self, variance: Tensor, noise: bool) -> Tensor:
-        """Variances of f in the units of y, or with ``noise`` of a new observation."""
+        """Convert variances of f to the units of y; with ``noise`` return those of a new observation."""
         if noise:
             variance = variance + self.model.noise.square().to(variance)
         return self.scaling.restore_variance(variance)

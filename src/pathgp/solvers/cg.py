@@ -1,4 +1,4 @@
-"""Conjugate gradients, preconditioned, for many right-hand sides at once."""
+"""Preconditioned conjugate gradients for many right-hand sides at once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathgp.solvers.preconditioners import RandomlyPivotedCholesky
 from pathgp.solvers.run import Run, column_norms
 from pathgp.solvers.solution import Solution, Status
 
-# The recurrence for the residual drifts from the true one in float32; a product after this many iterations corrects it.
+# In float32 the residual of the recurrence drifts from b - H x: recompute it by a product every 50 iterations.
 _CHECK_EVERY = 50
-# Checks without an improvement by a percent after which a run counts as stalled.
+# A run counts as stalled after this number of checks in a row without an improvement of 1 %.
 _PATIENCE = 6
-# Failed claims of convergence in a row after which the precision is the limit.
+# It also counts as stalled if the recurrence ends this number of times in a row without such an improvement.
 _MAX_FAILURES = 2
-# Converged columns are dropped from the products once at most this part of the columns is left.
+# Converged columns are dropped from the products once at most this fraction of the active columns is unconverged.
 _DEFLATE_BELOW = 0.75
 
 
@@ -28,12 +28,19 @@ _DEFLATE_BELOW = 0.75
 class CG(Solver):
     """Preconditioned conjugate gradients.
 
-        q = H d;  a = r.z / d.q;  x += a d;  r -= a q;  z = P^-1 r;  d = z + (r.z / previous r.z) d
+        r = b - H x;  z = P^-1 r;  d = z
+        repeat:
+            q = H d;  a = r.z / d.q
+            x += a d;  r -= a q
+            z = P^-1 r;  d = z + (r.z / previous r.z) d
 
-    One epoch per iteration, six vectors of memory per column. ``preconditioner``: "auto" is the choice of the operator
-    (on a grid `GridInverse` if it is complete or its holes are small, and otherwise `GridBlocks` if a side is smooth),
-    or a randomly pivoted Cholesky factor of automatic rank, P = F F^T + Sigma; None uses none.
-    Thesis, section 2.2.4 (eq. cg).
+    Every 50 iterations, and before the solver reports convergence, r is recomputed as b - H x.
+
+    ``preconditioner``: an instance, None for none, or "auto". On a grid "auto" is `GridInverse` if the grid is complete
+    or its holes are small, otherwise `GridBlocks` if a side is smooth. In all other cases it is a randomly pivoted
+    Cholesky factor of automatic rank, P = F F^T + Sigma.
+
+    Time: one epoch per iteration. Memory: six vectors per column. Thesis, section 2.2.4 (eq. cg).
     """
 
     preconditioner: str | Preconditioner | None = "auto"
@@ -51,29 +58,29 @@ class CG(Solver):
             choice = choose_preconditioner(run.H, run.max_epochs - run.epochs)
         apply_cost = 0.0 if choice is None else choice.apply_cost(run.H)
         if not run.affords(1.0 if choice is None else 1.0 + choice.cost(run.H) + apply_cost):
-            return run.finish(run.start, Status.BUDGET_EXHAUSTED, self, "the budget is below one iteration")
+            return run.finish(run.start, Status.BUDGET_EXHAUSTED, self, "max_epochs does not cover one iteration")
         precondition, note = ((lambda r: r), "no preconditioner") if choice is None else choice.build(run)
 
         columns = _Columns(run)
         cg = columns.restart(precondition)
         while run.affords(1.0):
-            cg.move(run.product(cg.d))
-            is_claimed = columns.update(cg)
-            if is_claimed or run.iterations % _CHECK_EVERY == 0:
+            cg.update_iterate(run.product(cg.d))
+            has_ended = columns.record(cg)
+            if has_ended or run.iterations % _CHECK_EVERY == 0:
                 if not run.affords(1.0 + apply_cost):
                     break
-                if (status := columns.check(cg, is_claimed)) is not None:
-                    return run.finish(columns.best_x, status, self, note, columns.best)
-                if is_claimed:
+                if (status := columns.check(cg, has_ended)) is not None:
+                    return run.finish(columns.best_x, status, self, note, columns.best_norms)
+                if has_ended:
                     cg = columns.restart(precondition)
                     continue
             else:
                 columns.deflate(cg)
             if not run.affords(1.0 + apply_cost):
                 break
-            cg.turn(precondition(cg.r))
-        columns.compare(cg)
-        return run.finish(columns.best_x, Status.BUDGET_EXHAUSTED, self, note, columns.best)
+            cg.update_direction(precondition(cg.r))
+        columns.update_best(cg)
+        return run.finish(columns.best_x, Status.BUDGET_EXHAUSTED, self, note, columns.best_norms)
 
 
 class _Recurrence:
@@ -82,93 +89,98 @@ class _Recurrence:
     def __init__(self, x: Tensor, r: Tensor, z: Tensor) -> None:
         self.x, self.r, self.d = x, r, z.clone()
         self.rz = _dots(r, z)
-        self.is_sound = self.rz > 0
+        # Whether r.z and d.q are positive; if not, P or H is numerically indefinite.
+        self.is_definite = self.rz > 0
 
-    def move(self, q: Tensor) -> None:
+    def update_iterate(self, q: Tensor) -> None:
         """a = r.z / d.q;  x += a d;  r -= a q  for q = H d."""
         dq = _dots(self.d, q)
-        # Without positive curvature H is numerically indefinite; the column restarts.
-        self.is_sound = (dq > 0) & (self.rz > 0)
-        a = torch.where(self.is_sound, self.rz / dq, 0.0).to(q.dtype)
+        # An indefinite column takes no step, and its next direction is z: the column restarts.
+        self.is_definite = (dq > 0) & (self.rz > 0)
+        a = torch.where(self.is_definite, self.rz / dq, 0.0).to(q.dtype)
         self.x += a * self.d
         self.r -= a * q
 
-    def turn(self, z: Tensor) -> None:
+    def update_direction(self, z: Tensor) -> None:
         """d = z + (r.z / previous r.z) d  for z = P^-1 r."""
         rz = _dots(self.r, z)
-        self.d = z + torch.where(self.is_sound, rz / self.rz, 0.0).to(z.dtype) * self.d
+        self.d = z + torch.where(self.is_definite, rz / self.rz, 0.0).to(z.dtype) * self.d
         self.rz = rz
 
-    def keep(self, columns: Tensor) -> None:
-        """Drop all other columns."""
-        self.x, self.r, self.d = self.x[:, columns], self.r[:, columns], self.d[:, columns]
-        self.rz, self.is_sound = self.rz[columns], self.is_sound[columns]
+    def keep(self, mask: Tensor) -> None:
+        """Keep the columns of a boolean mask, and drop all others."""
+        self.x, self.r, self.d = self.x[:, mask], self.r[:, mask], self.d[:, mask]
+        self.rz, self.is_definite = self.rz[mask], self.is_definite[mask]
 
 
 class _Columns:
     """All columns of a solve: which are active, their residual norms, and the best iterate of each.
 
-    In finite precision the last iterate may be far worse than the best: columns are compared by true residuals. Norms
-    live on the CPU, so that the stopping test synchronises with the device once in an iteration.
+    In finite precision the last iterate may be far worse than the best one. The best is chosen by the true residual
+    b - H x. Norms are on the CPU, so that the stopping test synchronises with the device once per iteration.
     """
 
     def __init__(self, run: Run) -> None:
-        self.run, self.x, self.residual = run, run.start.clone(), run.initial_residual
+        self.run = run
+        self.x, self.residual = run.start.clone(), run.initial_residual
         self.norms = column_norms(self.residual).cpu()
-        self.best_x, self.best = self.x.clone(), self.norms.clone()
+        self.best_x, self.best_norms = self.x.clone(), self.norms.clone()
         self.failures = 0
 
     def restart(self, precondition: Callable[[Tensor], Tensor]) -> _Recurrence:
-        """Begin at the present iterate: with columns above their goal ("every"), or all non-zero ones ("average")."""
+        """Restart at the current iterate x.
+
+        Active are all unconverged columns (rule "every") or all with a non-zero residual (rule "average").
+        """
         limit = self.run.goal if self.run.rule == "every" else 0.0
         self.active = torch.nonzero(self.norms > limit).flatten()
         r = self.residual[:, self.active]
         return _Recurrence(self.x[:, self.active], r, precondition(r))
 
-    def update(self, cg: _Recurrence) -> bool:
-        """Record the norms of an iteration; return whether the recurrence claims convergence or cannot continue."""
+    def record(self, cg: _Recurrence) -> bool:
+        """Record the norms of r; return whether the recurrence has ended, by convergence or because H is indefinite."""
         self.run.iterations += 1
         self.norms[self.active] = column_norms(cg.r).cpu()
         self.run.record(self.norms.clone(), exact=False)
-        can_improve = cg.is_sound.cpu() & (self.norms > self.run.goal)[self.active]
+        can_improve = cg.is_definite.cpu() & (self.norms > self.run.goal)[self.active]
         return self.run.is_satisfied(self.norms) or not bool(can_improve.any())
 
-    def check(self, cg: _Recurrence, is_claimed: bool) -> Status | None:
-        """Recompute the residual by a product; the status to end with, or None to continue."""
-        previous = self.best
-        self.compare(cg)
-        if self.run.is_converged(self.best_x, self.best):
+    def check(self, cg: _Recurrence, has_ended: bool) -> Status | None:
+        """Recompute the residual by a product; return the status to end with, or None to continue."""
+        previous_norms = self.best_norms
+        self.update_best(cg)
+        if self.run.is_converged(self.best_x, self.best_norms):
             return Status.CONVERGED
         if self.run.is_diverged(self.norms):
             return Status.DIVERGED
-        # The limit of the precision: claims that fail, or no progress at all.
-        is_failure = is_claimed and not bool((self.norms < 0.99 * previous).any())
+        # Rounding errors limit the accuracy if the recurrence ends without progress, or no check shows progress.
+        is_failure = has_ended and not bool((self.norms < 0.99 * previous_norms).any())
         self.failures = self.failures + 1 if is_failure else 0
-        if self.failures == _MAX_FAILURES or self.run.is_stalled(self.best, _PATIENCE):
+        if self.failures == _MAX_FAILURES or self.run.is_stalled(self.best_norms, _PATIENCE):
             return Status.STALLED
         cg.r = self.residual[:, self.active]
         return None
 
-    def compare(self, cg: _Recurrence) -> None:
-        """Recompute the residual by a product and keep, column by column, the iterate with the smaller one."""
+    def update_best(self, cg: _Recurrence) -> None:
+        """Recompute the residual by a product; replace the best iterate of every column whose residual is smaller."""
         self.x[:, self.active] = cg.x
         self.residual = self.run.residual(self.x)
         self.norms = column_norms(self.residual).cpu()
-        is_better = self.norms < self.best
+        is_better = self.norms < self.best_norms
         self.best_x = torch.where(is_better.to(self.x.device), self.x, self.best_x)
-        self.best = self.run.record(torch.where(is_better, self.norms, self.best), exact=True)
+        self.best_norms = self.run.record(torch.where(is_better, self.norms, self.best_norms), exact=True)
 
     def deflate(self, cg: _Recurrence) -> None:
-        """Drop converged columns from the recurrence once they are many."""
-        above = (self.norms > self.run.goal)[self.active]
-        if self.run.rule == "every" and int(above.sum()) <= _DEFLATE_BELOW * len(above):
+        """Drop converged columns from the recurrence once they are a quarter of the active ones (rule "every")."""
+        is_unconverged = (self.norms > self.run.goal)[self.active]
+        if self.run.rule == "every" and int(is_unconverged.sum()) <= _DEFLATE_BELOW * len(is_unconverged):
             self.x[:, self.active] = cg.x
-            self.active = self.active[above]
-            cg.keep(above)
+            self.active = self.active[is_unconverged]
+            cg.keep(is_unconverged)
 
 
 def choose_preconditioner(H: Operator, epochs: float) -> Preconditioner:
-    """The preconditioner that "auto" uses on a budget of ``epochs``: the operator's own, or a low-rank factor."""
+    """Return the preconditioner of "auto": the operator's own for a budget of ``epochs``, or else a low-rank factor."""
     return H.choose_preconditioner(epochs) or RandomlyPivotedCholesky()
 
 

@@ -1,4 +1,4 @@
-"""Stochastic dual descent: gradient steps on random coordinates, with Nesterov momentum."""
+"""Stochastic dual descent: gradient steps on random batches of coordinates, with Nesterov momentum."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from pathgp.solvers.monitor import GROWTH, Monitor, StepControl
 from pathgp.solvers.run import Run, column_norms
 from pathgp.solvers.solution import Solution, Status
 
-# Random batches from which the automatic step is estimated, and products with each: kernel matrices have a dominant
-# eigenvalue, which few products find.
-_BLOCKS, _POWER_STEPS = 4, 10
-# Limits of the automatic batch size: larger batches gain nothing, and smaller ones take as much time.
-_SMALLEST, _LARGEST = {"cpu": 64, "cuda": 128}, 2048
-# Epochs without an improvement by a percent after which a run counts as stalled.
+# The automatic step size uses the largest eigenvalues of this number of random batches ...
+_TRIAL_BATCHES = 4
+# ... after this number of power iterations. Few suffice: kernel matrices have a dominant eigenvalue.
+_POWER_STEPS = 10
+# Limits of the automatic batch size: a step on a smaller batch takes no less time, and a larger batch gains nothing.
+_MIN_BATCH = {"cpu": 64, "cuda": 128}
+_MAX_BATCH = 2048
+# A run counts as stalled after this number of epochs in a row without an improvement of 1 %.
 _PATIENCE = 30
 
 
@@ -34,28 +36,29 @@ class SDD(Solver):
             v = rho v;  v[I] -= step g
             a = a + v
 
-    With u = a + rho / (1 - rho) v, which changes at I only, and q = a + rho v, this is one pass over n s numbers per
-    batch instead of three:
+    The code stores u = a + rho / (1 - rho) v, which changes at I only, and q = a + rho v instead of a and v. A step
+    then passes over n s numbers once instead of three times:
 
             g = H[I, :] q - b[I]
             q = (1 - rho) u + rho q;  q[I] -= (1 + rho) step g;  u[I] -= step g / (1 - rho)
 
-    Batches are consecutive parts of random permutations, so that an epoch visits every coordinate once, and the
-    residuals g of an epoch estimate those of all rows at no cost; a product confirms the estimate before convergence is
-    claimed. With ``tol=0``, a run of fixed length T, the geometric average of the iterates
-    with weight 100 / T is returned.
+    An epoch is a random permutation of the coordinates, cut into batches: it visits every coordinate once. Its
+    gradients g also estimate the residual, at no extra cost. One product confirms the estimate before the solver
+    reports convergence. If the residuals grow, the last stable iterate is restored and the step size halved.
+
+    ``tol=0`` runs T steps, as many as the budget allows, and returns the geometric average of the iterates:
+    average += (100 / T) (a - average) after every step.
 
     Parameters
     ----------
-    batch_size: coordinates per step; None is the largest batch that can take the step size of a single coordinate,
-        where an epoch gains most: lambda_max(H[I, I]) = max_i H_ii / (1 - rho), between 64 (128 on a GPU) and 2048.
-    step_size: the product beta n of the thesis, applied to a sampled coordinate as beta n / batch_size; or "auto": the
-        smaller of 1 / the largest eigenvalue of H[I, I] over a few random batches I and (1 - rho) / the largest element
-        on the diagonal of H.
+    batch_size: coordinates per step. None: the largest batch size that does not require a smaller step than single
+        coordinates do, lambda_max(H[I, I]) = max_i H_ii / (1 - rho), but between 64 (128 on a GPU) and 2048. An epoch
+        then reduces the residual most.
+    step_size: beta n in the notation of the thesis; a step in the pseudo-code is beta n / batch_size. "auto": the step
+        is the smaller of 1 / max_I lambda_max(H[I, I]), over a few random batches I, and (1 - rho) / max_i H_ii.
     momentum: rho, in [0, 1).
 
-    If the residuals grow, the last good iterate is restored and the step halved. Time per epoch: one product with H.
-    Memory O(n s).
+    Time per epoch: one product with H. Memory O(n s).
     """
 
     batch_size: int | None = None
@@ -72,105 +75,110 @@ class SDD(Solver):
 
     def _solve(self, run: Run) -> Solution:
         n = run.b.shape[0]
-        if (choice := self._batch_and_step(run)) is None:
-            reason = "the budget does not cover the choice of batches and a step size"
+        if (choice := self._choose_batch_and_step(run)) is None:
+            reason = "max_epochs does not cover the choice of a batch size and a step size"
             return run.finish(run.start, Status.BUDGET_EXHAUSTED, self, reason)
-        batch, step_size = choice
-        descent = _Descent(run, batch, step_size, self.momentum)
+        batch_size, step_size = choice
+        descent = _Descent(run, batch_size, step_size, self.momentum)
         control = StepControl(run, run.initial_norms)
-        monitor = Monitor(run, _PATIENCE if descent.averaging is None else math.inf)
-        good, previous, status = (run.start, run.start), run.initial_norms, None
+        monitor = Monitor(run, _PATIENCE if descent.averaging_weight is None else math.inf)
+        # The last stable iterate and average.
+        stable = (run.start, run.start)
+        previous_norms = run.initial_norms
+        status: Status | None = None
         while status is None:
             visited = descent.run_epoch()
             a = descent.iterate()
-            x = a if descent.averaging is None else descent.average
+            x = a if descent.averaging_weight is None else descent.average
             if visited == 0:
                 status = Status.BUDGET_EXHAUSTED
                 break
-            norms = run.record((descent.squares * n / visited).sqrt(), exact=False)
+            norms = run.record((descent.squared_norms * n / visited).sqrt(), exact=False)
             if not control.is_stable(norms):
-                descent.restore(*good)
+                descent.restore(*stable)
                 if control.is_exhausted:
-                    x, status = good[1], Status.DIVERGED
+                    x, status = stable[1], Status.DIVERGED
             elif visited < n:
                 status = Status.BUDGET_EXHAUSTED
             else:
                 if control.growth < GROWTH / 2:
-                    good = (a, a if x is a else x.clone())
-                # The rows were visited half an epoch ago on average; the residual has continued to fall since.
-                expected = norms * (norms / previous).nan_to_num(1.0).clamp(max=1.0).sqrt()
+                    stable = (a, a if x is a else x.clone())
+                # g is half an epoch old on average. Since then the residual has continued to fall at the same rate.
+                expected = norms * (norms / previous_norms).nan_to_num(1.0).clamp(max=1.0).sqrt()
                 status = monitor.check(a, expected, functools.partial(run.residual, a), norms)
-                previous = norms
+                previous_norms = norms
         origin = "automatic" if self.step_size == "auto" else "given"
-        note = f"{math.ceil(n / batch)} batches of {batch}, {origin} step size {descent.step_size * batch:.3g}"
+        note = f"{math.ceil(n / batch_size)} batches of {batch_size}, "
+        note += f"{origin} step size {descent.step_size * batch_size:.3g}"
         note += f" after {control.halvings} halvings" if control.halvings else ""
         return run.finish(x, status, self, note, monitor.confirmed)
 
-    def _batch_and_step(self, run: Run) -> tuple[int, float] | None:
-        """Coordinates per batch and the step size of each; None if the budget does not cover the choice."""
+    def _choose_batch_and_step(self, run: Run) -> tuple[int, float] | None:
+        """Return the batch size and the step, or None if the budget does not cover their choice."""
         n, size = run.b.shape[0], self.batch_size
         if size is None:
-            if not run.affords(_eigenvalue_cost(run, _trial_batch(run))):
+            if not run.affords(_eigenvalue_cost(run, _trial_batch_size(run))):
                 return None
             size = automatic_batch(run, self.momentum)
-        # Batches of equal size: a small last one would waste its turn.
-        batch = math.ceil(n / math.ceil(n / size))
+        # Batches of equal size: a small last one would cost a step that changes few coordinates.
+        batch_size = math.ceil(n / math.ceil(n / size))
         if self.step_size != "auto":
-            return batch, float(self.step_size) / batch
-        if not run.affords(_num_blocks(n, batch) * _eigenvalue_cost(run, batch)):
+            return batch_size, float(self.step_size) / batch_size
+        if not run.affords(_num_trial_batches(n, batch_size) * _eigenvalue_cost(run, batch_size)):
             return None
-        return batch, automatic_step(run, batch, self.momentum)
+        return batch_size, automatic_step(run, batch_size, self.momentum)
 
 
 class _Descent:
-    """The vectors u and q of dual descent, (n, s) each, and the average of the iterates a for runs of fixed length.
+    """The vectors u and q of `SDD`, (n, s) each, and the average of the iterates a if tol = 0.
 
     Tensors are updated in place, so that steps can be captured in a CUDA graph.
     """
 
-    def __init__(self, run: Run, batch: int, step_size: float, momentum: float) -> None:
-        self.run, self.batch, self.step_size, self.momentum = run, batch, step_size, momentum
-        planned = max(1.0, (run.max_epochs - run.epochs - run.H.cost()) / run.H.cost(batch))
-        self.averaging = min(1.0, 100.0 / planned) if run.tol == 0 else None
+    def __init__(self, run: Run, batch_size: int, step_size: float, momentum: float) -> None:
+        self.run, self.batch_size, self.step_size, self.momentum = run, batch_size, step_size, momentum
+        num_steps = max(1.0, (run.max_epochs - run.epochs - run.H.cost()) / run.H.cost(batch_size))
+        self.averaging_weight = min(1.0, 100.0 / num_steps) if run.tol == 0 else None
         self.u, self.q = run.start.clone(), run.start.clone()
-        self.average = self.u if self.averaging is None else run.start.clone()
-        # The negative step size as a tensor, and the sum of the squared residuals of an epoch.
-        self.rate = torch.empty((), dtype=self.u.dtype, device=self.u.device)
-        self.squares = torch.zeros_like(run.initial_norms)
+        self.average = self.u if self.averaging_weight is None else run.start.clone()
+        # The step size with a negative sign, as a tensor that a CUDA graph can read.
+        self.negative_step = torch.empty((), dtype=self.u.dtype, device=self.u.device)
+        # Squared norms (s,) of the gradients g, summed over an epoch.
+        self.squared_norms = torch.zeros_like(run.initial_norms)
         self._captured_step = capture_step(run.H, self.step)
 
-    def step(self, index: Tensor) -> None:
+    def step(self, I: Tensor) -> None:
         """g = H[I, :] q - b[I];  q = (1 - rho) u + rho q;  q[I] -= (1 + rho) step g;  u[I] -= step g / (1 - rho)."""
         rho = self.momentum
-        g = self.run.H.rows(index, self.q) - self.run.b[index]
-        change = self.rate * g
-        self.q.lerp_(self.u, 1.0 - rho).index_add_(0, index, change, alpha=1.0 + rho)
-        self.u.index_add_(0, index, change, alpha=1.0 / (1.0 - rho))
-        if self.averaging is not None:
-            self.average.lerp_(self.iterate(), self.averaging)
-        self.squares.add_(column_norms(g).square())
+        g = self.run.H.rows(I, self.q) - self.run.b[I]
+        change = self.negative_step * g
+        self.q.lerp_(self.u, 1.0 - rho).index_add_(0, I, change, alpha=1.0 + rho)
+        self.u.index_add_(0, I, change, alpha=1.0 / (1.0 - rho))
+        if self.averaging_weight is not None:
+            self.average.lerp_(self.iterate(), self.averaging_weight)
+        self.squared_norms.add_(column_norms(g).square())
 
     def iterate(self) -> Tensor:
-        """a = u + (q - u) / rho."""
+        """Return a = u + (q - u) / rho, which follows from the definitions of u and q."""
         return self.u.lerp(self.q, 1.0 / self.momentum) if self.momentum else self.u.clone()
 
     def run_epoch(self) -> int:
-        """One step per batch, as far as the budget goes; return the number of rows visited."""
+        """Take one step per batch until the epoch or the budget ends; return the number of rows visited."""
         run, visited = self.run, 0
-        self.squares.zero_()
-        self.rate.fill_(-self.step_size)
+        self.squared_norms.zero_()
+        self.negative_step.fill_(-self.step_size)
         n = run.b.shape[0]
-        for index in partition(n, math.ceil(n / self.batch), run.generator, self.u.device):
-            if not run.affords(run.H.cost(len(index))):
+        for I in partition(n, math.ceil(n / self.batch_size), run.generator, self.u.device):
+            if not run.affords(run.H.cost(len(I))):
                 break
-            self._captured_step(index)
-            run.epochs += run.H.cost(len(index))
+            self._captured_step(I)
+            run.epochs += run.H.cost(len(I))
             run.iterations += 1
-            visited += len(index)
+            visited += len(I)
         return visited
 
     def restore(self, a: Tensor, average: Tensor) -> None:
-        """Begin again at an earlier iterate, at rest, with half the step."""
+        """Restart at an earlier iterate a, with v = 0 and half the step size."""
         self.u.copy_(a)
         self.q.copy_(a)
         self.average.copy_(average)
@@ -178,52 +186,57 @@ class _Descent:
 
 
 def automatic_batch(run: Run, momentum: float) -> int:
-    """The batch size b with lambda_max(H[I, I]) = max_i H_ii / (1 - rho).
+    """Return the batch size b with lambda_max(H[I, I]) = max_i H_ii / (1 - rho).
 
-    Smaller batches could not take larger steps, and the steps of larger ones shrink as 1 / b. For random batches the
-    eigenvalue grows linearly with b.
+    At this size both limits of `automatic_step` are about equal. Smaller batches do not allow larger steps, and for
+    larger ones the step falls as 1 / b. The eigenvalue of a random batch grows linearly with b; a trial batch gives the
+    slope.
     """
-    single = float(run.H.diagonal().max())
-    trial = _trial_batch(run)
-    growth = (_largest_eigenvalue(run, trial) - single) / max(trial - 1, 1)
-    wanted = single * momentum / (1.0 - momentum) / max(growth, 1e-9 * single)
-    return round(min(max(wanted, _SMALLEST.get(run.H.device.type, 64)), _LARGEST))
+    largest_diagonal = float(run.H.diagonal().max())
+    trial_size = _trial_batch_size(run)
+    slope = (_largest_eigenvalue(run, trial_size) - largest_diagonal) / max(trial_size - 1, 1)
+    batch_size = largest_diagonal * momentum / (1.0 - momentum) / max(slope, 1e-9 * largest_diagonal)
+    return round(min(max(batch_size, _MIN_BATCH.get(run.H.device.type, 64)), _MAX_BATCH))
 
 
-def automatic_step(run: Run, batch: int, momentum: float) -> float:
-    """1 / lambda_max(H[I, I]), the largest over a few random batches I, at most (1 - rho) / max_i H_ii.
+def automatic_step(run: Run, batch_size: int, momentum: float) -> float:
+    """Return the smaller of two limits of the step.
 
-    Directions in which all batches move are stable up to about 1.4 times the first. A coordinate with few neighbours
-    receives no gradient until its next visit, m batches later, and momentum moves it 1 + rho + ... + rho^(m - 1) =
-    (1 - rho^m) / (1 - rho) times as far as its step: stable up to twice the second.
+    1 / lambda_max(H[I, I]), the smallest over a few random batches I. In directions that all batches change, steps are
+    stable up to about 1.4 times this limit.
+
+    (1 - rho) / (1 - rho^m) / max_i H_ii, with m = n / batch_size. A coordinate with few neighbours receives its next
+    gradient after m batches. Until then momentum moves it by 1 + rho + ... + rho^(m - 1) = (1 - rho^m) / (1 - rho)
+    times its step. Steps are stable up to twice this limit.
     """
     n = run.b.shape[0]
-    carried = (1.0 - momentum ** (n / batch)) / (1.0 - momentum)
-    eigenvalues = [_largest_eigenvalue(run, batch) for _ in range(_num_blocks(n, batch))]
-    return 1.0 / max(*eigenvalues, carried * float(run.H.diagonal().max()))
+    momentum_factor = (1.0 - momentum ** (n / batch_size)) / (1.0 - momentum)
+    eigenvalues = [_largest_eigenvalue(run, batch_size) for _ in range(_num_trial_batches(n, batch_size))]
+    return 1.0 / max(*eigenvalues, momentum_factor * float(run.H.diagonal().max()))
 
 
-def _largest_eigenvalue(run: Run, batch: int) -> float:
+def _largest_eigenvalue(run: Run, batch_size: int) -> float:
     """Largest eigenvalue of H[I, I] for a random batch I, by power iteration in float64."""
-    block = run.H.block(permutation(run.b.shape[0], run.generator, run.H.device)[:batch]).to(torch.float64)
-    u = normal((batch, 1), run.generator, torch.float64, run.H.device)
+    block = run.H.block(permutation(run.b.shape[0], run.generator, run.H.device)[:batch_size]).to(torch.float64)
+    u = normal((batch_size, 1), run.generator, torch.float64, run.H.device)
     for _ in range(_POWER_STEPS):
         u = block @ (u / torch.linalg.vector_norm(u))
-    run.epochs += _eigenvalue_cost(run, batch)
+    run.epochs += _eigenvalue_cost(run, batch_size)
     return float(torch.linalg.vector_norm(u))
 
 
-def _eigenvalue_cost(run: Run, batch: int) -> float:
-    """Epochs of `_largest_eigenvalue`: a (batch / n)^2 part of H, evaluated once, and products with one column."""
+def _eigenvalue_cost(run: Run, batch_size: int) -> float:
+    """Cost of `_largest_eigenvalue` in epochs: evaluate one block of H, and multiply it by one column per iteration."""
     n, s = run.b.shape
-    return (batch / n) ** 2 * (1 + _POWER_STEPS / s)
+    return (batch_size / n) ** 2 * (1 + _POWER_STEPS / s)
 
 
-def _trial_batch(run: Run) -> int:
-    """Size of the batch, a small part of H, that shows how eigenvalues grow."""
+def _trial_batch_size(run: Run) -> int:
+    """Size of the batch from which `automatic_batch` estimates how eigenvalues grow with the batch size."""
     n = run.b.shape[0]
-    return min(n, max(_SMALLEST.get(run.H.device.type, 64), min(512, n // 4)))
+    return min(n, max(_MIN_BATCH.get(run.H.device.type, 64), min(512, n // 4)))
 
 
-def _num_blocks(n: int, batch: int) -> int:
-    return _BLOCKS if batch < n else 1
+def _num_trial_batches(n: int, batch_size: int) -> int:
+    """Number of random batches of `automatic_step`; one if a batch contains all rows."""
+    return _TRIAL_BATCHES if batch_size < n else 1
