@@ -92,8 +92,8 @@ class FitOptions:
 def choose_dtype(X: Tensor) -> tuple[torch.dtype, int | None]:
     """Return the dtype of the computations for inputs X (n, d) in the model's units, and a column or None.
 
-    float64 up to 10,000 rows, float32 above. If rounding a column of X to float32 would merge its values, the dtype
-    stays float64, and the number of that column is the second result.
+    float64 up to 10,000 rows, float32 above. If float32 has too few digits for a column of X, the dtype is
+    float64, and the number of that column is the second result.
     """
     if len(X) <= FLOAT64_ROWS:
         return torch.float64, None
