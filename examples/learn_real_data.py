@@ -48,7 +48,7 @@ post = gp.posterior  # no further solve: the probes of the last gradient are its
 mean, variance = post.mean(X[test]), post.variance(X[test], noise=True)
 print(f"\nheld out, {TEST} rows:")
 print(f"RMSE {metrics.rmse(y[test], mean):.3f} (the standard deviation of y is {y[test].std():.3f})")
-print(f"NLL {metrics.nll(y[test], mean, variance):.3f} nats a row")
+print(f"NLL {metrics.nll(y[test], mean, variance):.3f} nats per row")
 print(f"{100 * metrics.coverage(y[test], mean, variance):.1f} % of the rows inside their 95 % intervals")
 
 print("\nthe most relevant inputs, by inverse length scale:")

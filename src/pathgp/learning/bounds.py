@@ -24,7 +24,7 @@ SHORTEST, LONGEST, SMALLEST_GAPS = 0.1, 1e4, 0.05
 # The largest signal, in standard deviations of y.
 LARGEST_SIGNAL = 100.0
 # The least noise that is learned unless bounds say otherwise, as a share of the standard deviation of y. Held-out log
-# likelihoods of 20 sets do not tell 1e-5 to 1e-3 apart if there is noise; without any, 1e-4 costs 0.3 nats a row on
+# likelihoods of 20 sets do not tell 1e-5 to 1e-3 apart if there is noise; without any, 1e-4 costs 0.3 nats per row on
 # average compared with 1e-5 (1.3 at most). It is more than most measurements resolve, and its systems can be solved.
 LEAST_NOISE = 1e-4
 # Values of a column whose gaps are used.
