@@ -46,7 +46,7 @@ docs: $(STAMP)
 
 pytest: $(STAMP)
 	@echo "running the tests, the doctests and the examples"
-	@$(SINGLE) $(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
+	@$(SINGLE) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
 
 install: $(STAMP)
 
