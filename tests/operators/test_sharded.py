@@ -38,7 +38,7 @@ def _alone() -> dict[str, Any]:
     return worker.same(None)
 
 
-@pytest.mark.parametrize("size", [4])
+@pytest.mark.parametrize("size", [2, 4])
 def test_ranks_find_what_one_process_finds_and_share_the_work(size: int, tmp_path: Path) -> None:
     (first, *others), codes = _run("same", size, tmp_path)
     assert codes == [0] * size
