@@ -136,3 +136,13 @@ def test_every_page_can_be_found() -> None:
     pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
     assert set(re.findall(r"[\w/-]+\.md", navigation)) == pages
     assert set(PAGES) <= pages
+
+
+def test_search_works_from_a_folder() -> None:
+    """The index is a script, and so is the stand-in for workers; neither comes from the network."""
+    settings = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
+    assert "  - offline\n" in settings
+    (polyfill,) = re.findall(r"polyfills: \[(.*)\]", settings)
+    # Without this name the plugin adds a script from the network.
+    assert "iframe-worker" in polyfill
+    assert (DOCS / polyfill).is_file()

@@ -1,4 +1,4 @@
-"""Every file in examples/ runs to its end, without a warning, from an empty folder."""
+"""Every file in examples/ runs to its end, without a warning, from an empty folder, with the data that it generates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if EXAMPLES:  # an empty parameter list would count as a skipped test
         result = subprocess.run(
             [sys.executable, "-W", "error::UserWarning", "-W", "error::RuntimeWarning", str(example)],
             cwd=tmp_path,
-            env={**os.environ, "MPLBACKEND": "Agg"},
+            # Without real data the examples generate small tables.
+            env={**os.environ, "MPLBACKEND": "Agg", "PATHGP_DATA": str(tmp_path)},
             capture_output=True,
             text=True,
             timeout=SECONDS,

@@ -14,6 +14,7 @@ from pathgp.data.snap import snap as snap
 from pathgp.io import load as load
 from pathgp.kernels.parameters import LogNormal as LogNormal
 from pathgp.learning.checkpoint import Checkpoint as Checkpoint
+from pathgp.learning.progress import LongFitWarning as LongFitWarning
 from pathgp.learning.report import FitReport as FitReport
 from pathgp.models import GP as GP
 from pathgp.models import LatentKroneckerGP as LatentKroneckerGP

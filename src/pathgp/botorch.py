@@ -147,7 +147,7 @@ class PathwiseModel(Model):
         return PathPosterior(
             values,
             lambda: torch.stack([p.mean(rows) for p in chosen], -1).view(shape),
-            lambda: torch.stack([p.variance(rows, noise_too, "samples") for p in chosen], -1).view(shape),
+            lambda: torch.stack([p.variance(rows, noise_too, "smooth") for p in chosen], -1).view(shape),
             self.generator,
         )
 

@@ -6,10 +6,7 @@ For grids see section 6.2.6 of the thesis.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import cast
 
 import torch
@@ -18,9 +15,16 @@ from pathgp.compute.hardware import H200, Rates, rates
 from pathgp.compute.inputs import whole_number
 from pathgp.compute.memory import given_bytes, memory_budget
 from pathgp.data.grid import break_even
-from pathgp.kernels import Matern
+from pathgp.learning.policy import FitOptions, Stage, make_stages
+from pathgp.learning.timing import (
+    MEASURE_FROM,
+    ImaginedOperator,
+    describe_seconds,
+    estimate_costs,
+    measured_rates,
+)
 from pathgp.operators import Operator
-from pathgp.operators.kernel import SMALL
+from pathgp.posterior.conditioning import Settings
 from pathgp.solvers import predict
 
 # Epochs of SDD to a residual of 0.01, as measured on regression data with learned hyperparameters: 100 to 300.
@@ -53,12 +57,29 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class FitPlan:
+    """The stages of a fit with the largest number of steps in each, and the predicted seconds of the whole fit."""
+
+    stages: tuple[Stage, ...]
+    rows: int
+    seconds: float
+
+    def __str__(self) -> str:
+        lines = [f"{'a fit':<12}{'steps':>10}{'rows':>12}"]
+        for stage in self.stages:
+            lines.append(f"{'exact' if stage.exact else 'estimated':<12}{stage.steps:>10}{stage.rows:>12,}")
+        lines.append(f"{'last solve':<12}{'':>10}{self.rows:>12,}")
+        return "\n".join([*lines, f"in all about {describe_seconds(self.seconds)}"])
+
+
+@dataclass(frozen=True)
 class Plan:
     """The result of `plan`; prints as a table.
 
     backends: the cost of a product with 1 + samples columns, by backend.  choice: the backend that "auto" uses.
     solvers: epochs and seconds of the mean and all samples to a residual of 0.01, by solver; without those that do not
-    fit.  memory: the budget of each member in bytes.  vectors: bytes of the iterates.
+    fit.  memory: the budget of each member in bytes.  vectors: bytes of the iterates.  fit: what `GP.fit` does by
+    default.
     """
 
     rows: int
@@ -72,6 +93,7 @@ class Plan:
     backends: dict[str, Cost]
     choice: str
     solvers: dict[str, tuple[float, float]]
+    fit: FitPlan
 
     def __repr__(self) -> str:
         among = f", shared out among {self.members}" if self.members > 1 else ""
@@ -89,23 +111,7 @@ class Plan:
         lines += ["", f"{'a posterior':<12}{'epochs':>10}{'seconds':>12}"]
         for name, (epochs, seconds) in self.solvers.items():
             lines.append(f"{name:<12}{epochs:>10.0f}{_number(seconds):>12}")
-        return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class _ImaginedOperator:
-    """The attributes of an operator that predictions read."""
-
-    shape: tuple[int, int]
-    dtype: torch.dtype
-    device: torch.device
-    backend: str
-    memory: float
-    entries: int
-    world_size: int
-
-    def cost(self, rows: int | None = None) -> float:
-        return 1.0 if rows is None else rows / self.shape[0]
+        return "\n".join([*lines, "", str(self.fit)])
 
 
 def plan(
@@ -131,7 +137,8 @@ def plan(
         dtype: of the inputs.
         memory: budget in bytes for K on each member; by default half of the free memory.
         members: processes or devices that share the work.
-        measure: use the rates of this machine, measured within a second or two and remembered by the process.
+        measure: use the rates of this machine, measured within a second and remembered by the process. The
+            prediction of a fit always uses them if it takes more than a few seconds, as the fit itself does.
     """
     n, d, samples = whole_number(n, "n", 1), whole_number(d, "d", 1), whole_number(samples, "samples", 0)
     members, is_remote = whole_number(members, "members", 1), str(device).lower() == "h200"
@@ -141,18 +148,23 @@ def plan(
         raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
     place, budget = torch.device("cuda") if is_remote else _local_device(device), given_bytes(memory)
     budget = int(_H200_MEMORY) if is_remote and budget is None else memory_budget(budget, place)
-    r = H200 if is_remote else measured(place, dtype) if measure else rates(place, dtype)
-    H = _ImaginedOperator((n, n), dtype, place, "dense", budget, n**2, members)
+    r = H200 if is_remote else measured_rates(place, dtype) if measure else rates(place, dtype)
+    H = ImaginedOperator((n, n), dtype, place, "auto", budget, n**2, members)
+    chosen = H.restrict(n, r)
     backends = _product_costs(H, d, 1 + samples, r)
-    is_dense = backends["dense"].fits and (n <= SMALL or "fused" not in backends)
-    choice = "dense" if is_dense else list(backends)[-1]
-    solvers = _solver_costs(replace(H, backend=choice), 1 + samples, r, backends[choice].seconds)
+    solvers = _solver_costs(chosen, 1 + samples, r, backends[chosen.backend].seconds)
     vectors = float(_VECTORS * dtype.itemsize * n * (1 + samples))
     where, precision = "NVIDIA H200" if is_remote else str(place), str(dtype).removeprefix("torch.")
-    return Plan(n, d, samples, where, members, precision, budget, vectors, backends, choice, solvers)
+    options = FitOptions(Settings.read("auto", 1e-2, None), samples=max(samples, 1)).resolve(n, is_grid=False)
+    stages, costs = make_stages(n, options), estimate_costs(d, options, H, r)
+    # As `GP.fit` does.
+    if not is_remote and costs.predict(stages, n) > MEASURE_FROM:
+        costs = replace(costs, rates=measured_rates(place, dtype))
+    fit = FitPlan(stages, n, costs.predict(stages, n))
+    return Plan(n, d, samples, where, members, precision, budget, vectors, backends, chosen.backend, solvers, fit)
 
 
-def _product_costs(H: _ImaginedOperator, d: int, s: int, r: Rates) -> dict[str, Cost]:
+def _product_costs(H: ImaginedOperator, d: int, s: int, r: Rates) -> dict[str, Cost]:
     """The cost of K V, with s columns, by backend; the last is the default if K does not fit into memory."""
     n, size, share = H.shape[0], H.dtype.itemsize, H.entries / H.world_size
     vectors = size * n * (d + 2.0 * s)
@@ -171,7 +183,7 @@ def _product_costs(H: _ImaginedOperator, d: int, s: int, r: Rates) -> dict[str, 
     return costs
 
 
-def _solver_costs(imagined: _ImaginedOperator, s: int, r: Rates, seconds: float) -> dict[str, tuple[float, float]]:
+def _solver_costs(imagined: ImaginedOperator, s: int, r: Rates, seconds: float) -> dict[str, tuple[float, float]]:
     """Epochs and seconds by solver, for s right-hand sides; ``seconds``: of one product."""
     n, H = imagined.shape[0], cast(Operator, imagined)
     epochs_ap, epochs_cg = predict.EPOCHS_LEAST + predict.EPOCHS_AP, predict.EPOCHS_LEAST + predict.EPOCHS_CG
@@ -199,38 +211,6 @@ def _local_device(device: str | torch.device) -> torch.device:
     if place.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {place} is not available here: 'h200' plans for one from anywhere")
     return place
-
-
-@cache
-def measured(device: torch.device, dtype: torch.dtype) -> Rates:
-    """The rates of this machine, from small problems; those of fused products and the latency come from the table."""
-    n = 1024 if device.type == "cpu" else 8192
-    A = torch.rand(n, n, dtype=dtype, device=device)
-    B = A.to(torch.float64)
-    positive = B @ B.T + n * torch.eye(n, dtype=torch.float64, device=device)
-    long = torch.rand(8 * n, n, dtype=dtype, device=device)
-    X, Z = torch.rand(2, n, 16, dtype=dtype, device=device)
-    kernel = Matern(1.5, 1.0).to(device).requires_grad_(False)
-    return replace(
-        rates(device, dtype),
-        multiply=2 * n**3 / _seconds(lambda: A @ A, device),
-        multiply64=2 * n**3 / _seconds(lambda: B @ B, device),
-        factorise=n**3 / 3 / _seconds(lambda: torch.linalg.cholesky(positive), device),
-        read=long.nbytes / _seconds(lambda: long @ long[0], device),
-        evaluate=n**2 / _seconds(lambda: kernel(X, Z), device),
-    )
-
-
-def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    """The shortest run within a quarter of a second, of at least five: other programs only make runs longer."""
-    runs: list[float] = []
-    while len(runs) < 5 or sum(runs) < 0.25:
-        began = time.perf_counter()
-        work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        runs.append(time.perf_counter() - began)
-    return min(runs)
 
 
 def _number(value: float) -> str:

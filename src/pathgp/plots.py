@@ -35,7 +35,7 @@ def draw_posterior(
     x = np.linspace(*window, points)
     with torch.no_grad():
         mean = np.asarray(post.mean(x[:, None]))
-        half = WIDTH_95 * np.sqrt(np.asarray(post.variance(x[:, None])))
+        half = WIDTH_95 * np.sqrt(np.asarray(post.variance(x[:, None], method="smooth")))
         draws = np.asarray(post.paths(x[:, None]))[:paths] if paths else np.empty((0, points))
     if data is not None:
         inside = (data[0] >= window[0]) & (data[0] <= window[1])

@@ -21,9 +21,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from pathgp import kernels
-from pathgp.compute.inputs import as_float64
+from pathgp.compute.inputs import as_float64, read_device, read_vector, whole_number
 from pathgp.data import tabular
-from pathgp.learning.policy import EXACT_ROWS
+from pathgp.learning.policy import read_time_limit
 from pathgp.learning.report import FitReport
 from pathgp.models import GP, LatentKroneckerGP
 from pathgp.posterior.grid import GridPosterior
@@ -43,9 +43,7 @@ _DTYPES = (np.float64, np.float32)
 class GPRegressor(RegressorMixin, BaseEstimator):
     """Gaussian process regression with learned hyperparameters.
 
-    Up to 1,000 rows hyperparameters and standard deviations are found exactly; beyond that, and for related outputs,
-    gradients and standard deviations come from ``samples`` posterior samples (see `GP.fit`, `Posterior.variance` and
-    `GridPosterior.variance`).
+    `GP.fit`, `Posterior.variance` and `GridPosterior.variance` explain what is exact and what comes from samples.
 
     Args:
         kernel: a kernel, or the name of one with a length scale per column: "squared-exponential", "matern-1/2",
@@ -54,10 +52,10 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         noise: standard deviation of the noise to start from, in the same units.
         outputs: how several outputs are modelled. "independent": one by one. "related": as one `LatentKroneckerGP`
             whose second side is a `Task` kernel; they share the kernel on X, and their covariance is learned. Needs
-            several outputs.
+            several outputs. ``standardise`` then scales every output by itself.
         standardise: shift and scale inputs and targets to mean zero and standard deviation one inside the model.
-        steps: largest number of steps of the optimiser, None for the default of `GP.fit`; 0 keeps the hyperparameters
-            as they are.
+        time_limit: seconds that learning may take, as in `GP.fit`; independent outputs share them.
+        steps: largest number of steps of the optimiser, as in `GP.fit`; 0 keeps the hyperparameters as they are.
         optimiser: as in `GP.fit`.
         estimator: of the gradient, as in `GP.fit`.
         stages: which steps use which rows, as in `GP.fit`.
@@ -71,9 +69,10 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         random_state: a seed, a generator of NumPy, or None for fresh draws at every fit.
 
     Attributes:
-        posteriors_: one `Posterior` per output, of the learned model; of related outputs one `GridPosterior`.
+        posteriors_: one `Posterior` per output, of the learned model; of related outputs one `GridPosterior`. Their
+            inputs are the columns after the conversion of text and dates.
         kernel_: the learned kernel of the first output, or the one that related outputs share.
-        reports_: one `FitReport` per posterior; None where there was nothing to learn.
+        reports_: one `FitReport` per posterior.
         categories_: the categories of every text column, by its name.
         dates_: the names of the columns with dates or spans of time.
         n_features_in_: number of columns of X.
@@ -84,6 +83,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
     noise: float = 0.1
     outputs: str = "independent"
     standardise: bool = True
+    time_limit: float | None = None
     steps: int | None = None
     optimiser: str = "auto"
     estimator: str = "auto"
@@ -108,32 +108,35 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         else:
             _refuse_rounding(X)
             X, y = validate_data(self, X, y, dtype=_DTYPES, y_numeric=True, multi_output=True)
-        # Targets are not rounded here: the model subtracts their mean first.
-        y = np.asarray(y, dtype=np.result_type(X.dtype, y))
+        y = _numbers(y, X.dtype)
         self._one_output = y.ndim == 1
         generator = torch.Generator().manual_seed(check_random_state(self.random_state).randint(2**31))
-        inputs, known = self._tensor(X), None if noise is None else self._tensor(np.asarray(noise, dtype=np.float64))
+        inputs = self._tensor(X)
+        known = None if noise is None else read_vector(noise, len(X), "noise", like=inputs)
         if self.outputs not in ("independent", "related"):
             raise ValueError(f"outputs must be 'independent' or 'related', got {self.outputs!r}")
         self.posteriors_: list[Any] = []
-        self.reports_: list[FitReport | None] = []
+        self.reports_: list[FitReport] = []
         fit = self._fit_related if self.outputs == "related" else self._fit_independent
         fit(inputs, y, known, generator)
         return self
 
-    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False, noise: bool = False) -> Any:
         """Posterior mean at X (m, d): (m,) or (m, outputs).
 
         With ``return_std`` also the standard deviations of f, of the same shape; with ``return_cov`` also its
-        covariances (m, m) or (m, m, outputs). Noise is not in them.
+        covariances (m, m) or (m, m, outputs). With ``noise=True`` they are those of new observations: the learned noise
+        is in them.
         """
         if return_std and return_cov:
             raise ValueError("ask for return_std or for return_cov, not for both")
+        if not isinstance(noise, (bool, np.bool_)):
+            raise TypeError(f"noise must be True or False, got {noise!r}: known standard deviations belong to fit")
         X = self._read(X)
         mean = self._evaluate("mean", X)
         if return_std:
-            return mean, self._evaluate("variance", X) ** 0.5
-        return (mean, self._evaluate("covariance", X)) if return_cov else mean
+            return mean, self._evaluate("variance", X, noise=noise) ** 0.5
+        return (mean, self._evaluate("covariance", X, noise=noise)) if return_cov else mean
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> NDArray[np.floating]:
         """Joint draws of f at X from the posterior: (m, n_samples) or (m, outputs, n_samples)."""
@@ -147,7 +150,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         The same functions at every call.
         """
         check_is_fitted(self)
-        if not 1 <= k <= self.samples:
+        if whole_number(k, "k", 1) > self.samples:
             raise ValueError(f"k must be between 1 and samples={self.samples}, got {k}")
         return lambda X: self._evaluate("paths", self._read(X))[:k]
 
@@ -162,9 +165,10 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         return tags
 
     def _fit_independent(self, X: torch.Tensor, y: Any, noise: Any, generator: torch.Generator) -> None:
-        for output in y.reshape(len(y), -1).T:
+        outputs = y.reshape(len(y), -1).T
+        for output in outputs:
             gp = GP(self._kernel(X.shape[1]), noise=self.noise, standardise=self.standardise)
-            self._learn(gp, (X, self._tensor(np.ascontiguousarray(output))), noise, generator)
+            self._learn(gp, (X, self._tensor(np.ascontiguousarray(output))), noise, generator, 1 / len(outputs))
         self.kernel_ = self.posteriors_[0].model.kernel
 
     def _fit_related(self, X: torch.Tensor, y: Any, noise: Any, generator: torch.Generator) -> None:
@@ -173,28 +177,26 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         Y = self._tensor(y)
         shift, scale = Y.mean(0), Y.std(0, correction=0)
         scale = torch.where(scale > 0, scale, 1.0)
-        tasks = _tasks((Y - shift) / scale)
         if not self.standardise:
             shift, scale = torch.zeros_like(shift), torch.ones_like(scale)
         Y = (Y - shift) / scale
         # Outputs of unit variance lose nothing in the dtype of X.
         Y = Y.to(X.dtype) if self.standardise else Y
+        tasks = kernels.Task(Y.shape[1], rank=Y.shape[1] - 1)
         gp = LatentKroneckerGP([self._kernel(X.shape[1]), tasks], noise=self.noise, standardise=self.standardise)
         known = None if noise is None else (noise.unsqueeze(1) / scale).expand_as(Y)
         self._learn(gp, ([X, None], Y), known, generator)
         self.kernel_ = self.posteriors_[0].model.sides[0]
         self._shift, self._scale = shift, scale
 
-    def _learn(self, gp: Any, data: tuple[Any, Any], noise: Any, generator: torch.Generator) -> None:
-        """Learn, or condition where there is nothing to learn."""
-        options = {name: getattr(self, name) for name in ("solver", "samples", "tol", "max_epochs")}
-        options |= {"noise": noise, "generator": generator}
-        if self.steps == 0:
-            self.reports_.append(None)
-            self.posteriors_.append(gp.condition(*data, **options))
-            return
+    def _learn(
+        self, gp: Any, data: tuple[Any, Any], noise: Any, generator: torch.Generator, share: float = 1.0
+    ) -> None:
+        """Learn; ``share``: part of the time limit for this model."""
         names = ("steps", "optimiser", "estimator", "stages", "initialise", "progress")
-        self.reports_.append(gp.fit(*data, **options, **{name: getattr(self, name) for name in names}))
+        options = {name: getattr(self, name) for name in (*names, "samples", "solver", "tol", "max_epochs")}
+        options["time_limit"] = None if self.time_limit is None else share * read_time_limit(self.time_limit)
+        self.reports_.append(gp.fit(*data, noise=noise, generator=generator, **options))
         self.posteriors_.append(gp.posterior)
 
     def _kernel(self, columns: int) -> kernels.Kernel:
@@ -210,14 +212,15 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         if self.categories_ or self.dates_:
             validate_data(self, X, reset=False, skip_check_array=True)
             return self._tensor(check_array(tabular.convert_columns(X, self._columns), dtype=_DTYPES))
-        dates = [name for name, column in tabular.split_columns(X).items() if column.dtype.kind in "mM"]
-        if dates:
-            raise ValueError(f"column {dates[0]!r} holds dates and held numbers at the fit: their unit is not known")
+        now = tabular.find_columns(X)
+        for name in (*now.dates, *now.categories):
+            kind = "dates" if name in now.dates else "text"
+            raise ValueError(f"column {name!r} holds {kind} and held numbers at the fit")
         _refuse_rounding(X)
         return self._tensor(validate_data(self, X, dtype=_DTYPES, reset=False))
 
     def _tensor(self, values: NDArray[Any]) -> torch.Tensor:
-        return torch.tensor(values, device=self.device)
+        return torch.tensor(values, device=read_device(self.device))
 
     def _evaluate(self, quantity: str, X: torch.Tensor, **options: Any) -> NDArray[np.floating]:
         """A quantity of the posterior at X, such as "mean", (..., outputs); without the last axis if y had none."""
@@ -230,22 +233,17 @@ class GPRegressor(RegressorMixin, BaseEstimator):
             is_square = quantity in ("variance", "covariance")
             values = values * self._scale.square() if is_square else values * self._scale + self._shift
         else:
-            if quantity == "variance" and self.posteriors_[0].report.rows <= EXACT_ROWS:
-                options["method"] = "solve"
             values = torch.stack([getattr(posterior, quantity)(X, **options) for posterior in self.posteriors_], -1)
         array = values.detach().cpu().numpy()
         return array[..., 0] if self._one_output else array
 
 
-def _tasks(Y: torch.Tensor) -> kernels.Task:
-    """A Task kernel to start from: half of the correlations of the outputs Y (n, q), and variance one.
-
-    A start without them, or with the wrong sign, may stay there: the gradient in B of B B^T vanishes at zero.
-    """
-    Y = Y.to("cpu", torch.float64)
-    values, vectors = torch.linalg.eigh(Y.T @ Y / len(Y))
-    factor = (vectors * (0.5 * values.clamp_min(0.0)).sqrt())[:, 1:]
-    return kernels.Task(len(values), len(values) - 1, factor, (1.0 - factor.square().sum(1)).clamp_min(0.05).sqrt())
+def _numbers(y: Any, dtype: Any) -> NDArray[Any]:
+    """Targets of any numeric dtype, never rounded: the model subtracts their mean before that."""
+    y = np.asarray(y)
+    if y.dtype.kind not in "fiub":
+        raise ValueError(f"y must hold numbers, got dtype {y.dtype}")
+    return y.astype(np.result_type(dtype, y))
 
 
 def _refuse_rounding(X: Any) -> None:

@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from pathgp import kernels as kernel_classes
 from pathgp.compute.inputs import as_float64
 from pathgp.data.tabular import days
 from pathgp.kernels import Kernel
-from pathgp.learning.initialise import neighbour_lengthscale
 from pathgp.models import LatentKroneckerGP
 from pathgp.solvers import Solver
 
@@ -40,8 +40,6 @@ except ImportError as error:
 _LATITUDE, _LONGITUDE = ("lat", "latitude"), ("lon", "long", "longitude")
 # Degrees beyond which longitudes go around the Earth.
 _AROUND = 300.0
-# Bound of the signal, in standard deviations of the field.
-_LARGEST_SIGNAL = 30.0
 # The largest number of names whose correlations can be learned.
 _MOST_NAMES = 100
 
@@ -51,79 +49,67 @@ def fill(
     kernels: Mapping[Hashable, Kernel] | None = None,
     *,
     noise: float | None = None,
+    time_limit: float | None = None,
     steps: int | None = None,
-    samples: int = 32,
+    samples: int = 64,
     solver: str | Solver = "auto",
-    tol: float = 1e-3,
+    tol: float = 1e-2,
     max_epochs: float | None = None,
-    progress: bool = False,
+    progress: bool = True,
+    device: str | torch.device | None = None,
     generator: torch.Generator | None = None,
 ) -> xr.Dataset:
     """Fill a field: the posterior on its own coordinates, with hyperparameters learned from the cells that are not NaN.
 
     Args:
         field: a DataArray of numbers, any number of dimensions, NaN where nothing was measured.
-        kernels: by dimension, in the units of its coordinate; Matern-3/2 elsewhere. One of them should be a `Scale`;
-            otherwise the first is scaled by the spread of the field. Given kernels are where learning starts, the
-            others start from the data.
-        noise: standard deviation of the noise to start from; a tenth of the spread by default.
-        steps: largest number of steps of learning, None for the default of `LatentKroneckerGP.fit`; 0 keeps kernels
-            and noise as they are given.
+        kernels: by dimension, in the units of its coordinate. `LatentKroneckerGP.fit` chooses those of the other
+            dimensions by the likelihood. Learning starts from the given kernels. If all are given, one of them must
+            carry the signal: a `Scale` or a `Task`.
+        noise: standard deviation of the noise to start from; a tenth of the spread of the field by default.
+        time_limit: seconds that learning may take, as in `LatentKroneckerGP.fit`; fewer steps if necessary.
+        steps: largest number of steps on all cells, as in `LatentKroneckerGP.fit`. With 0 and kernels for all
+            dimensions, kernels and noise stay as they are given.
         samples: joint draws of the field; standard deviations come from them too.
         solver: of the linear systems.
         tol: their relative residual.
         max_epochs: budget of each solve.
         progress: show a progress bar.
+        device: device of the computations, such as "cuda"; the CPU by default.
         generator: source of all draws.
 
     Returns:
         A Dataset with ``mean``, ``std`` (of the field without the noise) and ``samples``, whose first dimension is
-        ``sample``. The learned noise and the report of the solve are among its attributes.
+        ``sample``. Its attributes: ``noise``, the learned noise; ``kernel_DIMENSION``, the kernel of each dimension
+        with its learned values in the units of the coordinate; ``fit`` and ``report``, the reports of learning and of
+        the last solve.
     """
-    if not isinstance(field, xr.DataArray):
-        raise TypeError(f"fill takes a DataArray, got {type(field).__name__}: choose one variable of a Dataset")
-    if field.ndim == 0:
-        raise ValueError("the field has no dimension")
-    if "sample" in field.dims:
-        raise ValueError("the samples have a dimension 'sample' of their own: rename that of the field")
-    given = dict(kernels or {})
-    unknown = [dim for dim in given if dim not in field.dims]
-    if unknown:
-        dimensions = ", ".join(map(repr, field.dims))
-        raise ValueError(f"kernels are given for {unknown[0]!r}, but the dimensions are {dimensions}")
-    if not np.issubdtype(field.dtype, np.number) or np.issubdtype(field.dtype, np.complexfloating):
-        raise TypeError(f"the field has dtype {field.dtype}: it must hold real numbers")
-    values = np.asarray(field.values, dtype=np.float32 if field.dtype == np.float32 else np.float64)
-    observed = values[np.isfinite(values)]
-    if not observed.size:
-        raise ValueError("every value of the field is missing: at least one observation is needed")
-    spread = float(observed.std(dtype=np.float64)) or 1.0
-    sides = {dim: _side(field, dim) for dim in field.dims}
-    chosen = [given.get(dim, default) for dim, (_, default) in sides.items()]
-    parts = [part for kernel in chosen for part in kernel.modules()]
-    is_scaled = any(isinstance(part, (kernel_classes.Scale, kernel_classes.Task)) for part in parts)
-    if not is_scaled:
-        chosen[0] = kernel_classes.Scale(chosen[0], spread)
-    model = LatentKroneckerGP(chosen, noise=noise or 0.1 * spread, mean=float(observed.mean(dtype=np.float64)))
-    if not is_scaled:
-        # For a nearly linear field the likelihood grows with the signal, and H becomes ill-conditioned.
-        model.constrain("signal", bounds=(1e-6 * spread, _LARGEST_SIGNAL * spread))
-    factors = [inputs for inputs, _ in sides.values()]
-    options: dict[str, Any] = {"solver": solver, "tol": tol, "max_epochs": max_epochs, "samples": samples}
-    options["generator"] = generator
-    if steps == 0:
-        posterior = model.condition(factors, values, **options)
-    else:
+    values, sides, chosen = _read_field(field, dict(kernels or {}))
+    observed = values[np.isfinite(values)].astype(np.float64)
+    deviation = noise or 0.1 * float(observed.std()) or 0.1
+    model = LatentKroneckerGP(chosen, noise=deviation, mean=float(observed.mean()))
+    report = model.fit(
+        [torch.as_tensor(inputs, device=device) for inputs, _ in sides.values()],
+        torch.as_tensor(values, device=device),
+        time_limit=time_limit,
+        steps=steps,
         # Given values are where learning starts.
-        initialise = "auto" if not given and noise is None else "model"
-        model.fit(factors, values, steps=steps, initialise=initialise, progress=progress, **options)
-        posterior = model.posterior
+        initialise="model" if kernels or noise else "auto",
+        samples=samples,
+        solver=solver,
+        tol=tol,
+        max_epochs=max_epochs,
+        progress=progress,
+        generator=generator,
+    )
+    posterior = model.posterior
     attributes = {key: field.attrs[key] for key in ("units", "standard_name") if key in field.attrs}
     name = field.attrs.get("long_name", field.name or "field")
 
-    def variable(dims: tuple[Hashable, ...], result: Any, what: str) -> tuple[Any, Any, dict[str, Any]]:
-        return dims, np.asarray(result), {**attributes, "long_name": f"{name}, posterior {what}"}
+    def variable(dims: tuple[Hashable, ...], result: Tensor, what: str) -> tuple[Any, Any, dict[str, Any]]:
+        return dims, result.cpu().numpy(), {**attributes, "long_name": f"{name}, posterior {what}"}
 
+    learned = {f"kernel_{dim}": repr(kernel) for dim, kernel in zip(field.dims, model.sides, strict=True)}
     return xr.Dataset(
         {
             "mean": variable(field.dims, posterior.mean(), "mean"),
@@ -131,8 +117,35 @@ def fill(
             "samples": variable(("sample", *field.dims), posterior.sample(), "samples"),
         },
         coords=field.coords,
-        attrs={"noise": float(model.noise.detach()), "report": str(posterior.report)},
+        attrs={"noise": float(model.noise.detach()), **learned, "fit": str(report), "report": str(posterior.report)},
     )
+
+
+def _read_field(
+    field: xr.DataArray, given: dict[Hashable, Kernel]
+) -> tuple[NDArray[Any], dict[Hashable, tuple[NDArray[np.float64], Kernel | None]], list[Kernel | None]]:
+    """Check a field and given kernels: its values, inputs and own kernel of every dimension, and all kernels."""
+    if not isinstance(field, xr.DataArray):
+        raise TypeError(f"fill takes a DataArray, got {type(field).__name__}: choose one variable of a Dataset")
+    if field.ndim == 0:
+        raise ValueError("the field has no dimension")
+    if "sample" in field.dims:
+        raise ValueError("the samples have a dimension 'sample' of their own: rename that of the field")
+    unknown = [dim for dim in given if dim not in field.dims]
+    if unknown:
+        dimensions = ", ".join(map(repr, field.dims))
+        raise ValueError(f"kernels are given for {unknown[0]!r}, but the dimensions are {dimensions}")
+    if not np.issubdtype(field.dtype, np.number) or np.issubdtype(field.dtype, np.complexfloating):
+        raise TypeError(f"the field has dtype {field.dtype}: it must hold real numbers")
+    values = np.asarray(field.values, dtype=np.float32 if field.dtype == np.float32 else np.float64)
+    if not np.isfinite(values).any():
+        raise ValueError("every value of the field is missing: at least one observation is needed")
+    sides = {dim: _side(field, dim) for dim in field.dims}
+    chosen = [given.get(dim, default) for dim, (_, default) in sides.items()]
+    parts = [part for kernel in chosen if kernel is not None for part in kernel.modules()]
+    if None not in chosen and not any(isinstance(p, (kernel_classes.Scale, kernel_classes.Task)) for p in parts):
+        raise ValueError("no kernel carries the signal: wrap one of them in kernels.Scale(kernel, signal)")
+    return values, sides, chosen
 
 
 def fill_table(frame: Any, dims: Sequence[str], value: str, **options: Any) -> Any:
@@ -160,8 +173,8 @@ def fill_table(frame: Any, dims: Sequence[str], value: str, **options: Any) -> A
     return filled.to_dataframe().reset_index()[[*dims, value, "mean", "std"]]
 
 
-def _side(field: xr.DataArray, dim: Hashable) -> tuple[NDArray[np.float64], Kernel]:
-    """Inputs (p, columns) of a dimension, and its default kernel: starts at the length scale of their neighbours."""
+def _side(field: xr.DataArray, dim: Hashable) -> tuple[NDArray[np.float64], Kernel | None]:
+    """Inputs (p, columns) of a dimension, and its kernel if they determine one."""
     along = {str(name).lower(): field[name] for name in field.coords if field[name].dims == (dim,) and name != dim}
     lat, lon = (next((along[name] for name in names if name in along), None) for names in (_LATITUDE, _LONGITUDE))
     coordinate = field[dim]  # numbered 0, 1, 2, ... by xarray if there is none
@@ -181,7 +194,7 @@ def _side(field: xr.DataArray, dim: Hashable) -> tuple[NDArray[np.float64], Kern
         if is_longitude and dim in field.coords and np.ptp(inputs) >= _AROUND:
             angle = np.deg2rad(inputs)
             inputs = np.concatenate([np.cos(angle), np.sin(angle)], 1)
-    return inputs, kernel_classes.Matern(1.5, neighbour_lengthscale(inputs))
+    return inputs, None
 
 
 def _numbers(coordinate: xr.DataArray) -> NDArray[np.float64]:

@@ -24,6 +24,11 @@ def test_draws_and_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     ]
 
 
+def test_refuses_a_picture_in_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--out", str(tmp_path / "new" / "a.png")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
 def test_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
     assert main(["demo"]) == 1

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import pathgp
 from cli_cases import ROWS, SMALL, Capture, fails, matrix, table, write
 from pathgp import GP, metrics, solvers
-from pathgp.cli import fitting, main
+from pathgp.cli import fitting, main, summary, training
 from plain_fits import PLAIN
 
 
@@ -68,7 +69,7 @@ def test_fit_prints_a_table(folder: Path, capsys: Capture, monkeypatch: pytest.M
 
 def test_fit_without_a_file_takes_the_example(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {name: np.array(column) for name, column in table(60).items()}
-    monkeypatch.setattr(fitting, "example_table", lambda: small)
+    monkeypatch.setattr(training, "example_table", lambda: small)
     assert main(["fit", *SMALL]) == 0
     out, err = capsys.readouterr()
     assert "no file given: fitting the example data" in err
@@ -101,7 +102,7 @@ def test_the_page_is_about_the_held_out_rows(folder: Path, tmp_path: Path, capsy
 
 def test_what_goes_in_can_be_chosen(folder: Path, capsys: Capture) -> None:
     fit = ["fit", str(folder / "plants.csv"), "--target", "growth", "--json", *SMALL]
-    assert main([*fit, "--inputs", "light,temperature", "--noise", "0.3", "--holdout", "0"]) == 0
+    assert main([*fit, "--inputs", "light,temperature", "--noise-std", "0.3", "--holdout", "0"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["inputs"] == ["light", "temperature"]
     assert result["noise"] == pytest.approx(0.3)
@@ -150,8 +151,10 @@ def test_an_interrupted_fit_leaves_what_it_has(folder: Path, capsys: Capture, mo
         return learn(gp, X, y, **PLAIN, samples=4, features=16, callback=stop)
 
     monkeypatch.setattr(fitting.GP, "fit", interrupted)
-    assert f"interrupted: the model of the last whole step is in {path}" in fails(capsys, *fit, code=130)
+    told = fails(capsys, *fit, code=130)
+    assert f"interrupted: the model of the last whole step is in {path}" in told
     post = pathgp.load(path)
+    assert ("do not rely on it" in told) is not post.report.solution.converged
     assert post.about["stopped"] == "interrupted"
     assert main(["info", str(path)]) == 0
     told = capsys.readouterr().out
@@ -162,7 +165,43 @@ def test_an_interrupted_fit_leaves_what_it_has(folder: Path, capsys: Capture, mo
         raise KeyboardInterrupt
 
     monkeypatch.setattr(fitting.GP, "fit", at_once)
-    assert "interrupted: no file was written" in fails(capsys, *fit, code=130)
+    assert "interrupted: no file was written; with --checkpoint FILE" in fails(capsys, *fit, code=130)
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_the_same_command_continues_a_fit(
+    stop: type[BaseException], folder: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After Ctrl-C, or SIGTERM, which the core turns into SystemExit: the rest of the steps, and the same model."""
+    path, learn = tmp_path / "a fit.ckpt", GP.fit
+    fit = ["fit", str(folder / "plants.csv"), "--target", "growth", "--checkpoint", str(path), *SMALL]
+
+    def interrupted(gp: GP, X: Any, y: Any, **options: Any) -> Any:
+        def end(step: Any) -> None:
+            if step.step == 7:
+                raise stop(143)
+
+        return learn(gp, X, y, **options, callback=end)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting.GP, "fit", interrupted)
+        with pytest.raises(SystemExit) if stop is SystemExit else nullcontext():
+            assert main(fit) == 130
+        told = capsys.readouterr().err
+    assert f"interrupted: the fit is in {path}, continue it with: pathgp fit" in told
+    assert shlex.split(told)[-len(fit) :] == fit
+
+    taken: list[int] = []
+    monkeypatch.setattr(GP, "fit", lambda *data, **how: learn(*data, **how, callback=lambda s: taken.append(s.step)))
+    assert main([*fit, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert f"continuing the fit in {path}" in err
+    assert taken[0] == 8
+    result, whole = json.loads(out), pathgp.load(folder / "plants.pgp")
+    assert result["steps"] == whole.about["steps"] == 15
+    assert result["checkpoint"] == str(path)
+    assert result["held_out"] == whole.about["held_out"]
+    assert "belongs to another fit: its data is" in fails(capsys, *fit, "--quiet", "--seed", "3")
 
 
 def test_an_unconverged_solve_is_said(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,23 +220,54 @@ def test_an_unconverged_solve_is_said(folder: Path, capsys: Capture, monkeypatch
     assert result["status"] == "BUDGET_EXHAUSTED"
 
 
-def test_precision_follows_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    def precision(asked: str | None, far: float = 0.0) -> Any:
-        X = torch.rand(200, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        # An offset is taken off before rounding; a row far away is not, and leaves no digits to the others.
-        X[:, 1] += 1e9
-        X[0, 1] += far
-        return fitting._precision(asked, X, X[:, 0], ["a", "time"])
+def test_a_solve_without_iterations_names_no_solver(folder: Path) -> None:
+    facts = summary.describe(pathgp.load(folder / "plants.pgp"))
+    assert "\nsolver         Cholesky; worst residual" in summary.format_summary(facts)
+    told = summary.format_summary(facts | {"iterations": 0, "method": "Auto"})
+    assert "\nsolver         none needed, the solutions of learning met tol; worst" in told
+    told = summary.format_summary(facts | {"iterations": 0, "converged": False, "status": "BUDGET_EXHAUSTED"})
+    assert "\nsolver         Cholesky, BUDGET_EXHAUSTED; worst" in told
+
+
+def test_precision_follows_the_data(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model chooses the dtype; its messages name columns of X by number, those of the command by name."""
+    draw = np.random.default_rng(0)
+    a, time = draw.uniform(size=200), 1e9 + draw.uniform(size=200)
+
+    def fit(far: float, *asked: str) -> list[str]:
+        # An offset is subtracted before rounding; a row far away is not, and leaves no digits to the others.
+        time[0] = 1e9 + far
+        path = write(tmp_path / "t.csv", {"a": a.tolist(), "time": time.tolist(), "y": (10 * a).tolist()})
+        return ["fit", str(path), "--target", "y", "--noise-std", "0.3", "--json", "--steps", "2", *asked]
+
+    def precision(*arguments: Any) -> tuple[str, str]:
+        assert main(fit(*arguments)) == 0
+        result = json.loads(capsys.readouterr().out)
+        return result["precision"], result["note"]
 
     monkeypatch.setattr("pathgp.learning.policy.FLOAT64_ROWS", 10)
-    assert precision(None) == (torch.float32, "")
-    assert precision(None, far=1e9) == (torch.float64, "float32 would blur 'time'")
-    assert precision("float32") == (torch.float32, "as asked")
-    with pytest.raises(ValueError, match="--precision float32 would blur or merge distinct values of 'time'"):
-        precision("float32", far=1e9)
-    assert precision("float64", far=1e9) == (torch.float64, "as asked")
+    assert precision(0.5) == ("float32", "")
+    assert precision(1e9) == ("float64", "float64, because float32 would blur column 'time'")
+    assert precision(1e9, "--precision", "float64") == ("float64", "")
+    told = fails(capsys, *fit(1e9, "--precision", "float32"))
+    assert "float32 would blur or merge distinct values of column 'time': use float64" in told
     monkeypatch.setattr("pathgp.learning.policy.FLOAT64_ROWS", 200)
-    assert precision(None) == (torch.float64, "")
+    assert precision(1e9) == ("float64", "")
+
+
+def test_few_rows(tmp_path: Path, capsys: Capture) -> None:
+    """What is said about few rows is right whether rows are held out or not."""
+    path = write(tmp_path / "a.csv", {"x": [1.0, 2.0, 3.0], "y": [1.0, 1.0, 2.0]})
+    fit = ["fit", str(path), "--target", "y"]
+    told = fails(capsys, *fit, "--holdout", "0.7")
+    assert "a.csv has 3 usable rows, 2 of them held out: at least two are needed to learn from, --holdout 0" in told
+    told = fails(capsys, *fit, "--holdout", "0.4")
+    assert "'y' is 1 in every row that is not held out: there is nothing to learn, --holdout 0 learns from all" in told
+    assert main([*fit, "--json", *SMALL]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 3
+    write(path, {"x": [1.0, 1.0, 1.0], "y": [1.0, 3.0, 2.0]})
+    assert main([*fit, "--quiet", *SMALL]) == 0
+    assert "every input is constant" in capsys.readouterr().err
 
 
 def test_constant_inputs_come_last(tmp_path: Path, capsys: Capture) -> None:
@@ -208,10 +278,17 @@ def test_constant_inputs_come_last(tmp_path: Path, capsys: Capture) -> None:
     assert any("more --steps may find a better model" in line or line.strip() == "a better model" for line in lines)
 
 
-def test_cycles_are_found_beyond_the_exact_rows(tmp_path: Path, capsys: Capture) -> None:
+def test_cycles_are_found_beyond_the_exact_rows(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With estimated gradients from 400 rows on in place of 1,000."""
+    for name in ("policy.EXACT_ROWS", "policy.GUARD_ROWS", "guard.GUARD_ROWS"):
+        monkeypatch.setattr(f"pathgp.learning.{name}", 400)
     draw = np.random.default_rng(0)
-    x = draw.uniform(0, 10, 1100)
-    y = 12 * np.cos(2 * np.pi * x) + 0.5 * draw.standard_normal(1100)
+    x = draw.uniform(0, 10, 440)
+    y = 12 * np.cos(2 * np.pi * x) + 0.5 * draw.standard_normal(440)
     path = write(tmp_path / "cycle.csv", {"x": x.tolist(), "y": y.tolist()})
     assert main(["fit", str(path), "--target", "y", "--samples", "16", "--holdout", "0", "--json"]) == 0
-    assert 0.4 < json.loads(capsys.readouterr().out)["noise"] < 0.6
+    result = json.loads(capsys.readouterr().out)
+    assert 0.4 < result["noise"] < 0.6
+    assert result["fit_epochs"] > result["epochs"]  # not all steps were exact

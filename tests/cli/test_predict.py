@@ -37,7 +37,7 @@ def test_predictions_are_those_of_the_posterior(folder: Path, capsys: Capture, t
     assert main([*predict, "--variance", "none"]) == 0
     assert list(read(capsys.readouterr().out)) == ["mean"]
 
-    out = tmp_path / "deep" / "p.csv"
+    out = tmp_path / "p.csv"
     assert main([*predict[:-1], "--json", "--out", str(out)]) == 0
     result = json.loads(capsys.readouterr().out)
     np.testing.assert_allclose(numbers(read(out), "mean"), post.mean(X), rtol=1e-8)
@@ -48,23 +48,39 @@ def test_predictions_are_those_of_the_posterior(folder: Path, capsys: Capture, t
     assert (result["rows"], result["skipped_rows"]) == (30, 0)
 
 
-def test_one_command_from_a_table_to_predictions(folder: Path, capsys: Capture, tmp_path: Path) -> None:
+def test_one_command_from_a_table_to_predictions(
+    folder: Path, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same as fit and predict one after the other; what cannot work is told before the fit."""
-    new = write(tmp_path / "new.csv", table(20))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    new = write(tmp_path / "data" / "new.csv", table(20))
     fit = ["fit", str(folder / "plants.csv"), "--target", "growth", "--predict", str(new), *SMALL]
     assert main([*fit, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["predictions"] == str(tmp_path / "new_predictions.csv")
+    assert result["predictions"] == "new_predictions.csv"
     assert result["model"] is None
     assert result["predicted"]["rows"] == result["predicted"]["errors"]["rows"] == 20
     apart = tmp_path / "apart.csv"
     assert main(["predict", str(folder / "plants.pgp"), str(new), "--out", str(apart), "--quiet"]) == 0
-    assert apart.read_text() == (tmp_path / "new_predictions.csv").read_text()
-    assert main([*fit, "--predictions", str(tmp_path / "p.csv"), "--out", str(tmp_path / "m.pgp")]) == 0
-    assert "20 rows in" in capsys.readouterr().err
+    assert apart.read_text() == (tmp_path / "work" / "new_predictions.csv").read_text()
+    options = ["--noise", "--interval", "0.9"]
+    assert main([*fit, "--predictions", str(tmp_path / "p.csv"), "--out", str(tmp_path / "m.pgp"), *options]) == 0
+    assert f"s, written to {tmp_path / 'p.csv'}" in capsys.readouterr().err
+    assert main(["predict", str(folder / "plants.pgp"), str(new), "--out", str(apart), "--quiet", *options]) == 0
     assert (tmp_path / "p.csv").read_text() == apart.read_text()
+    monkeypatch.setattr(GP, "fit", None)  # what comes after the checks
     write(new, {name: column for name, column in table(20).items() if name != "light"})
     assert "lacks light, which the model was fitted to" in fails(capsys, *fit)
+    for name, cell, told in (
+        ("soil", "peat", "column 'soil' has 'peat' in line 3, which is none of its categories at the fit"),
+        ("light", "dim", "column 'light' holds numbers, but 'dim' in line 3"),
+        ("growth", "much", "column 'growth' holds numbers, but 'much' in line 3"),
+        ("light", "", "column 'light' has no value in line 3"),
+    ):
+        write(new, {**table(20), name: [table()[name][0], cell, *table(20)[name][2:]]})
+        assert told in fails(capsys, *fit)
     assert "is read by this command" in fails(capsys, *fit, "--predictions", new, code=2)
     assert "--predictions needs --predict" in fails(capsys, *fit[:4], "--predictions", apart, code=2)
 
@@ -93,6 +109,32 @@ def test_blocks_columns_and_samples(
         capsys, "sample", folder / "plants.pgp", path, "--num", 9, "--out", tmp_path / "s.csv"
     )
     assert not (tmp_path / "s.csv").exists()
+
+
+def test_id_columns_are_copied(folder: Path, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f'plant {i}, "{i % 7}"' for i in range(20)]
+    new = {"name": names, **table(20), "number": [str(i).zfill(3) for i in range(20)]}
+    path = write(tmp_path / "new.csv", new)
+    monkeypatch.setattr(tables, "ROWS", 7)
+    predict = ["predict", str(folder / "plants.pgp"), str(path), "--quiet"]
+    assert main(predict) == 0
+    plain = read(capsys.readouterr().out)
+    assert main([*predict, "--id", "number,name"]) == 0
+    found = read(capsys.readouterr().out)
+    assert list(found) == ["number", "name", "mean", "std"]
+    assert found == {"number": new["number"], "name": names} | plain
+    assert main(["sample", *predict[1:], "--num", "1", "--id", "name"]) == 0
+    assert list(read(capsys.readouterr().out)) == ["name", "sample_1"]
+    assert "--id: new.csv has no column 'nam'" in fails(capsys, *predict, "--id", "nam")
+
+    # At the fit an id is no input; the table to learn from may lack it.
+    out = tmp_path / "p.csv"
+    for learned in (path, folder / "plants.csv"):
+        fit = ["fit", str(learned), "--target", "growth", "--id", "name,number", "--predict", str(path)]
+        assert main([*fit, "--predictions", str(out), "--json", *SMALL]) == 0
+        assert json.loads(capsys.readouterr().out)["inputs"][:4] == ["temperature", "light", "water", "soil=clay"]
+        assert read(out)["name"] == names
+    assert "--id: plants.csv has no column 'name'" in fails(capsys, *fit[:6])
 
 
 def test_rows_with_missing_inputs_keep_their_place(folder: Path, capsys: Capture, tmp_path: Path) -> None:

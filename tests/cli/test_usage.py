@@ -27,6 +27,9 @@ from pathgp.cli.commands import example_table
         (["fit", "plants.csv"], "name the column to predict with --target: there are temperature, light"),
         (["fit", "plants.csv", "--target", "growth", "--inputs", "growth"], "cannot be an input and the target"),
         (["fit", "plants.csv", "--target", "growth", "--inputs", "light,light"], "names a column twice"),
+        (["fit", "plants.csv", "--target", "growth", "--noise"], "--noise needs --predict"),
+        (["fit", "plants.csv", "--target", "growth", "--out", "m", "--checkpoint", "./m"], "have the same name"),
+        (["fit", "-", "--target", "growth", "--predict", "-"], "standard input is read once"),
         (["predict", "plants.pgp", "plants.csv", "--json"], "--json needs --out"),
         (["predict", "plants.pgp", "plants.csv", "--inputs", "light"], "leave out --inputs"),
         (["predict", "plants.pgp", "plants.csv", "--out", "p.parquet"], "written as CSV"),
@@ -46,6 +49,10 @@ def test_usage(arguments: list[str], told: str, folder: Path, capsys: Capture, m
         (["fit", "--steps", "-1"], "expected a whole number, 0 or more"),
         (["fit", "--nosie", "1"], "fit does not know --nosie"),
         (["fitt"], "invalid choice: 'fitt'"),
+        (["fit", "--noise", "0.3", "a.csv"], "--noise-std 0.3 fixes the noise"),
+        (["fit", "a.csv", "--noise=2e-1"], "--noise-std 2e-1 fixes the noise"),
+        (["plan", "1.5", "8"], "expected a whole number, 1 or more, got '1.5'"),
+        (["plan", "1e6", "8", "--memory", "8G"], "a text such as '8GB' or '8 GiB', got '8G'"),
         (["predict", "m"], "required: FILE"),
     ],
 )
@@ -73,7 +80,11 @@ def test_a_place_where_nothing_can_be_written_is_told_first(
     monkeypatch.setattr(fitting.GP, "fit", None)  # what comes after the check
     fit = ["fit", folder / "plants.csv", "--target", "growth"]
     assert "is a folder" in fails(capsys, *fit, "--out", folder, code=2)
-    assert "cannot be written: File exists" in fails(capsys, *fit, "--report", folder / "plants.csv" / "a", code=2)
+    told = fails(capsys, *fit, "--report", folder / "plants.csv" / "a", code=2)
+    assert f"cannot be written: there is no folder {folder / 'plants.csv'}" in told
+    told = fails(capsys, "predict", "absent.pgp", "absent.csv", "--out", folder / "new" / "p.csv", code=2)
+    assert f"there is no folder {folder / 'new'}, create it first" in told
+    assert not (folder / "new").exists()
     monkeypatch.setattr(output.os, "access", lambda *_: False)
     assert "no permission" in fails(capsys, *fit, "--out", folder / "m", code=2)
 
@@ -103,8 +114,10 @@ def test_numbers_that_json_does_not_know(capsys: Capture) -> None:
 
 
 def test_plan_and_example(capsys: Capture, tmp_path: Path) -> None:
-    assert main(["plan", "20000", "8"]) == 0
-    assert "20,000 rows" in capsys.readouterr().out
+    assert main(["plan", "2e4", "8", "--memory", "2 GiB"]) == 0
+    told = capsys.readouterr().out
+    assert "20,000 rows" in told
+    assert "2.15 GB available for K" in told
     assert main(["plan", "20000", "8", "--device", "h200", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == 20000
     assert main(["example", "--out", str(tmp_path / "a.csv")]) == 0

@@ -19,7 +19,8 @@ CPU = torch.device("cpu")
         ({"backend": "keops"}, ValueError, "backend must be one of 'auto', 'dense', 'streamed', 'fused', got 'keops'"),
         ({"precision": "half"}, ValueError, "precision must be one of 'high', 'medium', 'low', got 'half'"),
         ({"memory": 0}, ValueError, "memory is a budget in bytes and must be positive, got 0"),
-        ({"memory": "2GB"}, TypeError, "memory must be a number, got '2GB'"),
+        ({"memory": "2G"}, ValueError, "a text such as '8GB' or '8 GiB', got '2G'"),
+        ({"memory": [1]}, TypeError, "memory must be a number, got"),
         ({"memory": float("nan")}, ValueError, "memory must be finite"),
         ({"group": ["cpu"]}, TypeError, r"group must be None, Ranks\(\) or Devices\(\[...\]\), got list"),
     ],
@@ -45,6 +46,8 @@ def test_one_process() -> None:
     assert compute.is_main_process
     assert compute.budget(CPU) == 1_000_000
     assert 0 < Compute().budget(CPU) < 2**50
+    for text, expected in (("2GB", 2e9), ("2 GiB", 2**31), ("1.5e9", 1.5e9), ("512 kb", 512e3), ("1_000_000", 1e6)):
+        assert Compute(memory=text).memory == expected
     assert compute.on_main_process(lambda: 7) == 7
     torch.testing.assert_close(compute.map_rows(lambda X: X.sum(1).unsqueeze(0), Xs), Xs.sum(1).unsqueeze(0))
     generator = torch.Generator().manual_seed(3)

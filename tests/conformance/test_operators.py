@@ -7,7 +7,7 @@ and without holes, so that one formula gives all twins.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -241,7 +241,11 @@ def test_blocks_are_solved_in_turn(case: Case, dtype: torch.dtype, kernels: list
     H = case.build(kernels, dtype, noise)
     parts = H.partition(min(2, case.rows), torch.Generator().manual_seed(0))
     dense = case.twin(kernels, dtype, noise).detach()
-    inverses = H.block_inverses(parts, lambda block: lambda R: torch.linalg.solve(block.double(), R.double()).to(R))
+
+    def invert(blocks: Tensor) -> list[Callable[[Tensor], Tensor]]:
+        return [lambda R, block=block: torch.linalg.solve(block.double(), R.double()).to(R) for block in blocks]
+
+    inverses = H.block_inverses(parts, invert)
     for part, inverse in zip(parts, inverses, strict=True):
         R = draw(len(part), 2, H)
         tolerance = 1e-9 if dtype == torch.float64 else 1e-3

@@ -50,6 +50,10 @@ def test_predictions_are_those_of_the_model() -> None:
     np.testing.assert_allclose(std, gp.posterior.variance(Xs, method="solve") ** 0.5, atol=1e-6)
     mean, covariance = model.predict(Xs, return_cov=True)
     np.testing.assert_allclose(np.diag(covariance), std**2, atol=1e-8)
+    noise = gp.posterior.noise_std
+    np.testing.assert_allclose(model.predict(Xs, return_std=True, noise=True)[1], np.hypot(std, noise), atol=1e-6)
+    with_noise = model.predict(Xs, return_cov=True, noise=True)[1]
+    np.testing.assert_allclose(with_noise, covariance + noise**2 * np.eye(20), atol=1e-6)
     assert model.score(X, y) > 0.95
     assert model.log_marginal_likelihood() == pytest.approx(gp.posterior.log_marginal_likelihood().value, abs=1e-4)
     assert model.reports_[0].history
@@ -67,8 +71,11 @@ def test_paths_are_functions() -> None:
     functions = GPRegressor(steps=5, random_state=0).fit(X, y).sample_paths(3)
     assert functions(Xs).shape == (3, 20)
     np.testing.assert_allclose(functions(Xs)[:, :7], functions(Xs[:7]), atol=1e-9)
+    model = GPRegressor(steps=0, noise=0.2).fit(X, y)
+    assert model.posteriors_[0].model.hyperparameters()["noise"] == pytest.approx(0.2)
+    assert "0 steps: hyperparameters as given" in repr(model.reports_[0])
     with pytest.raises(ValueError, match="k must be between 1 and samples=64, got 65"):
-        GPRegressor(steps=0).fit(X, y).sample_paths(65)
+        model.sample_paths(65)
 
 
 def test_several_outputs() -> None:
@@ -127,8 +134,8 @@ def test_relations_between_outputs_are_learned() -> None:
     np.testing.assert_array_equal(again.predict(X[:4]), model.predict(X[:4]))
     with pytest.raises(ValueError, match="needs y with several columns"):
         GPRegressor(outputs="related").fit(X, y)
-    with pytest.raises(ValueError, match="a grid is learned as a whole"):
-        GPRegressor(outputs="related", stages="coarse").fit(X, Y)
+    with pytest.raises(ValueError, match="initialise='subsets' is for tables"):
+        GPRegressor(outputs="related", initialise="subsets").fit(X, Y)
     with pytest.raises(ValueError, match="outputs must be 'independent' or 'related', got 'both'"):
         GPRegressor(outputs="both").fit(X, y)
 
@@ -160,6 +167,39 @@ def test_known_noise_and_wrong_names() -> None:
     assert abs(model.predict(X[:1])[0]) < 5
     with pytest.raises(ValueError, match="kernel must be a pathgp kernel or one of 'squared-exponential'"):
         GPRegressor(kernel="rbf").fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("fit", "error", "words"),
+    [
+        (lambda X, Y: GPRegressor(device="gpu").fit(X, Y), ValueError, "device must be .* got 'gpu'"),
+        (lambda X, Y: GPRegressor(device="cuda:99").fit(X, Y), ValueError, "device must be .* got 'cuda:99'"),
+        (lambda X, Y: GPRegressor(outputs="related").fit(X, Y, noise=0.1), ValueError, r"noise must have shape \(9,\)"),
+        (lambda X, Y: GPRegressor(outputs="related").fit(X, Y, noise=X), ValueError, r"noise must have shape \(9,\)"),
+        (lambda X, Y: GPRegressor().fit(X, Y[:, 0].astype(str)), ValueError, "y must hold numbers, got dtype <U"),
+        (lambda X, Y: GPRegressor().fit(X, ["a", None] + 7 * [1.0]), ValueError, "could not convert string to float"),
+        (lambda X, Y: GPRegressor(steps=0).fit(X, Y).predict(X, noise=0.1), TypeError, "noise must be True or False"),
+        (lambda X, Y: GPRegressor(steps=0).fit(X, Y).sample_paths(2.5), TypeError, "k must be a whole number"),
+    ],
+)
+def test_mistakes(fit: Any, error: type[Exception], words: str) -> None:
+    X, y = data(9)
+    with pytest.raises(error, match=words):
+        fit(X, np.stack([y, -y], 1))
+
+
+def test_frames_that_are_no_tables() -> None:
+    pd = pytest.importorskip("pandas")
+    X, y = data(9)
+    with pytest.raises(ValueError, match="X has no columns"):
+        GPRegressor().fit(pd.DataFrame(index=range(9)), y)
+    with pytest.raises(ValueError, match="two columns have the name 'a'"):
+        GPRegressor().fit(pd.DataFrame(X, columns=["a", "a"]), y)
+    with pytest.raises(TypeError, match="column 'a' holds objects"):
+        GPRegressor().fit(pd.DataFrame({"a": [[1, 2]] * 9}), y)
+    model = GPRegressor(steps=0).fit(pd.DataFrame(X, columns=["a", "b"]), y)
+    with pytest.raises(ValueError, match="column 'b' holds text and held numbers at the fit"):
+        model.predict(pd.DataFrame({"a": [0.1], "b": ["x"]}))
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])

@@ -7,7 +7,7 @@ import pytest
 
 from pathgp import kernels
 from pathgp.html.accuracy import Comparison
-from pathgp.html.facts import kernel_in_words
+from pathgp.html.facts import kernel_in_words, signal_unit
 
 
 def compared(y: np.ndarray, deviation: float = 1.0) -> Comparison:
@@ -18,6 +18,8 @@ NORMAL = np.random.default_rng(0).normal(size=3000)
 # Two widths, mixed so that 95 % intervals of the common deviation are about right and 50 % intervals are not.
 TAILED = NORMAL * np.where(np.random.default_rng(1).random(3000) < 0.85, 0.5, 2.2)
 
+UNIFORM = np.random.default_rng(2).uniform(-(3**0.5), 3**0.5, size=3000)
+
 
 @pytest.mark.parametrize(
     ("y", "deviation", "good", "said"),
@@ -27,7 +29,10 @@ TAILED = NORMAL * np.where(np.random.default_rng(1).random(3000) < 0.85, 0.5, 2.
         (NORMAL, 2.0, False, "too wide"),
         (NORMAL, 1.25, False, "too wide"),
         (TAILED, 1.0, None, "heavier tails"),
-        (TAILED, 0.6, False, "heavier tails"),
+        (TAILED, 0.6, False, "a sharper peak and heavier tails"),
+        (TAILED, 1.5, False, "a sharper peak and heavier tails"),
+        (TAILED, 0.3, False, "too narrow, and the errors have heavier tails"),
+        (UNIFORM, 1.0, False, "lighter tails"),
         (NORMAL[:10], 1.0, None, "Too few rows"),
         (np.ones(50), 1.0, None, "values are equal"),
     ],
@@ -59,7 +64,10 @@ def test_no_variance_to_explain() -> None:
 
 def test_kernels_in_words() -> None:
     kernel = kernels.Scale(kernels.Matern(2.5, [0.5, 2.0], active_dims=[0, 2]), 3.0) + kernels.Linear(active_dims=[1])
-    said = kernel_in_words(kernel, ["a", "b", "c"])
+    said = kernel_in_words(kernel, ["a", "b", "c"], signal_unit([kernel], 2.0))
     assert said.startswith("a sum of Matérn 5/2 kernel")
-    assert "of a and c, length scales 0.500 to 2, one per input, standard deviation 3" in said
+    assert "of a and c, length scales 0.500 to 2, one per input, standard deviation 6" in said
     assert said.endswith("linear kernel (straight lines) of b")
+    # The units of y cannot be divided among several signals that multiply each other.
+    for sides in ([kernel * kernels.Scale(kernels.Matern())], [kernel, kernel], [kernels.Matern()]):
+        assert signal_unit(sides, 2.0) is None

@@ -167,3 +167,18 @@ def test_no_entry_is_subnormal(kernel: kernels.Kernel, dtype: torch.dtype) -> No
     assert not bool(((far != 0) & (far.abs() < tiny)).any())
     gradient = torch.autograd.grad(kernel(X[:1], X.requires_grad_()).sum(), X)[0]
     assert not bool(((gradient != 0) & (gradient.abs() < tiny)).any())
+
+
+def test_tasks_start_from_a_covariance() -> None:
+    """Variances agree with it, half of it is shared; fixed parameters and an empty covariance change nothing."""
+    C = torch.tensor([[4.0, -1.8, 0.0], [-1.8, 1.0, 0.2], [0.0, 0.2, 0.25]], dtype=torch.float64)
+    task = kernels.Task(3, rank=3)
+    task.start_from(C)
+    shared = 0.5 * (C - torch.diag(C.diagonal()))
+    torch.testing.assert_close(task.covariance, shared + torch.diag(C.diagonal()))
+    fixed = kernels.Task(3).requires_grad_(False)
+    before = fixed.covariance
+    fixed.start_from(C)
+    torch.testing.assert_close(fixed.covariance, before)
+    task.start_from(torch.zeros_like(C))
+    assert bool((task.covariance.diagonal() > 0).all())

@@ -41,7 +41,7 @@ def test_the_sum_over_the_matrix(name: str, square: bool, dtype: torch.dtype) ->
 @pytest.mark.parametrize("name", ["Matern-1/2", "Matern-3/2", "RQ"])
 def test_strips_of_rows(monkeypatch: pytest.MonkeyPatch, name: str, square: bool) -> None:
     """On a CPU rows come in strips: the diagonal, and rows that do not fill the last one."""
-    monkeypatch.setattr(distance, "_STRIP", 7)
+    monkeypatch.setattr(distance, "_IN_CACHE", 7 * 24)
     X = draw(24, 0)
     X[3] = X[17]
     W = draw(24, 2, columns=24)

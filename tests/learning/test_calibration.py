@@ -13,7 +13,7 @@ import reference
 from pathgp.kernels import Matern, Scale
 from plain_fits import plain_fit
 
-DATA_SETS, ROWS, NEW = 200, 100, 50
+DATA_SETS, ROWS, NEW = 100, 100, 50
 
 
 def drawn(generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -39,12 +39,12 @@ def covered(generator: torch.Generator) -> Tensor:
 def test_intervals_of_learned_models() -> None:
     """The observations of one data set share their hyperparameters, so the unit of the statistics is the data set.
 
-    Their coverages scatter by 3.6 %, the average over 200 of them by 0.26 %. Three hyperparameters learned from 100
-    rows cost half a percent, so that the average, 94.5 %, lies six standard errors within the limits: a false-alarm
-    rate of 1e-9. Deviations too small by a tenth would cover 91.6 %, and be found out.
+    Their coverages scatter by 3.6 %, the average over 100 of them by 0.36 %. Three hyperparameters learned from 100
+    rows cost half a percent, so that the average, 94.5 %, lies four standard errors within the limits: a false-alarm
+    rate of 3e-5. Deviations too small by a tenth would cover 91.6 %, four standard errors outside, and be found out.
     """
     generator = torch.Generator().manual_seed(0)
     hits = torch.stack([covered(generator) for _ in range(DATA_SETS)])
     coverage = hits.double().mean(1)
-    assert float(coverage.std()) / math.sqrt(DATA_SETS) < 0.004
+    assert float(coverage.std()) / math.sqrt(DATA_SETS) < 0.005
     assert 0.93 <= float(coverage.mean()) <= 0.97

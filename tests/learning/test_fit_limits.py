@@ -12,7 +12,7 @@ import pathgp
 from fit_cases import X, Y, close, gp_noise, likelihood, model, optimum, seeded
 from learning_cases import Values
 from pathgp.kernels import Matern, Scale, SquaredExponential
-from pathgp.learning import initialise, policy
+from pathgp.learning import guard, initialise, policy
 from plain_fits import plain_fit
 
 # What learning may do
@@ -172,12 +172,30 @@ def test_a_second_fit_goes_on_from_the_first() -> None:
 
 
 def test_rows_at_first_few_then_all(best: Values, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "LEAST_ROWS", 20)
+    monkeypatch.setattr(policy, "GUARD_ROWS", 4)
     gp = model()
     options = {"solver": "cholesky", "tol": 1e-9, "samples": 64, "features": 64, "generator": seeded(8)}
     report = plain_fit(gp, X, Y, stages="coarse", steps=120, min_gain=0.0, **options)
-    assert [step.rows for step in report.history] == [20] * 60 + [26] * 30 + [80] * 30
+    assert [step.rows for step in report.history] == [10] * 60 + [26] * 30 + [80] * 30
     stage = {name: torch.tensor(numbers, dtype=torch.float64) for name, numbers in report.history[90].values.items()}
     assert float(likelihood(best)) >= float(likelihood(gp.hyperparameters())) > float(likelihood(stage))
     assert gp.posterior.report.rows == 80
     assert gp.posterior.report.worst_residual < 1e-8
+
+
+def test_noise_of_few_rows_is_raised_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Far from each other, rows do not tell signal and noise apart; repeated ones do, and the noise was too small."""
+    for module in (policy, guard):
+        monkeypatch.setattr(module, "GUARD_ROWS", 40)
+    few = guard.Guard.draw(model().prepare_data(X[:1].expand(160, 2), Y[:1].expand(160))).rows
+    places = torch.empty(160, dtype=torch.long)
+    places[few] = torch.arange(40)
+    places[torch.ones(160, dtype=torch.bool).index_fill(0, few, False)] = torch.arange(120) % 40
+    f, noise = (torch.randn(count, generator=seeded(0), dtype=torch.float64) for count in (40, 160))
+    gp = pathgp.GP(Scale(Matern(1.5, 0.1), 1.0), noise=1e-3).constrain("lengthscale", fixed=True)
+    options = {"estimator": "pathwise", "initialise": "model", "solver": "cholesky", "samples": 64}
+    report = gp.fit(places[:, None].to(torch.float64), f[places] + 0.3 * noise, generator=seeded(1), **options)
+    last = [step for step in report.history if step.rows == 40][-1].values["noise"][0]
+    first = next(step for step in report.history if step.rows == 160).values["noise"][0]
+    assert first > 30.0 * last
+    assert 0.27 < float(gp.noise.detach()) < 0.33

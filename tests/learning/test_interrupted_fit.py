@@ -210,7 +210,7 @@ def test_interrupted_in_the_last_solve(monkeypatch: pytest.MonkeyPatch, tmp_path
     checkpoint = tmp_path / "fit.pt"
     gp, X, y = worker.problem()
     with monkeypatch.context() as patch:
-        patch.setattr(fitting, "_solve_last", lambda *args: signal.default_int_handler(0, None))
+        patch.setattr(fitting, "solve_last", lambda *args: signal.default_int_handler(0, None))
         with pytest.raises(KeyboardInterrupt):
             worker.fit(gp, X, y, "adam, cg", steps=5, checkpoint=checkpoint)
     values = files.read(checkpoint)["history"][-1]["values"]

@@ -32,8 +32,8 @@ def resolve(n: int, is_grid: bool = False, **options: Any) -> FitOptions:
     [
         (1000, False, ("exact", "lbfgs", "full", "data", 100, 0.1)),
         (1001, False, ("pathwise", "lbfgs", "coarse", "data", 100, 0.1)),
-        (10, True, ("pathwise", "lbfgs", "full", "neighbours", 50, 0.1)),
-        (10**6, True, ("pathwise", "lbfgs", "full", "neighbours", 50, 0.1)),
+        (10, True, ("pathwise", "lbfgs", "coarse", "neighbours", 10, 0.1)),
+        (10**6, True, ("pathwise", "lbfgs", "coarse", "neighbours", 10, 0.1)),
     ],
 )
 def test_tables_and_grids(n: int, is_grid: bool, expected: tuple[Any, ...]) -> None:
@@ -58,10 +58,10 @@ def test_what_is_given_stays() -> None:
 
 
 def test_stages() -> None:
-    """Coarse to fine from 4,000 rows; L-BFGS with estimated gradients begins on the rows of the guard."""
+    """Coarse to fine, each stage with 2.5 times as many rows; L-BFGS begins with exact gradients on a subset."""
     adam = {"optimiser": "adam", "steps": 100}
-    assert make_stages(3999, resolve(3999, **adam)) == (Stage(3999, 100),)
-    assert make_stages(4000, resolve(4000, **adam)) == (Stage(2000, 50), Stage(2000, 25), Stage(4000, 25))
+    assert make_stages(7499, resolve(7499, **adam)) == (Stage(7499, 100),)
+    assert make_stages(7500, resolve(7500, **adam)) == (Stage(2500, 25), Stage(7500, 75))
     assert make_stages(24_000, resolve(24_000, **adam)) == (Stage(3000, 50), Stage(8000, 25), Stage(24_000, 25))
     assert make_stages(24_000, resolve(24_000, **adam, stages="full")) == (Stage(24_000, 100),)
     assert make_stages(1001, resolve(1001)) == (Stage(1000, 50, exact=True), Stage(1001, 50))
@@ -90,7 +90,7 @@ def test_length_scales_of_neighbours() -> None:
     sides: list[Kernel] = [pathgp.kernels.Matern(1.5), pathgp.kernels.Scale(pathgp.kernels.Matern(1.5), 1.0)]
     gp = pathgp.LatentKroneckerGP(sides, noise=0.5)
     values = torch.randn(6, 5, generator=seeded(), dtype=torch.float64)
-    gp.fit([2.0 * torch.arange(6), None], values, steps=0, samples=1, generator=seeded())
+    gp.fit([2.0 * torch.arange(6), None], values, steps=0, initialise="neighbours", samples=1, generator=seeded())
     found = gp.hyperparameters()
     assert (found["0.lengthscale"].item(), found["1.lengthscale"].item()) == pytest.approx((6.0, 3.0))
     assert found["noise"].item() == pytest.approx(0.1 * float(values.std(correction=0)))
@@ -134,13 +134,16 @@ def test_the_doors_leave_the_choice_to_the_policy(passed: list[dict[str, Any]], 
 
     rows, values = X[:40].numpy(), Y[:40].numpy()
     sklearn.GPRegressor(samples=2).fit(rows, values)
-    sklearn.GPRegressor(samples=2, outputs="related").fit(rows[:8], np.stack([values[:8], -values[:8]], 1))
+    both = np.stack([values[:8], -values[:8]], 1)
+    sklearn.GPRegressor(samples=2, time_limit=100).fit(rows[:8], both)
+    sklearn.GPRegressor(samples=2, time_limit=100, outputs="related").fit(rows[:8], both)
     field = np.outer(np.sin(np.arange(7.0)), np.arange(6.0))
-    xarray.fill(xarray.xr.DataArray(field), samples=2)
+    xarray.fill(xarray.xr.DataArray(field), samples=2, time_limit=70)
     table = tmp_path / "table.csv"
     np.savetxt(table, np.column_stack([rows, values]), delimiter=",", header="a,b,y", comments="")
-    assert main(["fit", str(table), "--target", "y", "--quiet", "--samples", "2"]) == 0
-    assert len(passed) == 4
+    assert main(["fit", str(table), "--target", "y", "--quiet", "--samples", "2", "--minutes", "2"]) == 0
+    # Independent outputs share the time.
+    assert [options["time_limit"] for options in passed] == [None, 50.0, 50.0, 100.0, 70.0, 120.0]
     for options in passed:
         assert options.items() >= AUTOMATIC.items()
 

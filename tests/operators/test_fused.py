@@ -41,6 +41,21 @@ def test_entries(nu: float, d: int, precision: str) -> None:
         assert torch.equal(a, b)
 
 
+def test_blocks_in_one_launch_and_rows_of_a_sparse_vector() -> None:
+    """Blocks of more than one tile; a support that is empty, or that ends within a tile."""
+    X = normal(300, 6, 0)
+    H = KernelOperator(kernels.Scale(kernels.Matern(1.5, 2.0), 1.3), X, 0.3, Compute(backend="fused"))
+    order = torch.randperm(300, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    index = order[:260].reshape(2, 130)
+    dense = H.block(torch.arange(300, device=DEVICE)).double()
+    for part, block in zip(index, H._blocks(index), strict=True):
+        torch.testing.assert_close(block.double(), dense[part][:, part])
+    V = torch.zeros(300, 3, device=DEVICE)
+    assert not bool(H.sparse_rows(index[1], V, order[:0]).any())
+    V[index[0]] = normal(130, 3, 1)
+    assert error(H.sparse_rows(index[1], V, index[0]), dense[index[1]] @ V.double()) < 2e-6
+
+
 @pytest.mark.parametrize("s", [1, 65, 130])
 def test_any_number_of_columns(s: int) -> None:
     check_products(KERNELS["Matern-3/2"](), normal(N, 2, 0), s)

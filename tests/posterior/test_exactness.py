@@ -81,6 +81,17 @@ def test_variance_and_covariance(case: Case) -> None:
     assert largest(post.covariance(Xs) - expected) <= 1e-8
     assert largest(post.variance(Xs) - expected.diagonal()) <= 1e-8
     assert largest(post.variance(Xs, noise=True) - expected.diagonal() - NOISE**2) <= 1e-8
+    assert largest(post.covariance(Xs, noise=True) - expected - NOISE**2 * torch.eye(30)) <= 1e-8
+
+
+def test_covariance_beyond_the_budget() -> None:
+    """32 bytes an entry: a budget of 100 kB holds a covariance of 55 inputs."""
+    X, y, Xs = CASES[2].data(20, 60)
+    post = pathgp.GP(CASES[2].kernel, NOISE).condition(X, y, samples=0, compute=pathgp.Compute(memory=100_000))
+    assert post.covariance(Xs[:55]).shape == (55, 55)
+    for quantity in (post.covariance, post.sample):
+        with pytest.raises(ValueError, match=r"covariance of 60 inputs needs .* enough for 55 inputs"):
+            quantity(Xs)
 
 
 @pytest.mark.parametrize("case", [CASES[2], CASES[8], CASES[9]], ids=str)

@@ -59,15 +59,17 @@ def test_variances_by_solves_are_exact(k: int, rows: int, monkeypatch: pytest.Mo
     close(post.variance(noise=True, method="solve"), grid.exact()[1].diagonal() + NOISE**2)
 
 
-def test_the_method_of_variances() -> None:
+def test_the_method_of_variances(monkeypatch: pytest.MonkeyPatch) -> None:
     post = sampled(2)
-    assert torch.equal(post.variance(), post.variance(method="samples"))
+    assert torch.equal(post.variance(), post.variance(method="solve"))
     assert torch.equal(without_samples(post).variance(), post.variance(method="solve"))
+    monkeypatch.setattr("pathgp.posterior.base.EXACT_ROWS", 0)
+    assert torch.equal(post.variance(), post.variance(method="samples"))
     with pytest.raises(ValueError, match="no samples: use condition"):
         without_samples(post).variance(method="samples")
     with pytest.raises(ValueError, match=r"'neighbours' is for tables.*use 'samples', or 'solve'"):
         post.variance(method="neighbours")
-    with pytest.raises(ValueError, match="method must be 'samples' or 'solve', got 'exact'"):
+    with pytest.raises(ValueError, match="method must be 'samples', 'solve' or 'smooth', got 'exact'"):
         post.variance(method="exact")
 
 

@@ -22,7 +22,22 @@ def test_exact_when_all_observations_are_neighbours(case: Case) -> None:
     total = (0.09 + known.square()).sqrt()
     exact = reference.posterior(case.covariance, X, y, total, Xs)[1].diagonal()
     post = pathgp.GP(case.kernel, 0.3).condition(X, y, known, samples=2, features=256, solver="cholesky")
-    assert torch.allclose(post.variance(Xs), exact, atol=1e-9)
+    assert torch.allclose(post.variance(Xs, method="neighbours"), exact, atol=1e-9)
+
+
+def test_the_automatic_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact for few rows, by neighbours for more; smooth methods never use neighbours."""
+    X, y, Xs = CASES[2].data(50, 6)
+    gp, kept = pathgp.GP(CASES[2].kernel, 0.2), {"samples": 4, "features": 32, "solver": "cholesky"}
+    post = gp.condition(X, y, **kept)
+    by_method = {method: post.variance(Xs, method=method) for method in ("solve", "neighbours", "samples")}
+    assert torch.equal(post.variance(Xs), by_method["solve"])
+    assert torch.equal(post.variance(Xs, method="smooth"), by_method["solve"])
+    monkeypatch.setattr("pathgp.posterior.base.EXACT_ROWS", 49)
+    assert torch.equal(post.variance(Xs), by_method["neighbours"])
+    # 16 n^2 bytes for a factor are not there.
+    tight = gp.condition(X, y, **kept | {"solver": "cg", "compute": pathgp.Compute(memory=30_000)})
+    assert torch.equal(tight.variance(Xs, method="smooth"), tight.variance(Xs, method="samples"))
 
 
 def test_far_more_accurate_than_the_mean_square_of_the_paths() -> None:
@@ -31,7 +46,7 @@ def test_far_more_accurate_than_the_mean_square_of_the_paths() -> None:
     post = pathgp.GP(case.kernel, 0.05).condition(X, y, generator=torch.Generator().manual_seed(0), solver="cholesky")
     exact = reference.posterior(case.covariance, X, y, 0.05, Xs)[1].diagonal()
     plain = (post.paths(Xs) - post.mean(Xs)).square().mean(0)
-    error, plain_error = ((each / exact).sqrt() - 1.0 for each in (post.variance(Xs), plain))
+    error, plain_error = ((each / exact).sqrt() - 1.0 for each in (post.variance(Xs, method="neighbours"), plain))
     assert float(error.square().mean().sqrt()) <= 0.3 * float(plain_error.square().mean().sqrt())
 
 
@@ -43,8 +58,8 @@ def test_ties_do_not_depend_on_how_the_inputs_are_split(kernel: Kernel) -> None:
         X, torch.sin(X.sum(1)), samples=4, features=64, compute=pathgp.Compute(memory=100_000)
     )
     Xs = X[40:60]
-    parts = torch.cat([post.variance(rows) for rows in Xs.split(7)])
-    assert torch.allclose(parts, post.variance(Xs), rtol=1e-9)
+    parts = torch.cat([post.variance(rows, method="neighbours") for rows in Xs.split(7)])
+    assert torch.allclose(parts, post.variance(Xs, method="neighbours"), rtol=1e-9)
 
 
 @pytest.mark.parametrize("memory", [None, 2_000])
@@ -73,6 +88,6 @@ def test_gradients() -> None:
     post = pathgp.GP(CASES[3].kernel, 0.2).condition(X, y, samples=4, features=32, solver="cholesky")
 
     def variance(inputs: Tensor) -> Tensor:
-        return post.variance(inputs)
+        return post.variance(inputs, method="neighbours")
 
     assert torch.autograd.gradcheck(variance, (Xs.requires_grad_(),), atol=1e-5)

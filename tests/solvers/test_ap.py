@@ -102,6 +102,21 @@ def test_float32_with_tiny_noise_says_that_it_stalled(make: Make) -> None:
     assert torch.isfinite(solution.x).all()
 
 
+@pytest.mark.parametrize("noise", [0.1, torch.linspace(0.1, 0.2, 302)], ids=["one", "per row"])
+def test_blocks_inverted_together_give_the_same_solution(
+    noise: float | torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU: five blocks in groups of two, of 60 and of 61 rows."""
+    H = KernelOperator(kernels.Matern(1.5, 0.5), torch.rand(302, 2, generator=seeded()).double(), noise)
+    B = torch.randn(302, 3, generator=seeded(1)).double()
+    alone = AP(block_size=61).solve(H, B, tol=1e-6, generator=seeded(2))
+    monkeypatch.setattr(KernelOperator, "blocks_at_once", lambda self, b: 2)
+    together = AP(block_size=61).solve(H, B, tol=1e-6, generator=seeded(2))
+    assert together.converged
+    assert together.epochs == alone.epochs
+    torch.testing.assert_close(together.x, alone.x, rtol=1e-9, atol=1e-9)
+
+
 def test_errors() -> None:
     with pytest.raises(ValueError, match="block_size"):
         AP(block_size=0)

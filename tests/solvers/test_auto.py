@@ -18,7 +18,6 @@ from pathgp.solvers import (
     Auto,
     Cholesky,
     GridInverse,
-    RandomlyPivotedCholesky,
     Solver,
     as_solver,
     auto,
@@ -76,7 +75,8 @@ def test_a_choice_that_stalls_is_followed_by_cholesky(make: Make, monkeypatch: p
         assert found.solver == name
         assert ("ended STALLED" in found.note) == (memory is None)
         if memory is None:
-            assert float(found.residual.max()) < 0.7 * float(alone.residual.max()), (found.residual, alone.residual)
+            assert float(found.residual[0]) < 0.2 * float(alone.residual[0])
+            assert bool((found.residual < 1.1 * alone.residual).all()), (found.residual, alone.residual)
 
 
 def test_a_factorisation_that_does_not_suffice_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,7 @@ def test_every_solver_is_a_frozen_record() -> None:
 
 @pytest.mark.parametrize("wide", [False, True], ids=["scattered", "wide"])
 def test_holes_are_tried_on_one_column_first(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scattered ones are soon filled. Wide ones take long, and a low-rank factor is taken instead."""
+    """Scattered ones are soon filled. Wide ones of a smooth field take long, and another solver is chosen."""
     generator = torch.Generator().manual_seed(0)
     places, times = (torch.linspace(0.0, 1.0, p, dtype=torch.float64).unsqueeze(1) for p in (200, 24))
     observed = torch.rand(200, 24, generator=generator) > 0.3
@@ -182,7 +182,7 @@ def test_holes_are_tried_on_one_column_first(wide: bool, monkeypatch: pytest.Mon
     found = Auto().solve(H, B, generator=generator)
     assert found.converged
     assert tried == [CG(GridInverse()), CG(None)]
-    assert found.solver == repr(CG(RandomlyPivotedCholesky() if wide else GridInverse()))
+    assert (found.solver == repr(CG(GridInverse()))) is not wide
     assert "CG on the whole grid" in found.note
     assert float((H @ found.x - B).norm(dim=0).div(B.norm(dim=0)).max()) < 0.011
 

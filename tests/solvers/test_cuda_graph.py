@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from unittest import mock
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from pathgp import Compute, kernels, solvers
 from pathgp.operators import KernelOperator
-from pathgp.solvers.cuda_graph import CapturedStep, capture_step
+from pathgp.solvers.cuda_graph import CapturedStep, _paused_collector, capture_step
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need an NVIDIA GPU")
 
@@ -32,6 +33,24 @@ def test_a_cpu_takes_the_steps_themselves() -> None:
     def step(index: torch.Tensor) -> None: ...
 
     assert capture_step(H, step) is step
+
+
+def test_nothing_is_collected_during_a_capture() -> None:
+    """Earlier solves leave graphs in reference cycles; freeing one of them would invalidate the capture."""
+    with _paused_collector():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+@on_gpu
+@pytest.mark.parametrize("solver", [solvers.AP(block_size=101), solvers.AP()])
+def test_playback_of_projections_equals_launches(solver: solvers.Solver) -> None:
+    H, b = system("cuda", "fused")
+    played = solver.solve(H, b, tol=1e-4, generator=torch.Generator().manual_seed(1))
+    H.graph_capturable = False
+    launched = solver.solve(H, b, tol=1e-4, generator=torch.Generator().manual_seed(1))
+    assert played.converged
+    assert torch.equal(played.x, launched.x)
 
 
 @on_gpu

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import reduce
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from pathgp import kernels
 from pathgp.operators import KernelOperator, LatentKroneckerOperator
 from pathgp.operators.grid_inverse import hole_variance
+from pathgp.operators.grid_lines import invert_lines
 from pathgp.solvers import AP, CG, SGD, Auto, GridInverse, RandomlyPivotedCholesky
 from pathgp.solvers.cg import choose_preconditioner
 from pathgp.solvers.run import Run
@@ -104,6 +106,41 @@ def test_scattered_holes_take_few_iterations_however_ill_conditioned_the_matrix(
     assert CG(None).solve(H, B, tol=1e-2, max_epochs=500).epochs > 10 * max(epochs)
 
 
+@pytest.mark.parametrize(("k", "largest"), [(1, 512), (2, 512), (3, 512), (2, 3)])
+def test_inverses_along_lines(k: int, largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum over the sides of inverse blocks of I - U D U^T; lines with more than ``largest`` holes are divided."""
+    monkeypatch.setattr("pathgp.operators.grid_lines._LARGEST", largest)
+    H, _ = grid(k, missing=0.5)
+    spectrum = reduce(lambda a, b: a.unsqueeze(-1) * b, [values for values, _ in H.basis])
+    D = spectrum / (spectrum + 0.04)
+    U = reduce(torch.kron, [vectors for _, vectors in H.basis])
+    matrix = (torch.eye(len(U), dtype=U.dtype) - (U * D.flatten()) @ U.T)[H.holes][:, H.holes]
+    places = torch.stack(torch.unravel_index(H.holes, H.sizes), 1)
+    expected = torch.zeros_like(matrix)
+    for side in range(k):
+        others = [m for m in range(k) if m != side]
+        for line in {tuple(place) for place in places[:, others].tolist()}:
+            for part in (places[:, others] == torch.tensor(line)).all(1).nonzero().flatten().split(largest):
+                expected[part[:, None], part] += torch.linalg.inv(matrix[part][:, part])
+    R = torch.randn(len(H.holes), 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(invert_lines(H, D)(R), expected @ R, rtol=1e-8, atol=1e-8)
+
+
+def test_wide_holes_take_few_iterations() -> None:
+    """Half of the records end early, and a rectangle is missing: hundreds of iterations without the lines."""
+    source = torch.Generator().manual_seed(0)
+    factors = [torch.linspace(0.0, 1.0, p, dtype=torch.float64).unsqueeze(1) for p in (50, 40)]
+    observed = torch.rand(50, 40, generator=source) < 0.9
+    observed[10:30, 10:30] = False
+    observed[::2, 25:] = False
+    H = LatentKroneckerOperator([kernels.Matern(1.5, 0.05)] * 2, factors, observed, 0.01)
+    B = torch.randn(H.shape[0], 3, generator=source, dtype=torch.float64)
+    solution = CG().solve(H, B, tol=1e-2)
+    assert solution.converged
+    assert solution.epochs < 100
+    assert choose_preconditioner(H, math.inf) == GridInverse()
+
+
 @pytest.mark.parametrize("k", [2, 3])
 def test_the_variance_of_holes(k: int) -> None:
     """Against all observed cells, of which the nearest along the sides tell most; never below their posterior."""
@@ -165,12 +202,12 @@ def test_a_small_budget_gets_somewhere() -> None:
 
 
 def test_what_automatic_means() -> None:
-    """Complete or known: the inverse. Wide holes, few epochs, or noise of every cell: a factor."""
+    """The inverse, however wide the holes. Few epochs, or noise of every cell: a factor."""
     n = grid(2)[0].shape[0]
     assert choose_preconditioner(grid(2)[0], math.inf) == GridInverse()
     assert choose_preconditioner(grid(2, missing=0.1)[0], math.inf) == GridInverse()
     assert choose_preconditioner(grid(2, missing=0.1)[0], epochs=10.0) == RandomlyPivotedCholesky()
-    assert choose_preconditioner(grid(2, missing=0.8, noise=0.01)[0], math.inf) == RandomlyPivotedCholesky()
+    assert choose_preconditioner(grid(2, missing=0.8, noise=0.01)[0], math.inf) == GridInverse()
     per_cell = torch.linspace(0.1, 0.5, n, dtype=torch.float64)
     assert choose_preconditioner(grid(2, noise=per_cell)[0], math.inf) == RandomlyPivotedCholesky()
 

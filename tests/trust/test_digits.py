@@ -215,7 +215,7 @@ def test_the_command_line_keeps_the_digits(
     for ignored in ("seconds", "moment"):
         fit = ["fit", str(table), "--target", "level", "--ignore", ignored, "--out", str(model), "--quiet", *asked]
         # With noise: without any the fit would go on in float64.
-        assert main([*fit, "--steps", "15", "--holdout", "0", "--noise", "0.02"]) == 0
+        assert main([*fit, "--steps", "15", "--holdout", "0", "--noise-std", "0.02"]) == 0
         assert pathgp.load(model).report.precision == (precision or "float32")
         assert main(["predict", str(model), str(table), "--out", str(out), "--quiet"]) == 0
         mean = np.loadtxt(out, delimiter=",", skiprows=1)[:, 0]

@@ -74,13 +74,15 @@ def test_predictions_do_not_depend_on_a_far_row(name: str, how: str, dtype: torc
         post.mean,
         lambda Z: post.variance(Z, method="solve"),
         lambda Z: post.variance(Z, method="samples"),
-        lambda Z: post.variance(Z),
+        lambda Z: post.variance(Z, method="neighbours"),
         lambda Z: post.paths(Z).T,
     ]
     expected = [question(Xs) for question in questions]
+    # In float32 products of three and of four rows round differently, and small variances are differences of paths.
+    tolerance = 5e-4 if dtype == torch.float32 else TOLERANCE[dtype]
     for far in DISTANCES:
         for question, value in zip(questions, expected, strict=True):
-            assert relative_error(question(with_far_row(Xs, far))[:3], value) < TOLERANCE[dtype]
+            assert relative_error(question(with_far_row(Xs, far))[:3], value) < tolerance
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -162,7 +164,7 @@ def test_the_posterior_of_bursts(name: str, spacing: float, length: float) -> No
 @pytest.mark.parametrize("seed", range(40))
 def test_columns_of_any_width(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some columns reach 1e9 length scales, others a few; rows repeat, and are close to each other."""
-    monkeypatch.setattr(distance, "_STRIP", 9)
+    monkeypatch.setattr(distance, "_IN_CACHE", 9 * 30)
     generator = torch.Generator().manual_seed(seed)
     d = int(torch.randint(1, 31, (1,), generator=generator))
     name = list(RADIAL)[seed % len(RADIAL)]

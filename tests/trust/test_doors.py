@@ -226,7 +226,7 @@ def test_six_thousand_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     table = open_table(path, header)
     assert table.names == (names if header else [str(i + 1) for i in range(6000)])
     last = table.names[-1]
-    (block,) = table.blocks([last])
+    (block,) = table.blocks([last], [])
     assert [int(cell) for cell in block.cells[last]] == [5999, 15999, 25999, 35999]
 
 

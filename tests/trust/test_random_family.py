@@ -92,6 +92,6 @@ def test_exact_solves_need_no_allowance() -> None:
         and case.noise > 1e-3 * case.signal
     )
     posterior = case.condition()
-    errors = compare(case, posterior, *case.predict(posterior))
+    errors = compare(case, posterior, *case.predict(posterior, case.method))
     assert errors.std < 1e-6
     assert errors.mean_slack < 1.0

@@ -6,6 +6,8 @@ import argparse
 import csv
 import importlib
 import os
+import re
+import shlex
 import sys
 import textwrap
 import warnings
@@ -15,7 +17,9 @@ from typing import Any
 
 from pathgp._version import __version__
 from pathgp.cli.output import UsageError, print_note
+from pathgp.compute.memory import read_bytes
 from pathgp.data.tabular import KERNELS
+from pathgp.learning.progress import LongFitWarning
 from pathgp.posterior.convergence import ConvergenceWarning
 
 _COMMANDS = """\
@@ -23,12 +27,14 @@ _COMMANDS = """\
   predict   mean and standard deviation for the rows of a file
   sample    posterior samples, functions evaluated at the rows of a file
   info      describe a model file
-  plan      estimate the cost of a posterior
+  plan      estimate the cost of a posterior and of a fit
   example   write the made-up table of the examples
   demo      two Gaussian processes on 10,000 points, a table and a picture
 """
 # Imported when the command runs: the others need not be.
 _MODULES = {"fit": "fitting", "predict": "predicting", "sample": "predicting", "info": "summary", "demo": "demo"}
+# argparse would take this number for FILE.
+_NOISE_WITH_NUMBER = re.compile(r"(?<!\S)--noise[= ]([+-]?[\d.]+(?:[eE][+-]?\d+)?)(?!\S)")
 _EPILOG = """\
 `pathgp COMMAND --help` lists the options of a command. `pathgp fit` without a
 file fits made-up data, to try it.
@@ -45,12 +51,16 @@ def main(arguments: list[str] | None = None) -> int:
     if not arguments:
         parser.print_help()
         return 2
+    if arguments[0] == "fit" and (number := _NOISE_WITH_NUMBER.search(" ".join(arguments))):
+        parser.error(f"--noise has no value and adds noise to predictions: --noise-std {number[1]} fixes the noise")
     options, rest = parser.parse_known_args(arguments)
+    options.again = shlex.join(["pathgp", *arguments])
     if rest:
         parser.error(f"{options.command} does not know {' '.join(rest)}: see pathgp {options.command} --help")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.filterwarnings("always", category=ConvergenceWarning)
+        warnings.filterwarnings("always", category=LongFitWarning)
         warnings.showwarning = lambda message, *_: print_note(f"warning: {message}")
         try:
             module = importlib.import_module(f"pathgp.cli.{_MODULES.get(options.command, 'commands')}")
@@ -102,6 +112,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_FILE = "a CSV or Parquet file, also compressed CSV (gzip, zstd), or - for standard input"
+
 # The docstring of each of these functions is the description that --help prints.
 
 
@@ -110,19 +122,21 @@ def _fit(command: argparse.ArgumentParser) -> None:
     column of 0 and 1 for each. Inputs and target are standardised inside the model. Without FILE the example data is
     fitted (see pathgp example).
     """
-    command.add_argument("file", metavar="FILE", nargs="?", type=Path, help="a CSV or Parquet file")
+    command.add_argument("file", metavar="FILE", nargs="?", type=Path, help=_FILE)
     columns = command.add_argument_group("columns")
     _add(columns, "--target", "COL", "the column to predict")
     _add(columns, "--inputs", "A,B", "the inputs (default: all other columns)", _names)
     _add(columns, "--ignore", "C,D", "columns to leave out", _names, [])
     _add(columns, "--categorical", "E,F", "columns of numbers to read as categories", _names, [])
     _add_reading_options(columns, "leave out rows without a value in an input or in the target, and say how many")
+    _add(columns, "--id", "COL", "a column to copy into the predictions, and no input", _names, [])
     model = command.add_argument_group("model and learning")
     kernel = f"{', '.join(KERNELS)} (default: matern-5/2)"
     model.add_argument("--kernel", metavar="NAME", choices=list(KERNELS), default="matern-5/2", help=kernel)
-    _add(model, "--noise", "STD", "fix the noise to this standard deviation, in the target's units", _positive)
+    _add(model, "--noise-std", "STD", "fix the noise to this standard deviation, in the target's units", _positive)
+    _add(model, "--minutes", "M", "time limit of learning; long fits then use fewer steps and rows", _positive)
     _add(model, "--steps", "N", "steps of the optimiser, at most (100)", _count)
-    _add(model, "--samples", "N", "posterior samples, and probes of the gradient (64)", _whole, 64)
+    _add(model, "--samples", "N", "posterior samples, and probes of the gradient (64)", _whole)
     holdout = "share of the rows kept apart to measure errors on; 0 learns from all (default: 0.1)"
     _add(model, "--holdout", "SHARE", holdout, _share, 0.1)
     model.add_argument("--precision", choices=["float32", "float64"], help="default: float32 for more than 10,000 rows")
@@ -131,9 +145,14 @@ def _fit(command: argparse.ArgumentParser) -> None:
     result = command.add_argument_group("results")
     _add(result, "--out", "MODEL", "save the model, for predict, sample and info", Path)
     _add(result, "--report", "HTML", "write a report to look at in a browser", Path)
-    _add(result, "--predict", "NEW", "then predict the rows of this file, as predict does", Path)
-    _add(result, "--predictions", "CSV", "where to write them (default: NEW_predictions.csv)", Path)
+    checkpoint = "save the fit here as it goes on; the same command continues an interrupted fit"
+    _add(result, "--checkpoint", "FILE", checkpoint, Path)
     _add_output_options(result)
+    predictions = command.add_argument_group("predictions")
+    _add(predictions, "--predict", "NEW", "then predict the rows of this file, as predict does", Path)
+    place = "where to write them (default: NEW_predictions.csv in the working folder)"
+    _add(predictions, "--predictions", "CSV", place, Path)
+    _add_prediction_options(predictions)
 
 
 def _predict(command: argparse.ArgumentParser) -> None:
@@ -141,15 +160,7 @@ def _predict(command: argparse.ArgumentParser) -> None:
     written in blocks of rows, so that it may be long. If the file has the target, errors are reported.
     """
     _add_model_and_file(command)
-    variance = (
-        "source of std: the samples and the 32 nearest observations (default), the samples alone "
-        "(faster), exact solves (slow for many rows), or none"
-    )
-    choices = ["default", "samples", "solve", "none"]
-    command.add_argument("--variance", choices=choices, default="default", help=variance)
-    interval = "add columns lower and upper of an interval with probability P, such as 0.95"
-    _add(command, "--interval", "P", interval, _level)
-    command.add_argument("--noise", action="store_true", help="std and interval of a new measurement, noise included")
+    _add_prediction_options(command)
     _add_result_options(command)
 
 
@@ -169,13 +180,13 @@ def _info(command: argparse.ArgumentParser) -> None:
 
 
 def _plan(command: argparse.ArgumentParser) -> None:
-    """Estimate the cost of products and of a posterior in seconds and memory, without computing them."""
+    """Estimate the cost of products, of a posterior and of a fit in seconds and memory, without computing them."""
     _add(command, "rows", "ROWS", "rows of the data", _whole)
     _add(command, "columns", "COLUMNS", "columns of the inputs", _whole)
     _add(command, "--samples", "N", "posterior samples (default: 64)", _count, 64)
     command.add_argument("--device", default="cpu", help="cpu, cuda, or h200 from anywhere (default: cpu)")
     command.add_argument("--precision", choices=["float32", "float64"], default="float32", help="default: float32")
-    _add(command, "--memory", "BYTES", "for K, say 8e9 (default: half of what is free)", _positive)
+    _add(command, "--memory", "SIZE", "for K, such as 8GB, 8GiB or 8e9 (default: half of what is free)", _bytes)
     _add(command, "--members", "N", "processes or devices that share the work", _whole, 1)
     command.add_argument("--measure", action="store_true", help="measure this machine first, a second or two")
     command.add_argument("--json", action="store_true", help="one JSON object in place of the table")
@@ -189,8 +200,8 @@ def _example(command: argparse.ArgumentParser) -> None:
 def _demo(command: argparse.ArgumentParser) -> None:
     """A Gaussian process from data to posterior samples: ``pathgp demo``."""
     command.add_argument("--out", type=Path, default=Path("demo.png"), help="the picture (default: demo.png)")
-    command.add_argument("--seed", type=int, default=0, help="seed of data, paths and solver (default: 0)")
-    command.add_argument("--points", type=int, default=10_000, help="training points per case (default: 10000)")
+    _add(command, "--seed", "N", "seed of data, paths and solver (default: 0)", _count, 0)
+    _add(command, "--points", "N", "training points per case (default: 10000)", _whole, 10_000)
 
 
 def _add(
@@ -201,13 +212,27 @@ def _add(
 
 def _add_model_and_file(command: argparse.ArgumentParser) -> None:
     _add(command, "model", "MODEL", "a file of pathgp fit --out or of post.save", Path)
-    _add(command, "file", "FILE", "a CSV or Parquet file with the model's columns", Path)
+    _add(command, "file", "FILE", f"{_FILE}; it needs the model's columns", Path)
+    _add(command, "--id", "COL", "a column of the file to copy into the output", _names, [])
     _add(command, "--inputs", "A,B", "the inputs in order, for a model that knows no column names", _names)
     _add_reading_options(command, "rows without a value in an input get empty predictions, and are counted")
 
 
+def _add_prediction_options(group: Any) -> None:
+    variance = (
+        "source of std: the samples and the 32 nearest observations (default), the samples alone "
+        "(faster), exact solves (slow for many rows), or none"
+    )
+    choices = ["default", "samples", "solve", "none"]
+    group.add_argument("--variance", choices=choices, default="default", help=variance)
+    interval = "add columns lower and upper of an interval with probability P, such as 0.95"
+    _add(group, "--interval", "P", interval, _level)
+    group.add_argument("--noise", action="store_true", help="std and interval of a new measurement, noise included")
+
+
 def _add_reading_options(group: Any, skipping: str) -> None:
     group.add_argument("--no-header", action="store_true", help="the file has no names: columns are 1, 2, ...")
+    group.add_argument("--decimal-comma", action="store_true", help="numbers in CSV files are written as 1,5")
     group.add_argument("--skip-missing", action="store_true", help=skipping)
 
 
@@ -230,7 +255,24 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _number(kind: type, holds: Callable[[Any], bool], expected: str) -> Callable[[str], Any]:
+def _bytes(text: str) -> int:
+    try:
+        return read_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _integer(text: str) -> int:
+    """A whole number, also written as 1e6 or 1_000_000."""
+    try:
+        return int(text)
+    except ValueError:
+        if not float(text).is_integer():
+            raise
+        return int(float(text))
+
+
+def _number(kind: Callable[[str], Any], holds: Callable[[Any], bool], expected: str) -> Callable[[str], Any]:
     """A parser of numbers that refuses text and values for which ``holds`` is false."""
 
     def parse(text: str) -> Any:
@@ -245,8 +287,8 @@ def _number(kind: type, holds: Callable[[Any], bool], expected: str) -> Callable
     return parse
 
 
-_count = _number(int, lambda value: value >= 0, "a whole number, 0 or more")
-_whole = _number(int, lambda value: value >= 1, "a whole number, 1 or more")
+_count = _number(_integer, lambda value: value >= 0, "a whole number, 0 or more")
+_whole = _number(_integer, lambda value: value >= 1, "a whole number, 1 or more")
 _positive = _number(float, lambda value: 0 < value < float("inf"), "a positive number")
 _share = _number(float, lambda value: 0 <= value < 1, "a share between 0 and 1")
 _level = _number(float, lambda value: 0 < value < 1, "a share between 0 and 1, such as 0.95")

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from pathgp import GP, Posterior, kernels, metrics, plots
+from pathgp.cli.output import require_writable
 from pathgp.solvers import Record
 
 NOISE, LENGTHSCALE, SPACING = 0.5, 0.5, 0.04
@@ -163,6 +164,7 @@ def demo(options: argparse.Namespace) -> int:
     if find_spec("matplotlib") is None:  # asked before the work, so that it is not done in vain
         print("The demo draws with matplotlib: pip install 'pathgp[plots]'", file=sys.stderr)
         return 1
+    require_writable(options.out)
     size = f"{options.points:,} points"
     print(f"sin(2x) + cos(5x) with noise {NOISE}, {size}, squared exponential kernel, tol {TOL:.0e}\n")
     cases = make_cases(options.points, options.seed)

@@ -56,10 +56,8 @@ def require_writable(path: Path, *sources: Path | None) -> None:
             raise UsageError(f"{path} is read by this command: give the result another name")
     if path.is_dir():
         raise UsageError(f"{path} is a folder: give the name of a file")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+    if not path.parent.is_dir():
+        raise UsageError(f"{path} cannot be written: there is no folder {path.parent}, create it first")
     if not os.access(path.parent, os.W_OK):
         raise UsageError(f"{path} cannot be written: no permission to write to {path.parent}")
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
@@ -15,12 +17,13 @@ from numpy.typing import NDArray
 
 import pathgp
 from pathgp import metrics
-from pathgp.cli.output import UsageError, print_json, print_note, writing
+from pathgp.cli.output import UsageError, print_json, print_note, require_writable, writing
 from pathgp.cli.tables import Table, open_table, read_blocks
 from pathgp.data.tabular import Columns
 from pathgp.html.numbers import count
 from pathgp.posterior.table import Posterior
 
+_SPECIAL = re.compile(r'[",\r\n]')
 # Columns to write for inputs (m, d), and the variances of measurements, or None.
 _Predictions = tuple[list[NDArray[Any]], NDArray[Any] | None]
 
@@ -37,20 +40,24 @@ def find_device(name: str | None) -> torch.device | None:
 
 def predict(options: argparse.Namespace) -> None:
     """Write columns mean and std, and lower and upper for an interval."""
-    result = write_predictions(_load(options), options)
+    result = write_predictions(_load(options), open_file(options.file, options), options)
     if options.json:
         print_json(result)
 
 
 def sample(options: argparse.Namespace) -> None:
     """Write columns sample_1, sample_2, ..."""
-    posterior = _load(options)
+    posterior, table = _load(options), open_file(options.file, options)
     available = posterior.num_samples
     if options.num > available:
         advice = f"fit it with --samples {options.num}" if available else "it was made without samples"
         raise ValueError(f"{options.model} holds {available} samples, --num {options.num} asks for more: {advice}")
     titles = [f"sample_{i + 1}" for i in range(options.num)]
-    result = _write(posterior, options, titles, lambda X: (list(posterior.paths(X)[: options.num].cpu().numpy()), None))
+
+    def paths(X: torch.Tensor) -> _Predictions:
+        return list(posterior.paths(X)[: options.num].cpu().numpy()), None
+
+    result = _write(posterior, table, options, titles, paths)
     if options.json:
         print_json(result)
 
@@ -58,17 +65,39 @@ def sample(options: argparse.Namespace) -> None:
 def _load(options: argparse.Namespace) -> Posterior:
     if options.json and options.out is None:
         raise UsageError("--json needs --out, because the predictions are no part of the JSON object")
+    check_output(options.out, options.file, options.model)
     posterior = pathgp.load(options.model, device=find_device(options.device))
     if not isinstance(posterior, Posterior):
         raise ValueError(f"{options.model} is the model of a grid: use pathgp.load and its mean in Python")
     return posterior
 
 
-def write_predictions(posterior: Posterior, options: argparse.Namespace) -> dict[str, Any]:
-    """Write predictions and return a summary. options: those of `pathgp predict`."""
-    noise_std, method = posterior.noise_std, None if options.variance == "default" else options.variance
-    if options.interval is not None and method == "none":
+def check_output(path: Path | None, *sources: Path | None) -> None:
+    """Refuse a place where predictions cannot be written."""
+    if path is not None:
+        if path.suffix == ".parquet":
+            raise UsageError(f"results are written as CSV: give {path} a name that ends in .csv")
+        require_writable(path, *sources)
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Refuse options of predictions that contradict each other."""
+    if options.interval is not None and options.variance == "none":
         raise UsageError("--interval needs a variance: leave out --variance none")
+
+
+def open_file(path: Path, options: argparse.Namespace) -> Table:
+    """Open a table with the options for reading; --id must name columns of it."""
+    table = open_table(path, not options.no_header, options.decimal_comma)
+    for name in options.id:
+        table.require(name, "--id")
+    return table
+
+
+def write_predictions(posterior: Posterior, table: Table, options: argparse.Namespace) -> dict[str, Any]:
+    """Write predictions and return a summary. options: those of `pathgp predict`."""
+    check_options(options)
+    noise_std, method = posterior.noise_std, None if options.variance == "default" else options.variance
     titles = ["mean"] if method == "none" else ["mean", "std"]
     titles += ["lower", "upper"] if options.interval is not None else []
 
@@ -84,12 +113,13 @@ def write_predictions(posterior: Posterior, options: argparse.Namespace) -> dict
         half = NormalDist().inv_cdf(0.5 + 0.5 * options.interval) * std
         return [mean, std, mean - half, mean + half], with_noise
 
-    note = f"std is that of the function; a measurement adds {noise_std:.3g}: pathgp predict --noise"
-    return _write(posterior, options, titles, columns, "" if method == "none" or options.noise else note)
+    note = f"std is that of the function; --noise adds the noise of a measurement, {noise_std:.3g}"
+    return _write(posterior, table, options, titles, columns, "" if method == "none" or options.noise else note)
 
 
 def _write(
     posterior: Posterior,
+    table: Table,
     options: argparse.Namespace,
     titles: list[str],
     predict: Callable[[torch.Tensor], _Predictions],
@@ -97,28 +127,27 @@ def _write(
 ) -> dict[str, Any]:
     """Write one line per row of the file, empty for rows with missing inputs; returns a summary."""
     began, rows, skipped = time.perf_counter(), 0, 0
-    if options.out is not None and options.out.suffix == ".parquet":
-        raise UsageError("results are written as CSV: give --out a name that ends in .csv")
-    table = open_table(options.file, not options.no_header)
     columns = _find_columns(posterior, table, options)
-    target = (posterior.about or {}).get("target")
-    target = target if target in table.names and target not in columns.names else None
+    target = find_target(table, columns, (posterior.about or {}).get("target"))
     line = ",".join([f"%.{_digits(posterior)}g"] * len(titles)) + "\n"
     empty_line = "," * (len(titles) - 1) + "\n"
     totals = np.zeros(4)
     with writing(options.out, options.file, options.model) as file:
-        file.write((",".join(titles) + "\n").encode())
-        for X, y, missing in _read(options, table, columns, target):
+        file.write((",".join(map(_quote, [*options.id, *titles])) + "\n").encode())
+        for X, y, missing, copied in read_inputs(options, table, columns, target):
             results: list[NDArray[Any]] = [np.empty(0)] * len(titles)
             if len(X):
                 results, variance = predict(X.to(posterior.system.X.device))
                 if y is not None and titles[0] == "mean":
                     totals += _error_sums(y[~missing], results[0], variance)
-            lines = map(line.__mod__, zip(*(part.tolist() for part in results), strict=True))
-            file.write("".join(empty_line if is_missing else next(lines) for is_missing in missing).encode())
+            numbers = map(line.__mod__, zip(*(part.tolist() for part in results), strict=True))
+            lines = (empty_line if is_missing else next(numbers) for is_missing in missing)
+            if copied:
+                lines = (",".join([*map(_quote, cells), rest]) for *cells, rest in zip(*copied, lines, strict=True))
+            file.write("".join(lines).encode())
             rows, skipped = rows + len(missing), skipped + int(missing.sum())
     if not rows:
-        print_note(f"warning: {options.file} has no rows")
+        print_note(f"warning: {table.name} has no rows")
     errors = None
     if known := int(totals[0]):
         mse, nll, coverage = totals[1:] / known
@@ -136,14 +165,21 @@ def _write(
     return result
 
 
-def _read(
+def find_target(table: Table, columns: Columns, target: str | None) -> str | None:
+    """The target if the table has it, and it is no input."""
+    return target if target in table.names and target not in columns.names else None
+
+
+def read_inputs(
     options: argparse.Namespace, table: Table, columns: Columns, target: str | None
-) -> Iterator[tuple[torch.Tensor, NDArray[np.float64] | None, NDArray[np.bool_]]]:
-    """Read blocks: inputs of the complete rows, targets of all rows if there are any, and the mask of other rows."""
+) -> Iterator[tuple[torch.Tensor, NDArray[np.float64] | None, NDArray[np.bool_], Sequence[Sequence[str]]]]:
+    """Read blocks: inputs of the complete rows, targets of all rows if there are any, the mask of the other rows, and
+    the columns of --id.
+    """
     kinds = {name: "text" if name in columns.categories else "number" for name in columns.names}
     kinds |= dict.fromkeys(columns.dates, "date")
     names = [*columns.names, *([] if target is None else [target])]
-    for block in read_blocks(table, names, options.quiet, options.command):
+    for block in read_blocks(table, names, options.quiet, options.command, options.id):
         values, missing, message = block.convert(kinds)
         if message and not options.skip_missing:
             raise ValueError(f"{message}: fill it in, or leave the predictions of such rows empty with --skip-missing")
@@ -151,7 +187,7 @@ def _read(
         complete = {name: column[rows] for name, column in values.items()}
         row_names = [block.name_row(row) for row in rows.tolist()]
         X = columns.matrix(complete.__getitem__, row_names.__getitem__)
-        yield torch.tensor(X), None if target is None else block.numbers(target), missing
+        yield torch.tensor(X), None if target is None else block.numbers(target), missing, block.copied
 
 
 def _error_sums(y: NDArray[Any], mean: NDArray[Any], variance: NDArray[Any] | None) -> NDArray[np.float64]:
@@ -164,6 +200,11 @@ def _error_sums(y: NDArray[Any], mean: NDArray[Any], variance: NDArray[Any] | No
     if variance is not None:
         averages[2:] = metrics.nll(*pair, variance[known]), metrics.coverage(*pair, variance[known])
     return known.sum() * np.array(averages)
+
+
+def _quote(cell: str) -> str:
+    """A cell of a CSV file."""
+    return '"' + cell.replace('"', '""') + '"' if _SPECIAL.search(cell) else cell
 
 
 def _digits(posterior: Posterior) -> int:
@@ -182,9 +223,10 @@ def _find_columns(posterior: Posterior, table: Table, options: argparse.Namespac
         table.require_columns(about["columns"])
         return Columns(about["columns"], about.get("categories", {}), about.get("dates", []))
     size = posterior.report.columns
-    names = table.names if inputs is None else [table.require(name, "--inputs") for name in inputs]
+    others = [name for name in table.names if name not in options.id]
+    names = others if inputs is None else [table.require(name, "--inputs") for name in inputs]
     if len(names) != size:
-        given = f"{table.path.name} has {len(names)} columns" if inputs is None else f"--inputs has {len(names)}"
+        given = f"{table.name} has {len(names)} columns" if inputs is None else f"--inputs has {len(names)}"
         raise ValueError(
             f"{options.model} was saved from Python without the names of its {size} columns, and {given}: "
             f"choose {size} of them, in the order of the fit, with --inputs"

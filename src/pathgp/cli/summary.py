@@ -22,7 +22,7 @@ _WIDEST = 100
 # What `pathgp fit` saves with a posterior, and the values for one that was saved from Python.
 _NOT_KNOWN = ("file", "target", "columns", "held_out", "steps", "stopped", "fit_epochs", "fit_seconds", "seed")
 _SAVED: dict[str, Any] = dict.fromkeys(_NOT_KNOWN)
-_SAVED |= {"held_out_rows": 0, "skipped_rows": 0, "noise_fixed": False, "categories": {}, "dates": []}
+_SAVED |= {"held_out_rows": 0, "skipped_rows": 0, "noise_fixed": False, "categories": {}, "dates": [], "note": ""}
 
 
 def info(options: argparse.Namespace) -> None:
@@ -71,6 +71,7 @@ def describe(posterior: Posterior) -> dict[str, Any]:
         "method": report.solution.method,
         "status": report.status.name,
         "converged": report.solution.converged,
+        "iterations": report.solution.iterations,
         "epochs": report.epochs,
         "residual": report.worst_residual,
         "tol": report.tol,
@@ -90,7 +91,7 @@ def format_summary(result: dict[str, Any], every: bool = False) -> str:
         lines += [f"{'' if i else name:<13}  {part}".rstrip() for i, part in enumerate(wrapped)]
     if "lengthscales" in result:
         lines += ["", *_lengthscales(result, width, every)]
-    saved = [f"{name} in {result[name]}" for name in ("model", "report") if result.get(name)]
+    saved = [f"{name} in {result[name]}" for name in ("model", "report", "checkpoint") if result.get(name)]
     return "\n".join([*lines, "", *saved] if saved and not every else lines)
 
 
@@ -112,9 +113,10 @@ def _items(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "held-out NLL", f"{errors['nll']:.4g} nats per row"
         yield "95 % coverage", f"{100 * errors['coverage_95']:.1f} % of the held-out rows in their intervals"
     yield "kernel", result["kernel"]
-    yield "noise", f"{result['noise']:.4g}" + (", fixed" if result["noise_fixed"] else "")
+    fixed = ", fixed" if result["noise_fixed"] else ""
+    yield "noise", f"{result['noise']:.4g}{fixed}: std of a measurement, in the units of {result['target'] or 'y'}"
     if "signal" in result:
-        yield "signal", f"{result['signal']:.4g}"
+        yield "signal", f"{result['signal']:.4g}: prior std of the function, in the same units"
     for name, values in result["other_hyperparameters"].items():
         yield name, ", ".join(f"{value:.4g}" for value in values)
     if result["stopped"] is not None:
@@ -122,13 +124,16 @@ def _items(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
         more = "; more --steps may find a better model" if result["stopped"] == "all steps done" else ""
         yield "learning", f"{steps}{result['stopped']}{more}"
     solver = result["method"] + ("" if result["converged"] else f", {result['status']}")
+    if result["converged"] and not result["iterations"]:
+        solver = "none needed, the solutions of learning met tol"
     yield "solver", f"{solver}; worst residual {result['residual']:.1e}, tol {result['tol']:.0e}"
     learning = (result["fit_epochs"] or 0.0) - result["epochs"]
     yield "epochs", f"{result['epochs']:.1f}" + (f", and {learning:,.1f} to learn" if learning > 0 else "")
     yield "samples", f"{result['samples']} functions" if result["samples"] else "none"
-    note = f" ({result['precision_note']})" if result.get("precision_note") else ""
     seed = "" if result["seed"] is None else f", seed {result['seed']}"
-    yield "computed in", f"{result['precision']}{note} on {result['device']}{seed}"
+    yield "computed in", f"{result['precision']} on {result['device']}{seed}"
+    if result["note"]:
+        yield "note", result["note"]
     if (seconds := result.get("seconds", result["fit_seconds"])) is not None:
         yield "seconds", f"{seconds:.1f}"
 

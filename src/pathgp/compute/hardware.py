@@ -42,7 +42,7 @@ def rates(device: torch.device, dtype: torch.dtype) -> Rates:
     single = dtype == torch.float32
     if device.type == "cpu":
         t = torch.get_num_threads()
-        return Rates((60e9 if single else 30e9) * t, 30e9 * t, 30e9 * t, 8e9 * t, 0.125e9 * t, 0.0, 1e-5)
+        return Rates((80e9 if single else 40e9) * t, 40e9 * t, 40e9 * t, 8e9 * t, 0.125e9 * t, 0.0, 3e-4)
     if full_rate_float64(device):
         return H200
     return Rates(20e12 if single else 0.5e12, 0.5e12, 0.4e12, 0.5e12, 0.004e12, 0.1e12, 2e-3)

@@ -34,7 +34,10 @@ def read_matrix(X: Array, name: str = "X", columns: int | None = None, like: Ten
     """
     tensor, is_numpy = _tensor(X, name)
     if tensor.ndim != 2:
-        hint = f"; one column of inputs is {name}[:, None]" if tensor.ndim == 1 else ""
+        hint = ""
+        if tensor.ndim == 1:
+            is_row = columns is not None and columns > 1 and len(tensor) == columns
+            hint = f"; one row is {name}[None, :]" if is_row else f"; one column of inputs is {name}[:, None]"
         raise ValueError(f"{name} must have two dimensions (rows, columns), got shape {tuple(tensor.shape)}{hint}")
     if tensor.shape[1] == 0:
         raise ValueError(f"{name} has no columns")
@@ -141,6 +144,15 @@ def real_number(value: Any, name: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{name} must be finite, got {number}")
     return number
+
+
+def read_device(device: str | torch.device | None) -> torch.device:
+    """A device by name, the CPU for None; ValueError if it is not available."""
+    try:
+        return torch.empty(0, device=device or "cpu").device
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device must be 'cpu', 'cuda' or similar and available, got {device!r}: {reason}") from None
 
 
 def _tensor(value: Array, name: str) -> tuple[Tensor, bool]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch
 
 from pathgp.compute.inputs import real_number
+from pathgp.compute.threads import count_threads
 
 T = TypeVar("T")
 
@@ -17,11 +20,17 @@ _SHARE_OF_FREE = 0.5
 # Entries of one tile on the CPU: its few temporaries still fit into the outer cache, and the overhead of some twenty
 # calls per tile is small. Measured best with two threads: 1536 rows.
 _CPU_TILE_ENTRIES = 1536 * 1536
+# The least and the largest edge of a tile that one thread computes.
+_CPU_TASK_EDGES = (512, 1024)
 _GPU_TILE_ENTRIES = 8192 * 8192
 # Bytes per tile entry while a kernel is evaluated: float64 distances, their rounded copy, two temporaries.
 _BYTES_PER_ENTRY = {torch.float32: 24, torch.float64: 40}
 # A budget below this was meant in other units.
 _LEAST = 1000
+# The unit is written in full: "8G" means 10^9 bytes to some programs and 2^30 to others.
+_SIZE = re.compile(
+    r"\s*(?P<number>\d[\d_]*(\.\d+)?(e[+]?\d+)?)\s*(((?P<prefix>[kmgt])(?P<binary>i)?)?b)?\s*", re.IGNORECASE
+)
 # A tile takes at most this share of the budget, so that the outputs fit as well.
 _TILE_SHARE = 0.25
 
@@ -42,14 +51,28 @@ def free_memory(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def given_bytes(memory: float | None) -> int | None:
-    """Check a memory budget."""
+def read_bytes(memory: float | str) -> int:
+    """A memory budget in bytes, from a number or a text such as "8GB", "8 GiB" or "8e9"."""
+    if isinstance(memory, str):
+        parts = _SIZE.fullmatch(memory)
+        if parts is None:
+            raise ValueError(f"memory must be a number of bytes or a text such as '8GB' or '8 GiB', got {memory!r}")
+        base = 1024 if parts["binary"] else 1000
+        memory = float(parts["number"]) * base ** " kmgt".index((parts["prefix"] or " ").lower())
+    number = real_number(memory, "memory")
+    if number <= 0:
+        raise ValueError(f"memory is a budget in bytes and must be positive, got {number:g}")
+    return int(number)
+
+
+def given_bytes(memory: float | str | None) -> int | None:
+    """Check the memory budget of a user: a text as in `read_bytes`, or a number of at least `_LEAST` bytes."""
     if memory is None:
         return None
-    number = real_number(memory, "memory")
+    number = read_bytes(memory)
     if number < _LEAST:
-        raise ValueError(f"memory is a budget in bytes, {_LEAST} at least, got {number:g}: 2 GB are 2e9")
-    return int(number)
+        raise ValueError(f"memory is a budget in bytes, {_LEAST} at least, got {number}: 2 GB are 2e9 or '2GB'")
+    return number
 
 
 def memory_budget(memory: float | None, device: torch.device) -> int:
@@ -60,10 +83,35 @@ def memory_budget(memory: float | None, device: torch.device) -> int:
 
 
 def tile_edge(budget: int, dtype: torch.dtype, device: torch.device) -> int:
-    """Edge of a square tile of K that keeps its temporaries inside the budget and inside the caches."""
+    """Edge of a square tile of K that keeps its temporaries inside the budget and inside the caches.
+
+    Every thread of a CPU may have a tile at the same time.
+    """
+    budget //= count_threads(device)
     entries = _GPU_TILE_ENTRIES if device.type == "cuda" else _CPU_TILE_ENTRIES
     allowed = int(budget * _TILE_SHARE) // _BYTES_PER_ENTRY.get(dtype, 40)
     return max(1, int(min(entries, allowed) ** 0.5))
+
+
+def limit_edge(edge: int, entries: int, device: torch.device) -> int:
+    """Edge of the tiles that threads of a CPU compute at the same time, for a matrix with this number of entries.
+
+    Small matrices have smaller tiles, so that every thread computes several. On a GPU: ``edge``.
+    """
+    least, largest = _CPU_TASK_EDGES
+    return min(edge, largest, max(least, math.isqrt(entries) // 8)) if device.type == "cpu" else edge
+
+
+def tiles(n: int, m: int, edge: int, device: torch.device) -> list[tuple[slice, slice]]:
+    """Tiles (I, J) of an (n, m) matrix, row by row, with at most edge^2 entries: longer if n or m is less than edge."""
+    edge = limit_edge(edge, n * m, device)
+    height, width = (edge * edge // max(1, min(edge, other)) for other in (m, n))
+    return [(I, J) for I in even_spans(n, height) for J in even_spans(m, width)]
+
+
+def even_spans(n: int, step: int) -> Iterator[slice]:
+    """As few consecutive slices of at most ``step`` as possible that cover range(n), of nearly equal length."""
+    return spans(n, max(1, -(-n // max(1, -(-n // step)))))
 
 
 def spans(n: int, step: int) -> Iterator[slice]:

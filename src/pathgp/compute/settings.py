@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pathgp.compute.groups import Group
 from pathgp.compute.hardware import full_rate_float64
-from pathgp.compute.inputs import real_number
+from pathgp.compute.memory import read_bytes
 from pathgp.compute.random import as_generator
 
 T = TypeVar("T")
@@ -26,7 +26,8 @@ class Compute:
 
     Args:
         backend: how K is represented: "auto", "dense", "streamed" or "fused", see `operators.KernelOperator`.
-        memory: budget in bytes for K or its tiles, on each member of the group; None uses half of the free memory.
+        memory: budget for K or its tiles, on each member of the group: bytes, or a text such as "8GB" or "8 GiB"; None
+            uses half of the free memory.
         group: `Ranks` (processes started by torchrun) or `Devices`, whose members share the work; None for this process
             alone.
         precision: accuracy of the fused products between a solver's checks: "high", "medium" or "low". The checks
@@ -44,10 +45,7 @@ class Compute:
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
         if self.memory is not None:
-            memory = int(real_number(self.memory, "memory"))
-            if memory <= 0:
-                raise ValueError(f"memory is a budget in bytes and must be positive, got {self.memory:g}")
-            object.__setattr__(self, "memory", memory)
+            object.__setattr__(self, "memory", read_bytes(self.memory))
         if not (self.group is None or isinstance(self.group, Group)):
             raise TypeError(f"group must be None, Ranks() or Devices([...]), got {type(self.group).__name__}")
 

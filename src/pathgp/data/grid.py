@@ -62,6 +62,16 @@ class GridObservations(Data):
     def X_raw(self) -> Tensor:  # type: ignore[override]
         return cells([F.to(self.dtype) for F in self.originals], self.cells)
 
+    def without_empty(self) -> tuple[list[Tensor], Tensor]:
+        """The factors and the grid of observed cells without the entries of a side that have no observation."""
+        factors, observed = [], self.observed
+        for side, F in enumerate(self.factors):
+            others = [m for m in range(len(self.factors)) if m != side]
+            is_used = self.observed.any(dim=others) if others else self.observed
+            factors.append(F[is_used])
+            observed = observed.index_select(side, is_used.nonzero().flatten())
+        return factors, observed
+
     def inputs(self, rows: Tensor | None = None) -> Tensor:
         return cells(self.factors, self.cells if rows is None else self.cells[rows])
 

@@ -19,7 +19,8 @@ class Data:
 
     factors: the inputs of every side (p_i, d_i), standardised, in the dtype of the computations.  X_raw: the inputs of
     all observations (n, d) in the caller's units, which mean functions use.  y: (n,) float64, in the caller's units.
-    noise_std: known standard deviations of the noise (n,) in the model's units, or None.
+    noise_std: known standard deviations of the noise (n,) in the model's units, or None.  note: why the dtype is
+    not the usual one, for the report of a fit.
     """
 
     factors: list[Tensor]
@@ -27,6 +28,7 @@ class Data:
     y: Tensor
     noise_std: Tensor | None
     scaling: Standardisation
+    note: str = ""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -80,6 +82,7 @@ class Observations(Data):
     X: Tensor
     noise_std: Tensor | None
     scaling: Standardisation
+    note: str = ""
 
     @classmethod
     def of(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pathgp.compute.inputs import rounding_error
-from pathgp.kernels import Kernel, Task
+from pathgp.kernels import Kernel, Tanimoto, Task
 from pathgp.kernels.expression import leaves
 
 Number = TypeVar("Number", float, Tensor)
@@ -53,9 +53,10 @@ class Standardisation:
         # Variances have the squared unit of y, which float32 cannot represent for y of 1e-20, for example.
         square, limits = float(scaling.target_scale) ** 2, torch.finfo(results)
         if not limits.tiny <= square <= limits.max:
+            advice = ", or float64 inputs" if results == torch.float32 else ""
             raise ValueError(
-                f"y varies by {float(scaling.target_scale):.0e}, and its variance leaves the range of {results}: "
-                "use another unit for y, or float64 inputs"
+                f"y varies by {float(scaling.target_scale):.0e}, and its variance leaves the range of "
+                f"{_name(results)}: use another unit for y{advice}"
             )
         return scaling
 
@@ -102,9 +103,9 @@ class Standardisation:
         return torch.float32 if self.result_dtype == "float32" else torch.float64
 
 
-def task_columns(kernel: Kernel, X: Tensor) -> list[int]:
-    """The columns of X with the task numbers of a kernel: they are names, which must not be scaled."""
-    return [c for k, columns in leaves(kernel, range(X.shape[1])) if isinstance(k, Task) for c in columns]
+def unscaled_columns(kernel: Kernel, X: Tensor) -> list[int]:
+    """The columns of X that must not be scaled: task numbers, which are names, and counts for `Tanimoto`."""
+    return [c for k, columns in leaves(kernel, range(X.shape[1])) if isinstance(k, (Task, Tanimoto)) for c in columns]
 
 
 def blurred_column(X: Tensor, dtype: torch.dtype) -> int | None:
@@ -132,7 +133,7 @@ def require_digits(y: Tensor, dtype: torch.dtype) -> None:
     if 0.01 < rounding_error(y, dtype) < math.inf:
         raise ValueError(
             f"y varies by {float(y.std()):.1g} about {float(y.mean()):.3g}, digits that {_name(dtype)} lacks: use "
-            "standardise=True or mean=, which take the level off before y is rounded, or float64 inputs"
+            "standardise=True or mean=, which take the level off before y is rounded, or float64"
         )
 
 

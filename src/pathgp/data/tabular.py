@@ -28,6 +28,8 @@ KERNELS: dict[str, Callable[[torch.Tensor], kernels.Kernel]] = {
 }
 # A text column with more distinct values than this probably names the rows.
 MOST_CATEGORIES = 100
+# As does one with a value for less than two rows on average, in more rows than this.
+_FEW_ROWS = 20
 
 _CLOCK = r"([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?( ?(Z|[+-]\d{2}(:?\d{2})?))?)?"
 _ISO = re.compile(r"\d{4}-\d{2}(-\d{2}" + _CLOCK + ")?")
@@ -92,11 +94,17 @@ def split_columns(X: Any) -> dict[Any, NDArray[Any]]:
     if not is_frame(X):
         is_time = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "mM"
         return dict(enumerate(X.T)) if is_time else {}
-    for name in X.columns:
+    if not len(X.columns):
+        raise ValueError("X has no columns")
+    names = list(X.columns)
+    if len(set(names)) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"two columns have the name {repeated!r}: rename one of them")
+    for name in names:
         dtype = str(X[name].dtype).lower()
         if dtype.startswith("datetime") and "," in dtype:
             raise ValueError(f"column {name!r} has times with a zone: convert them, as with .dt.tz_convert(None)")
-    return {name: X[name].to_numpy() for name in X.columns}
+    return {name: X[name].to_numpy() for name in names}
 
 
 def find_columns(X: Any) -> Columns:
@@ -143,10 +151,15 @@ def convert_columns(X: Any, columns: Columns) -> NDArray[np.float64]:
 def find_categories(name: Any, values: Iterable[Any], is_category: bool, advice: str) -> list[Any]:
     """Return the distinct values of a text column, sorted as text.
 
-    Refuse dates that are not in ISO 8601 and more than `MOST_CATEGORIES` values, unless the user says that the column
-    holds categories (``is_category``). advice: what the user can do instead.
+    Refuse dates that are not in ISO 8601, more than `MOST_CATEGORIES` values, and less than two rows per value on
+    average, unless the user says that the column holds categories (``is_category``). advice: what the user can do
+    instead.
     """
-    categories = distinct(values)
+    values = list(values)
+    try:
+        categories = distinct(values)
+    except TypeError:
+        raise TypeError(f"column {name!r} holds objects that are neither numbers, text nor dates") from None
     if is_category:
         return categories
     texts = [value for value in categories if isinstance(value, str)]
@@ -154,7 +167,7 @@ def find_categories(name: Any, values: Iterable[Any], is_category: bool, advice:
         raise ValueError(
             f"column {name!r} seems to hold dates such as {texts[0]!r}: write them as 2024-03-31, {advice}"
         )
-    if len(categories) > MOST_CATEGORIES:
+    if len(categories) > MOST_CATEGORIES or 2 * len(categories) > len(values) > _FEW_ROWS:
         count, example = f"{len(categories):,} different values", categories[0]
         raise ValueError(f"column {name!r} holds text, {count} such as {example!r}: turn it into numbers, {advice}")
     return categories

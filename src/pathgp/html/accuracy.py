@@ -25,6 +25,9 @@ MOST_DOTS = 1500
 # A coverage this close to its level is good in practice, even when many rows show a difference.
 _CLOSE = 0.02
 _FEW_ROWS = 20
+# Errors whose 95 % width is this much larger than their 50 % width (as a logarithm) have heavy tails.
+_LARGE_RATIO = 0.15
+_THAN_NORMAL = "than the normal distribution of the model."
 _MEASURES = (
     "RMSE, root mean square error",
     "MAE, mean absolute error",
@@ -54,6 +57,11 @@ class Comparison:
     @property
     def rows(self) -> int:
         return len(self.y)
+
+    @property
+    def has_enough_rows(self) -> bool:
+        """Whether there are enough rows to judge the predictions."""
+        return self.rows >= _FEW_ROWS
 
     @property
     def rmse(self) -> float:
@@ -103,29 +111,40 @@ class Comparison:
         """Judge whether intervals contain the share of observations that they should."""
         if self.is_constant:
             return Verdict(None, "All values are equal, so that the intervals cannot be judged.")
-        if self.rows < _FEW_ROWS:
+        if not self.has_enough_rows:
             return Verdict(None, f"Too few rows ({self.rows}) to judge whether the intervals are calibrated.")
         tail_gap, (level, gap) = self.coverage() - 0.95, self.largest_gap()
-        # The 50 % coverage of normal errors with the observed 95 % coverage.
-        normal = 2 * ndtr(ndtri(0.5 + 0.5 * self.coverage()) / WIDTH_95 * ndtri(0.75)) - 1
         words = f"{percent(self.coverage())} of the {self.what} lie inside their 95 % intervals"
-        model = "than the normal distribution of the model."
-        too_wide = tail_gap > 0
-        if abs(tail_gap) <= self._allowance(0.95):
-            if abs(gap) <= self._allowance(level, 5 * _CLOSE):
-                return Verdict(True, f"{words}, as they should.")
+        is_tail_right = abs(tail_gap) <= self._allowance(0.95)
+        if is_tail_right and abs(gap) <= self._allowance(level, 5 * _CLOSE):
+            return Verdict(True, f"{words}, as they should.")
+        good = None if is_tail_right else False
+        heaviness = self._tail_heaviness()
+        if abs(heaviness) > max(_LARGE_RATIO, 4.5 / math.sqrt(self.rows)):
+            words += f" and {percent(self.coverage(0.5))} inside their 50 % intervals"
+            if heaviness < 0:
+                return Verdict(good, f"{words}: the errors have lighter tails {_THAN_NORMAL}")
+            shape = "the errors have a sharper peak and heavier tails"
+            if not is_tail_right and self.coverage(0.5) - 0.5 < -self._allowance(0.5):
+                shape = "they are too narrow, and the errors have heavier tails"
+            return Verdict(good, f"{words}: {shape} {_THAN_NORMAL} Look for outliers, or transform the target.")
+        if is_tail_right:
             words += f", but {percent(level + gap)} inside their {100 * level:.0f} % intervals"
-            too_wide = gap > 0
-            if too_wide != (tail_gap >= 0):
-                tails = "a sharper peak and heavier tails" if too_wide else "lighter tails"
-                return Verdict(None, f"{words}: the errors have {tails} {model}")
-        elif self.coverage(0.5) - normal > self._allowance(0.5):
-            words += f", and {percent(self.coverage(0.5))} inside their 50 % intervals: the errors have heavier tails"
-            return Verdict(False, f"{words} {model} Look for outliers, or transform the target.")
-        if too_wide:
-            return Verdict(False, f"{words}: they are too wide. Learn the noise, or transform a skewed target.")
-        advice = "Learn the noise on more rows, look for outliers, or transform the target."
+        if (gap if is_tail_right else tail_gap) > 0:
+            return Verdict(
+                False, f"{words}: they are too wide. Learn the noise with fit, or transform a skewed target."
+            )
+        advice = "Learn the noise with fit on more rows, look for outliers, or transform the target."
         return Verdict(False, f"{words}: they are too narrow. {advice}")
+
+    def _tail_heaviness(self) -> float:
+        """The width of the errors at 95 % relative to that at 50 %, as a logarithm: 0 for normal errors of any scale.
+
+        Its standard error is about 1.5 / sqrt(rows).
+        """
+        z = np.abs(self.y - self.mean) / np.sqrt(self.variance)
+        middle, tail = np.quantile(z, [0.5, 0.95]) / ndtri([0.75, 0.975])
+        return float(np.log(tail / middle)) if middle > 0 else math.inf
 
     def sentence(self, target: str) -> str:
         """Describe the accuracy in one sentence."""
@@ -172,10 +191,10 @@ def accuracy_section(comparison: Comparison, target: str) -> Section:
     if comparison.caveat:
         words.append(comparison.caveat)
     drawn = [_scatter(comparison, target)]
-    if rows >= _FEW_ROWS:
+    if comparison.has_enough_rows:
         drawn += [_coverage_curve(comparison), _histogram(comparison)]
     body = [paragraph(" ".join(words)), _numbers(comparison), chart_grid(drawn)]
-    if rows < _FEW_ROWS:
+    if not comparison.has_enough_rows:
         body.append(paragraph(f"Calibration needs at least {_FEW_ROWS} rows, and there are {rows}.", "quiet"))
     return Section("accuracy", "Accuracy and calibration", body)
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pathgp import kernels
-from pathgp.data.standardise import task_columns
 from pathgp.html.numbers import number
 from pathgp.kernels import Kernel
-from pathgp.kernels.expression import Columns, fold
+from pathgp.kernels.expression import Columns, fold, leaves
 from pathgp.kernels.stationary import Stationary
+from pathgp.posterior.grid import GridPosterior
 from pathgp.posterior.table import Posterior
 
 # Rows for medians, quantiles and marks on axes.
@@ -75,8 +75,9 @@ class Facts:
         """The distinct values of an input with few of them, or of task numbers; None for other inputs."""
         values = np.unique(self.X[:, column])
         is_discrete = len(values) <= _MOST_LEVELS and 4 * len(values) <= len(self.X)
-        tasks = task_columns(self.post.model.kernel, self.post.system.X[:1])
-        return values if is_discrete or column in tasks else None
+        parts = leaves(self.post.model.kernel, range(self.columns))
+        is_task = any(isinstance(kernel, kernels.Task) and column in inputs for kernel, inputs in parts)
+        return values if is_discrete or is_task else None
 
     def inputs_along(self, column: int, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Inputs (m, d): ``values`` in one column, the medians in the others."""
@@ -117,12 +118,30 @@ def join_names(names: Sequence[str], most: int = 6) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def kernel_in_words(kernel: Kernel, names: Sequence[str]) -> str:
-    """Describe a kernel and its values; ``names``: of the columns it is given."""
+def signal_unit(sides: Sequence[Kernel], unit: float) -> float | None:
+    """``unit``, which converts a signal scale to the units of y; None unless there is exactly one in every product."""
+
+    def num_factors(node: Kernel, inputs: Columns, parts: Iterator[int]) -> int:
+        counts = [*parts, 0]
+        return isinstance(node, kernels.Scale) + (max(counts) if isinstance(node, kernels.Sum) else sum(counts))
+
+    return unit if sum(fold(kernel, num_factors) for kernel in sides) == 1 else None
+
+
+def noise_in_words(post: Posterior | GridPosterior, target: str, unit: float | None) -> str:
+    """The noise and its units in a sentence; ``unit``: see `signal_unit`."""
+    noise = f"The noise has standard deviation {number(post.noise_std)}"
+    if post.system.deviation.ndim:
+        noise += ", on top of the known noise of every observation"
+    return f"{noise}, in the units of {target}." if unit is None else f"{noise}; both are in the units of {target}."
+
+
+def kernel_in_words(kernel: Kernel, names: Sequence[str], unit: float | None) -> str:
+    """Describe a kernel and its values; ``names``: of the columns it is given.  unit: see `signal_unit`."""
 
     def describe(node: Kernel, inputs: Columns, parts: Iterator[str]) -> str:
         if isinstance(node, kernels.Scale):
-            return f"{next(parts)}, standard deviation {number(float(node.signal.detach()))}"
+            return f"{next(parts)}, standard deviation {number((unit or 1.0) * float(node.signal.detach()))}"
         if isinstance(node, (kernels.Sum, kernels.Product)):
             return ("a sum of " if isinstance(node, kernels.Sum) else "a product of ") + "; and ".join(parts)
         words = _leaf(node) + ("" if node.active_dims is None else f" of {join_names(inputs or ())}")

@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 from pathgp.compute.inputs import Array, read_grid, read_matrix, read_vector
 from pathgp.html.accuracy import Comparison, Content
 from pathgp.html.charts import Axis, Chart
-from pathgp.html.facts import join_names, kernel_in_words, random_subset, read_names, to_numpy
+from pathgp.html.facts import (
+    join_names,
+    kernel_in_words,
+    noise_in_words,
+    random_subset,
+    read_names,
+    signal_unit,
+    to_numpy,
+)
 from pathgp.html.maps import SPREAD, VALUES, choose_view, colour_limits, heat_map
 from pathgp.html.markup import Html, Section, chart_grid, figure, paragraph
 from pathgp.html.numbers import count, number, percent
@@ -59,14 +67,17 @@ def grid_content(
     with torch.no_grad():
         std, samples = post.variance() ** 0.5, post.sample(num=min(_SAMPLES, post.num_samples))
         field = _Field(target, names, sides, observed, values, *map(to_numpy, (post.mean(), std, samples)))
-    error = f"the relative error of a standard deviation is about {100 * post.report.std_error:.0f} % or less"
+    variances = "Variances are exact, from a Cholesky factor of the matrix."
+    if post.variance_method == "samples":
+        error = f"the relative error of a standard deviation is about {100 * post.report.std_error:.0f} % or less"
+        variances = f"Variances come from {post.num_samples} samples: {error}."
     return Content(
         f"A grid of {' × '.join(f'{size:,}' for size in observed.shape)} cells",
         _sentences(post, field),
         _compare(post, field, X_test, y_test),
         "no values were held out. Give y_test, a grid with true values in holes.",
         [_section(field)],
-        f"Variances come from {post.num_samples} samples: {error}.",
+        variances,
     )
 
 
@@ -74,15 +85,16 @@ def _sentences(post: GridPosterior, field: _Field) -> list[str]:
     """The grid, the prior of every side, and the noise."""
     cells, observed = field.observed.size, int(field.observed.sum())
     holes = f"{observed:,} of {count(cells, 'cell')} are observed; {percent(1 - observed / cells)} are holes"
+    unit = signal_unit(post.model.sides, float(post.scaling.target_scale))
     priors = [
-        f"along {name}, {kernel_in_words(kernel, [name] * width)}"
+        f"along {name}, {kernel_in_words(kernel, [name] * width, unit)}"
         for name, kernel, width in zip(field.names, post.model.sides, post.data.widths, strict=True)
     ]
     grid = f"A Gaussian process describes {field.target} on a grid of {join_names(field.names)}."
     return [
         f"{grid} {holes}, which it fills.",
         f"Its prior is a product: {'; '.join(priors)}.",
-        f"The noise has standard deviation {number(post.noise_std)} in the units of {field.target}.",
+        noise_in_words(post, field.target, unit),
     ]
 
 

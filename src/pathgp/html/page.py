@@ -18,7 +18,7 @@ from pathgp.html.accuracy import Content, accuracy_section
 from pathgp.html.grid import grid_content
 from pathgp.html.learning import fit_verdict, learning_section
 from pathgp.html.markup import Section, Verdict, document, paragraph, tile_list, verdict_list
-from pathgp.html.solver import certificate, solve_verdict, solver_section
+from pathgp.html.solver import describe_error, solve_verdict, solver_section
 from pathgp.html.table import table_content
 from pathgp.learning.report import FitReport
 from pathgp.posterior.grid import GridPosterior
@@ -63,8 +63,8 @@ def _summary(post: Any, target: str, content: Content, fit: FitReport | None) ->
         verdicts.append(Verdict(None, f"The accuracy is not known: {content.reason}"))
     else:
         words.append(comparison.sentence(target))
-        if not comparison.is_constant and comparison.r2 <= 0:
-            advice = "Check kernel, length scales and noise, or learn them with fit."
+        if comparison.has_enough_rows and not comparison.is_constant and comparison.r2 <= 0:
+            advice = "Learn kernel and noise with fit." if fit is None else "The inputs may not determine it."
             verdicts.append(Verdict(False, f"It predicts no better than the average of {target}. {advice}"))
         verdicts.append(comparison.calibration())
         if comparison.caveat:
@@ -72,5 +72,5 @@ def _summary(post: Any, target: str, content: Content, fit: FitReport | None) ->
         tiles = [tile_list(comparison.tiles())]
     if fit is not None:
         verdicts.append(fit_verdict(fit))
-    verdicts.append(Verdict(None, certificate(post.report)))
+    verdicts.append(Verdict(None, describe_error(post)))
     return Section("summary", "Summary", [*map(paragraph, words), *tiles, verdict_list(verdicts)])

@@ -29,10 +29,12 @@ def solver_section(post: Posterior | GridPosterior, fit: FitReport | None, varia
         f"for the mean{samples}, took {seconds(report.seconds)} and {number(solution.epochs)} epochs (one epoch is one "
         f"product with the matrix). {variances}"
     )
-    body = [paragraph(words), paragraph(certificate(report))]
+    body = [paragraph(words), paragraph(describe_error(post))]
     if len(solution.history) >= 3:
         body.append(chart_grid([_residuals(report)]))
-    items = [item for item in report.summary_items() if item[0] not in ("data", "seconds")]
+    # The sentences above describe the error; its bound may be much larger than any error.
+    left_out = ("data", "seconds", "error bound", "error at data")
+    items = [item for item in report.summary_items() if item[0] not in left_out]
     body += [table(["Solve", "Value"], items), Html("<h3>Hyperparameters</h3>"), _hyperparameters(post.model)]
     return Section("solver", "How it was computed", [*body, Html("<h3>To reproduce</h3>"), *_recipe(post, fit)])
 
@@ -42,16 +44,19 @@ def solve_verdict(report: ConditionReport) -> Verdict:
     residual = f"worst relative residual {number(report.worst_residual, 2)}, tolerance {report.tol:g}"
     if report.solution.converged:
         return Verdict(True, f"The linear systems behind all numbers of this page were solved ({residual}).")
-    status = f"{report.status.name} ({residual}): {report.status.value}"
+    status = f"{report.status.name} ({residual}): {report.solution.explanation}"
     return Verdict(False, f"The solver ended {status}. Predictions may be inaccurate.")
 
 
-def certificate(report: ConditionReport) -> str:
-    """The bound on the error of the mean, in a sentence."""
-    return (
-        f"The computed mean differs from the exact one by at most {number(report.error_bound, 2)} wherever the prior "
-        "variance is no larger than at the data: a worst-case bound from the recomputed residual."
-    )
+def describe_error(post: Posterior | GridPosterior) -> str:
+    """The error of the solver, in a sentence; with its bound if that is smaller than the noise."""
+    report = post.report
+    words = f"At the data the solver's error is about {number(report.resolution, 2)}"
+    words += f", {number(report.relative_resolution, 2)} posterior standard deviations"
+    if not report.error_bound < post.noise_std:
+        return f"{words}."
+    bound = f"The computed mean differs from the exact one by at most {number(report.error_bound, 2)}"
+    return f"{words}. {bound} wherever the prior variance is no larger than at the data."
 
 
 def residual_chart(

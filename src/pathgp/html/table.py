@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 from pathgp.compute.inputs import Array, read_matrix, read_vector
 from pathgp.html.accuracy import Comparison, Content
 from pathgp.html.charts import Axis, Chart, ranking
-from pathgp.html.facts import Facts, join_names, kernel_in_words, random_subset, read_names, to_numpy
+from pathgp.html.facts import (
+    Facts,
+    join_names,
+    kernel_in_words,
+    noise_in_words,
+    random_subset,
+    read_names,
+    signal_unit,
+    to_numpy,
+)
 from pathgp.html.markup import Html, Section, chart_grid, figure, paragraph
 from pathgp.html.numbers import axis_number, count, number
 from pathgp.kernels import Periodic
@@ -46,17 +55,15 @@ def table_content(
 
 def _sentences(facts: Facts) -> list[str]:
     """The problem, the prior, the noise and the units."""
-    post, target = facts.post, facts.target
+    post, target, kernel = facts.post, facts.target, facts.post.model.kernel
+    unit = signal_unit([kernel], float(post.scaling.target_scale))
     inputs = f"from {join_names(facts.names)}" if facts.columns <= 12 else f"from {facts.columns} inputs"
-    noise = f"The noise has standard deviation {number(post.noise_std)} in the units of {target}"
-    if post.system.deviation.ndim:
-        noise += ", on top of the known noise of every row"
     units = ""
     if post.model.standardise:
-        units = " The model standardises inputs and target; length scales are in these units."
+        units = " The model standardises the inputs: length scales are in standard deviations of an input."
     return [
         f"A Gaussian process predicts {target} {inputs}, given {count(post.report.rows, 'row')} of data.",
-        f"Its prior: {kernel_in_words(post.model.kernel, facts.names)}. {noise}.{units}",
+        f"Its prior: {kernel_in_words(kernel, facts.names, unit)}. {noise_in_words(post, target, unit)}{units}",
     ]
 
 
@@ -105,8 +112,11 @@ def _variance_source(facts: Facts) -> str:
         reason = f" ({report.no_paths})" if report.no_paths else ""
         return f"Variances are exact, from further solves: there are no sample paths{reason}."
     accuracy = f"the relative error of a standard deviation is about {100 * report.std_error:.0f} % or less"
-    if facts.has_targets:
-        return f"Variances come from {report.samples} paths, corrected by the nearest observations: {accuracy}."
+    match facts.post.variance_method:
+        case "solve":
+            return "Variances are exact, from a Cholesky factor of the matrix."
+        case "neighbours":
+            return f"Variances come from {report.samples} paths, corrected by the nearest observations: {accuracy}."
     return f"Variances come from {report.samples} paths alone, as the targets are not in the file: {accuracy}."
 
 
@@ -237,7 +247,7 @@ def _effect(facts: Facts, column: int) -> _Effect:
     Xs = facts.inputs_along(column, values)
     draws = None
     with torch.no_grad():
-        mean, half = to_numpy(post.mean(Xs)), WIDTH_95 * np.sqrt(to_numpy(post.variance(Xs)))
+        mean, half = to_numpy(post.mean(Xs)), WIDTH_95 * np.sqrt(to_numpy(post.variance(Xs, method="smooth")))
         if post.has_paths:
             draws = to_numpy(post.paths(Xs)[:_PATHS])
         elif post.has_factor:

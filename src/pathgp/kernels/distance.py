@@ -23,7 +23,6 @@ from torch import Tensor
 from pathgp.compute.memory import spans
 
 _EPS = torch.finfo(torch.float64).eps
-_STRIP = 256
 # How far, in length scales, the narrow columns together reach from their centre at most: the error of the expansion,
 # about 2 eps reach^2, stays below 1e-10, and below the rounding of float32.
 _WIDEST = {torch.float64: 2.0**8}
@@ -33,8 +32,9 @@ _ROUGH_ERROR = {torch.float64: 1e-11}
 _ROUGH_ERROR_ROUNDED = 1e-8
 # Up to this many columns differences cost little more than a product; one column costs less.
 _FEW = {"smooth": 1, "rough": 4}
-# Entries of differences that stay in the cache of a CPU, and pairs whose differences are computed together.
-_IN_CACHE = 2**18
+# Entries of a strip in float64 that stay in the cache of one CPU core, and pairs whose differences are computed
+# together.
+_IN_CACHE = 2**17
 _PAIRS = 2**16
 
 
@@ -167,8 +167,8 @@ def strips(
         """Write the squared distances of these rows to ``sq``, float64."""
         if c:
             torch.mm(left[rows], right, out=sq)
-        # As many rows at a time as fit into the cache of a CPU; elsewhere an eighth of them, for the memory.
-        step = max(1, _IN_CACHE // max(1, m) if X.device.type == "cpu" else -(-len(sq) // 8))
+        # On a CPU a strip is small; elsewhere an eighth of the rows at a time, for the memory.
+        step = max(1, len(sq) if X.device.type == "cpu" else -(-len(sq) // 8))
         for part in spans(len(sq), step) if squares else ():
             target, points = sq[part], wide_X[rows][part]
             delta = torch.empty_like(target)
@@ -187,9 +187,10 @@ def strips(
         filled = fill(rows, torch.empty(n, m, dtype=torch.float64, device=X.device))
         yield rows, torch.threshold_(filled.to(dtype), floor, 0.0)
         return
-    product = torch.empty(min(_STRIP, n), m, dtype=torch.float64)
-    buffer = torch.empty(min(_STRIP, n) if out is None else 0, m, dtype=dtype)
-    for rows in spans(n, _STRIP):
+    height = min(n, max(1, _IN_CACHE // max(1, m)))
+    product = torch.empty(height, m, dtype=torch.float64)
+    buffer = torch.empty(height if out is None else 0, m, dtype=dtype)
+    for rows in spans(n, max(1, height)):
         length = rows.stop - rows.start
         strip = buffer[:length] if out is None else out[rows]
         strip.copy_(fill(rows, product[:length]))

@@ -51,7 +51,8 @@ class _Contraction(torch.autograd.Function):
     def forward(ctx: Any, kernel: Stationary, W: Tensor, same: bool, *inputs: Tensor) -> Tensor:
         columns, shape = Columns(*inputs[:5]), inputs[5:]
         X, Z, wide_X, wide_Z, scale = columns
-        left, right = (torch.cat([points, torch.ones_like(points[:, :1])], 1) for points in (X, Z))
+        # Rows of few numbers multiply a tile several times faster than columns.
+        left, right = (torch.cat([points, torch.ones_like(points[:, :1])], 1).T.contiguous() for points in (X, Z))
         pulled_X, pulled_Z = torch.empty_like(left), torch.zeros_like(right)
         wide = [torch.empty_like(wide_X), torch.zeros_like(wide_Z), torch.zeros_like(scale)]
         value, *slopes = torch.zeros(1 + len(shape), dtype=torch.float64, device=X.device)
@@ -65,13 +66,13 @@ class _Contraction(torch.autograd.Function):
             value += part
             A = A.to(X.dtype)
             if X.shape[1]:
-                torch.mm(A, right, out=pulled_X[rows])
-                pulled_Z.addmm_(A.T, left[rows])
+                pulled_X[:, rows] = right @ A.T
+                pulled_Z.addmm_(left[:, rows], A)
             if len(scale):
                 wide[0][rows], in_Z, in_scale = pull_differences(A, wide_X[rows], wide_Z, scale)
                 wide[1] += in_Z
                 wide[2] += in_scale
-        grads = [2.0 * (p[:, -1:] * q - p[:, :-1]) for p, q in ((pulled_X, X), (pulled_Z, Z))]
+        grads = [2.0 * (p[-1:].T * q - p[:-1].T) for p, q in ((pulled_X, X), (pulled_Z, Z))]
         ctx.save_for_backward(*grads, *wide, *slopes)
         ctx.dtypes = [p.dtype for p in inputs]
         return value

@@ -58,6 +58,21 @@ class Task(Finite):
         """The covariance of the tasks, B B^T + diag(scale^2): (q, q), float64."""
         return self.factor @ self.factor.T + torch.diag(self.scale.square())
 
+    def start_from(self, covariance: Tensor) -> None:
+        """Set learned parameters so that half of this covariance (q, q) is shared, and variances agree with it."""
+        variances = covariance.diagonal().clamp_min(1e-6 * float(covariance.diagonal().mean()) or 1.0)
+        values, vectors = torch.linalg.eigh(covariance)
+        # The largest eigenvalues are last; there are at most q, and further columns of B stay as they are.
+        count = min(self.rank, self.num_tasks)
+        factor = vectors[:, -count:] * (0.5 * values[-count:].clamp_min(0.0)).sqrt()
+        if self.factor.requires_grad:
+            with torch.no_grad():
+                self.factor[:, :count] = factor.to(self.factor)
+        if self._scale.raw.requires_grad:
+            shared = self.factor.detach().cpu().square().sum(1)
+            self._scale.assign((variances - shared).maximum(0.05 * variances).sqrt())
+            self._scale.project()
+
     def exact_features(self, X: Tensor) -> Tensor:
         """Row i of the Cholesky factor of the covariance: (n, q)."""
         root = torch.linalg.cholesky(self.covariance)

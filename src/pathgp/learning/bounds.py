@@ -21,8 +21,9 @@ from pathgp.learning.model import Learnable
 # Length scales lie between a tenth of the smallest gaps between the values of a column and ten thousand times its
 # extent; a part of the smallest gaps is left out, for they may come from rounding.
 SHORTEST, LONGEST, SMALLEST_GAPS = 0.1, 1e4, 0.05
-# The largest signal, in standard deviations of y.
-LARGEST_SIGNAL = 100.0
+# The largest signal, in standard deviations of y, of tables and of grids. For a nearly linear field the likelihood
+# grows with the signal, and H becomes ill-conditioned.
+LARGEST_SIGNAL, LARGEST_SIGNAL_OF_GRID = 100.0, 30.0
 # The least noise that is learned unless bounds say otherwise, as a share of the standard deviation of y. Held-out log
 # likelihoods of 20 sets do not tell 1e-5 to 1e-3 apart if there is noise; without any, 1e-4 costs 0.3 nats per row on
 # average compared with 1e-5 (1.3 at most). It is more than most measurements resolve, and its systems can be solved.
@@ -49,7 +50,8 @@ class DefaultBounds:
                 if isinstance(kernel, Stationary):
                     limits.append((positive(kernel, "lengthscale"), *_limits(X[:, list(columns)])))
         scales = [module for module in model.modules() if isinstance(module, Scale)]
-        limits += [(positive(scale, "signal"), 0.0, LARGEST_SIGNAL * self._spread) for scale in scales]
+        largest = (LARGEST_SIGNAL_OF_GRID if model.is_grid else LARGEST_SIGNAL) * self._spread
+        limits += [(positive(scale, "signal"), 0.0, largest) for scale in scales]
         self._bounded = []
         for parameter, low, high in limits:
             if parameter.bounds is None and parameter.raw.requires_grad and low < high:

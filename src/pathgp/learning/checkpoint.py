@@ -30,11 +30,11 @@ from pathgp.learning.policy import FitOptions, make_stages
 from pathgp.learning.report import Step
 
 # Increase this number if earlier files cannot be continued bit for bit.
-FORMAT = 4
+FORMAT = 5
 
 _ADVICE = "remove the file to start anew, or use another path"
 # Attributes that a step binds anew, and the seed.
-_STATE: tuple[str, ...] = ("seed", "evaluated_at", "state", "data", "order", "stage", "stage_began")
+_STATE: tuple[str, ...] = ("seed", "evaluated_at", "state", "data", "order", "stage", "stage_began", "planned_rows")
 _STATE += ("previous", "best", "history", "guard")
 
 
@@ -112,15 +112,19 @@ class Resumable:
         generator: torch.Generator,
         seed: int | None = None,
         checkpoint: Checkpoint | None = None,
+        planned_rows: int | None = None,
     ) -> None:
         assert options.learning_rate is not None
+        assert options.probes is not None
         self.model, self.data, self.options, self.generator, self.seed = model, data, options, generator, seed
         self.compute, self.checkpoint = options.settings.compute, checkpoint
-        self.stages = make_stages(len(data.y), options)
+        # The rows for which the stages are made: fewer than all if a time limit leaves no time for steps on all.
+        self.planned_rows = planned_rows or len(data.y)
+        self.stages = make_stages(self.planned_rows, options)
         self.estimator: Exact | Iterative = Exact()
         if options.estimator != "exact":
             is_pathwise = options.estimator == "pathwise"
-            self.estimator = Iterative(is_pathwise, options.samples, options.features, bool(options.warm_start))
+            self.estimator = Iterative(is_pathwise, options.probes, options.features, bool(options.warm_start))
         if checkpoint is not None:
             self._facts, self._mean_values = self._describe(), mean_values(model, data)
         self.bounds = DefaultBounds(model, data)
@@ -153,7 +157,7 @@ class Resumable:
             "model": description(self.model),
             "estimator": repr(self.estimator),
             "optimiser": f"{self.options.optimiser} at rate {rate:g}",
-            "rows of the stages": ", ".join(str(stage.rows) for stage in self.stages),
+            "rows of the stages": ", ".join(str(s.rows) for s in make_stages(len(self.data.y), self.options)),
             "solver": f"{settings.solver!r} to {settings.tol:g} in {settings.max_epochs} epochs",
         }
 
@@ -221,6 +225,7 @@ class Resumable:
     def _restore(self, snapshot: dict[str, Any]) -> None:
         for name in _STATE:
             setattr(self, name, snapshot[name])
+        self.stages = make_stages(self.planned_rows, self.options)
         self.model.load_state_dict(snapshot["model"])
         self.optimiser.load_state_dict(snapshot["optimiser"])
         self.generator.set_state(snapshot["generator"])

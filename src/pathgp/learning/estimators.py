@@ -80,12 +80,14 @@ class GradientEstimate:
     value: the log marginal likelihood itself, if known.
     solution: what the solver did, without the weights.
     solver_seconds: time in the solver.
+    misfit: (y - mu)^T H^-1 (y - mu) / n. Its expectation is 1 if the data are a draw of the model.
     """
 
     objective: Tensor
     value: float | None
     solution: Solution | None
     solver_seconds: float
+    misfit: float
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,13 @@ class Exact:
         """Nothing is random here."""
 
     def evaluate(
-        self, model: Learnable, data: Data, state: State, settings: Settings, generator: torch.Generator
+        self,
+        model: Learnable,
+        data: Data,
+        state: State,
+        settings: Settings,
+        generator: torch.Generator,
+        time_limit: float | None = None,
     ) -> GradientEstimate:
         data = state.select(data)
         n = len(data.y)
@@ -118,7 +126,9 @@ class Exact:
         seconds = time.perf_counter() - began
         identity = torch.eye(n, dtype=H.dtype, device=H.device)
         forms = 0.5 * H.bilinear(torch.cat([v, -inverse], 1), torch.cat([v, identity], 1), symmetric=True)
-        return GradientEstimate(forms + mean_term(v[:, 0], mean, data), value, None, seconds)
+        return GradientEstimate(
+            forms + mean_term(v[:, 0], mean, data), value, None, seconds, float(y @ v[:, 0].to(y)) / n
+        )
 
 
 @dataclass(frozen=True)
@@ -142,7 +152,13 @@ class Iterative:
         state.solutions = None
 
     def evaluate(
-        self, model: Learnable, data: Data, state: State, settings: Settings, generator: torch.Generator
+        self,
+        model: Learnable,
+        data: Data,
+        state: State,
+        settings: Settings,
+        generator: torch.Generator,
+        time_limit: float | None = None,
     ) -> GradientEstimate:
         if not self.warm_start:
             self.draw(model, data, state, generator)
@@ -153,7 +169,8 @@ class Iterative:
         # A residual r shifts the gradient by up to 2 |r| / noise, relative to its size: small beside the noise will do.
         largest = model.largest_variance(data)
         allowed = ACCURACY * system.error_scale(None, largest)
-        solution = settings.solve(H, system, generator, state.solutions, rule="average", allowed=lambda x: allowed)
+        limits: dict[str, Any] = {"allowed": lambda x: allowed, "time_limit": time_limit}
+        solution = settings.solve(H, system, generator, state.solutions, rule="average", **limits)
         state.solutions = solution.x
         seconds = time.perf_counter() - began
         v, Z = solution.x[:, :1], solution.x[:, 1:]
@@ -161,7 +178,8 @@ class Iterative:
         L, R = torch.cat([v, -Z / self.samples], 1), torch.cat([v, right], 1)
         forms = 0.5 * H.bilinear(L, R, symmetric=self.pathwise)
         mean = model.mean_at(data.X_raw)
-        return GradientEstimate(forms + mean_term(v[:, 0], mean, data), None, solution, seconds)
+        misfit = float((v[:, 0] * system.targets[:, 0]).mean())
+        return GradientEstimate(forms + mean_term(v[:, 0], mean, data), None, solution, seconds, misfit)
 
     def system(self, model: Learnable, data: Data, state: State) -> System:
         """The right-hand sides at the current hyperparameters."""

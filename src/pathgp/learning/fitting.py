@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import math
 import os
 import time
 import warnings
@@ -12,20 +12,36 @@ from dataclasses import fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from pathgp.compute.hardware import rates
 from pathgp.compute.random import repeating_seed
+from pathgp.compute.stacklevel import levels_to_the_caller
+from pathgp.data.grid import GridObservations
 from pathgp.data.observations import Data
 from pathgp.learning.checkpoint import Checkpoint
-from pathgp.learning.estimators import Exact, Iterative, State
+from pathgp.learning.estimators import Exact, Iterative
 from pathgp.learning.hyperparameters import values
 from pathgp.learning.initialise import initialise, perturb
+from pathgp.learning.last_solve import confirm_last, solve_last
 from pathgp.learning.loop import Fit
 from pathgp.learning.model import Learnable
-from pathgp.learning.policy import FitOptions
+from pathgp.learning.pace import Pace, rows_for_stages
+from pathgp.learning.policy import SUBGRID_STEPS, FitOptions, make_stages
+from pathgp.learning.progress import LongFitWarning, Progress
 from pathgp.learning.report import FitReport, Step
-from pathgp.posterior.conditioning import Settings, SolveRequest
-from pathgp.posterior.convergence import ConvergenceWarning
+from pathgp.learning.subgrids import choose_subgrids, fit_subgrids
+from pathgp.learning.timing import (
+    MEASURE_FROM,
+    FitCosts,
+    ImaginedOperator,
+    describe_seconds,
+    describe_stages,
+    estimate_costs,
+    measured_rates,
+)
+
+# A fit that takes more than this factor times its time limit warns.
+_EXCEEDED = 1.2
 
 
 def fit(
@@ -49,70 +65,120 @@ def fit(
     seed = repeating_seed(generator)
     best: tuple[float, Fit, Any, int] | None = None
     earlier, file = 0.0, checkpoint
-    for start in range(options.starts):
-        if checkpoint is not None and start:
-            # A file of its own for every further start.
-            file = replace(checkpoint, path=f"{os.fspath(checkpoint.path)}.{start}")
-        running = Fit(gp.working_copy(data.device), data, options, generator, seed, file)
-        if not running.resume():
-            initialise(options.initialise, running.model, data, options.settings, generator)
-            if start:
-                perturb(running.model, generator)
-        earlier += sum(step.seconds for step in running.history)
-        try:
-            running.run(progress, callback)
-            posterior = _solve_last(running)
-            value = posterior.log_marginal_likelihood(generator=generator).value if options.starts > 1 else 0.0
-        except (KeyboardInterrupt, Exception) as error:
-            _adopt_interrupted(gp, running, None if best is None else best[1:], error)
-            raise
-        if best is None or value > best[0]:
-            best = (value, running, posterior, start)
+    costs = predict_costs(gp, data, options)
+    with Progress(progress and compute.is_main_process, compute.is_main_process) as shown:
+        for start in range(options.starts):
+            if checkpoint is not None and start:
+                # A file of its own for every further start.
+                file = replace(checkpoint, path=f"{os.fspath(checkpoint.path)}.{start}")
+            pace = _share_time(options, costs, began, start, shown)
+            running = _prepare(gp, data, options, generator, seed, file, pace, is_first=start == 0)
+            earlier += sum(step.seconds for step in running.history)
+            try:
+                running.run(callback)
+                posterior = solve_last(running)
+                value = posterior.log_marginal_likelihood(generator=generator).value if options.starts > 1 else 0.0
+            except (KeyboardInterrupt, Exception) as error:
+                _adopt_interrupted(gp, running, None if best is None else best[1:], error)
+                raise
+            # Per row, for a time limit may leave the starts with different numbers of rows.
+            value /= posterior.report.rows
+            if best is None or value > best[0]:
+                best = (value, running, posterior, start)
     assert best is not None
     value, running, posterior, start = best
     if options.starts > 1:
-        kept = f"start {start + 1} of {options.starts} kept, log likelihood {value:.1f}"
+        kept = f"start {start + 1} of {options.starts} kept, log likelihood {value * posterior.report.rows:.1f}"
         note = "; ".join(filter(None, [note, kept]))
     gp.adopt(running.model.state_dict(), posterior)
-    return _report(running, posterior, note, earlier + time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    _warn_if_late(options.time_limit, seconds, gp.is_grid)
+    return _report(running, posterior, note, earlier + seconds)
+
+
+def predict_costs(gp: Learnable, data: Data, options: FitOptions) -> FitCosts:
+    """The predicted costs of a fit with resolved options; all ranks get those of the first one.
+
+    The rates of this machine are measured, in half a second, if the table of rates predicts more than a few seconds.
+    """
+    compute, n, device = options.settings.compute, len(data.y), data.device
+    sizes = [len(F) for F in data.factors]
+    has_structure = gp.is_grid and n**2 >= math.prod(sizes) * sum(sizes)
+    backend = "kronecker" if has_structure else compute.backend
+    entries = math.prod(sizes) * sum(sizes) if has_structure else n**2
+    world_size = 1 if compute.group is None else compute.group.size
+    operator = ImaginedOperator((n, n), data.dtype, device, backend, compute.budget(device), entries, world_size)
+    costs = estimate_costs(data.columns, options, operator, rates(device, data.dtype))
+    if costs.predict(make_stages(n, options), n) > MEASURE_FROM:
+        return replace(costs, rates=compute.on_main_process(lambda: measured_rates(device, data.dtype)))
+    return costs
+
+
+def _share_time(options: FitOptions, costs: FitCosts, began: float, start: int, shown: Progress) -> Pace:
+    """The clock of one start; each gets an equal part of the time that is left."""
+    if options.time_limit is None:
+        return Pace(costs, progress=shown)
+    now = time.perf_counter()
+    limit = max(began + options.time_limit - now, 0.0) / (options.starts - start)
+    return Pace(costs, limit, now + limit, shown)
+
+
+def _prepare(
+    gp: Learnable,
+    data: Data,
+    options: FitOptions,
+    generator: torch.Generator,
+    seed: int | None,
+    file: Checkpoint | None,
+    pace: Pace,
+    is_first: bool,
+) -> Fit:
+    """A fit at its initial values or at those of its checkpoint, announced; only the first start is not perturbed."""
+    n, limited = len(data.y), pace.deadline is not None and not gp.is_grid
+    planned = options.settings.compute.on_main_process(lambda: rows_for_stages(pace) if limited else n)
+    running = Fit(gp.working_copy(data.device), data, options, generator, seed, file, planned)
+    if not running.resume():
+        initialise(options.initialise, running.model, data, options.settings, generator)
+        if not is_first:
+            perturb(running.model, generator)
+        if options.begins_on_subgrids:
+            assert isinstance(data, GridObservations)
+            found = fit_subgrids(running.model, data, choose_subgrids(data), running.coordinates, SUBGRID_STEPS)
+            running.optimiser.seed(found.curvature)
+    pace = replace(pace, resumed_at=len(running.history))
+    running.pace = pace = replace(pace, predicted_seconds=pace.predict_left(running))
+    if pace.progress is not None:
+        rows = f"{n:,} rows" if pace.deadline is None else f"{n:,} rows within {describe_seconds(pace.limit)}"
+        last = "all rows" if running.planned_rows == n else f"about {running.planned_rows:,} rows"
+        plan = f"{rows}: up to {describe_stages(running.stages)}, last solve on {last}"
+        pace.progress.announce(plan, pace.predicted_seconds, can_warn=pace.deadline is None)
+    return running
+
+
+def _warn_if_late(limit: float | None, seconds: float, is_grid: bool) -> None:
+    if limit is not None and seconds > _EXCEEDED * limit:
+        remedy = "raise time_limit or tol, or lower samples"
+        reason = "a grid is conditioned on all its cells" if is_grid else "the limit is too short for this machine"
+        words = f"the fit took {seconds:.3g} s, more than its time limit of {limit:.3g} s: {reason}; {remedy}"
+        warnings.warn(words, LongFitWarning, stacklevel=levels_to_the_caller())
 
 
 def _resolve(gp: Learnable, data: Data, options: FitOptions) -> tuple[FitOptions, str]:
-    """The options with every automatic choice made, and a note if the kernel cannot have the pathwise estimator."""
-    options = options.resolve(len(data.y), gp.is_grid)
+    """The options with every automatic choice made, and a note: chosen kernels, dtype, why there are no paths."""
+    chosen = gp.choose_kernels(data)
+    is_automatic, options = options.initialise == "auto", options.resolve(len(data.y), gp.is_grid)
+    if chosen and is_automatic:
+        # The choice ends at an optimum of sub-grids.
+        options = replace(options, initialise="model")
+    notes = [chosen, data.note]
     gp.require_supported(data, options.settings, has_draws=options.estimator == "pathwise")
     if options.estimator == "pathwise":
         try:
             gp.draw_prior(data, 1, options.features, torch.Generator())
         except NotImplementedError as error:
-            return replace(options, estimator="standard"), f"standard estimator, without paths: {error}"
-    return options, ""
-
-
-def _solve_last(running: Fit) -> Any:
-    """The solve at the final hyperparameters, from the last solutions of the loop: its probes are the samples."""
-    estimator, state, options = running.estimator, running.state, running.options
-    if isinstance(estimator, Iterative) and estimator.pathwise and state.solutions is not None:
-        return _solve(running, state, options.settings, state.solutions if estimator.warm_start else None)
-    state, no_paths = State(), ""
-    try:
-        draws = Iterative(True, options.samples, options.features, True)
-        draws.draw(running.model, running.data, state, running.generator)
-    except (NotImplementedError, ValueError) as error:
-        # Learned values may be out of reach of the features; the fit is not lost for that.
-        no_paths = str(error)
-    return _solve(running, state, options.settings, None, no_paths)
-
-
-def _solve(running: Fit, state: State, settings: Settings, x0: Tensor | None, no_paths: str = "") -> Any:
-    """A posterior with a model of its own; the copies of model and prior draws belong together."""
-    prior = None if state.prior is None else state.prior.follow(running.generator)
-    model, prior = copy.deepcopy((running.model, prior))
-    model.requires_grad_(False)
-    data = running.data
-    draws = data.y.new_empty(len(data.y), 0, dtype=data.dtype) if state.draws is None else state.draws
-    request = SolveRequest(settings, running.generator, running.seed, no_paths, x0)
-    return model.make_posterior(data, prior, draws, request)
+            note = f"standard estimator, without paths: {error}"
+            return replace(options, estimator="standard"), "; ".join(filter(None, [*notes, note]))
+    return options, "; ".join(filter(None, notes))
 
 
 def _adopt_interrupted(gp: Learnable, running: Fit, best: tuple[Fit, Any, int] | None, error: BaseException) -> None:
@@ -122,27 +188,16 @@ def _adopt_interrupted(gp: Learnable, running: Fit, best: tuple[Fit, Any, int] |
         kept = f"start {best[2] + 1}"
     elif running.history:
         running.model.load_state_dict(running.evaluated_at)
-        gp.adopt(running.model.state_dict(), _confirm_last(running))
+        gp.adopt(running.model.state_dict(), None)
+        # A second Ctrl-C leaves the hyperparameters without a posterior.
+        with suppress(KeyboardInterrupt):
+            is_interrupted = isinstance(error, KeyboardInterrupt)
+            gp.adopt(running.model.state_dict(), confirm_last(running, can_announce=is_interrupted))
         kept = f"step {running.history[-1].step}"
     else:
         return
     if isinstance(error, Exception):
         error.add_note(f"the model has the hyperparameters of {kept} of this fit")
-
-
-def _confirm_last(running: Fit) -> Any:
-    """The posterior of the last whole step, by one product that confirms its residuals; None without solutions."""
-    running.state.restrict_rows(None, len(running.data.y))
-    # Ranks are interrupted at different places, and do not meet again for a product.
-    is_alone = running.compute.group is None
-    if not (isinstance(running.estimator, Iterative) and running.estimator.pathwise and is_alone):
-        return None
-    # What ended the fit may also prevent this product.
-    with warnings.catch_warnings(), suppress(Exception):
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        settings = replace(running.options.settings, max_epochs=1.0)
-        return _solve(running, running.state, settings, running.state.solutions)
-    return None
 
 
 def _report(running: Fit, posterior: Any, note: str, seconds: float) -> FitReport:
@@ -159,6 +214,8 @@ def _report(running: Fit, posterior: Any, note: str, seconds: float) -> FitRepor
         seed=running.seed,
         note=note,
         condition=posterior.report,
+        time_limit=options.time_limit,
+        predicted_seconds=running.pace.predicted_seconds,
     )
 
 

@@ -52,28 +52,44 @@ class Guard:
     def value(self, model: Learnable, data: Data) -> float:
         """Log marginal likelihood of the subset plus log prior, in nats per row; -inf if H is not positive definite."""
         with torch.no_grad():
-            return float(self._objective(model, data))
+            return self._evaluate(model, data)[0]
 
     def gradient(self, model: Learnable, data: Data, parameters: Sequence[Tensor]) -> tuple[float, list[Tensor]]:
-        """Return `value` and its gradient; raise NumericalFailure if H is not positive definite."""
-        objective = self._objective(model, data)
-        if not math.isfinite(float(objective.detach())):
-            raise NumericalFailure(f"the kernel matrix of {len(self.rows)} rows is not positive definite")
-        grads = torch.autograd.grad(objective, parameters, allow_unused=True)
-        gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
-        return float(objective.detach()), gradients
+        """Return `value` and its gradient; raise NumericalFailure if H is not positive definite.
 
-    def _objective(self, model: Learnable, data: Data) -> Tensor:
+        With v = H^-1 y the gradient is that of sum_ij W_ij H_ij - v^T y for constant W = (v v^T - H^-1) / 2 and v.
+        """
+        with torch.no_grad():
+            value, factor, y = self._evaluate(model, data)
+            if not math.isfinite(value):
+                raise NumericalFailure(f"the kernel matrix of {len(self.rows)} rows is not positive definite")
+            v = torch.cholesky_solve(y.unsqueeze(1), factor)
+            W = torch.cholesky_inverse(factor).neg_().addmm_(v, v.T).mul_(0.5)
+        X, y, noise = self._select(model, data)
+        forms = model.product(data.widths).contract(W, X) + W.diagonal() @ noise - v[:, 0] @ y
+        objective = forms / len(y) + log_prior(model).to(forms.device) / len(data.y)
+        grads = torch.autograd.grad(objective, parameters, allow_unused=True)
+        return value, [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
+
+    def _select(self, model: Learnable, data: Data) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs (m, d), targets (m,) and variances of the noise (m,) of the subset, in float64."""
         deviation = model.deviation(data).to(torch.float64)
-        noise = (deviation[self.rows] if deviation.ndim else deviation.expand(len(self.rows))).square()
-        H = model.product(data.widths)(data.inputs(self.rows).to(torch.float64)) + noise.diag_embed()
+        deviation = deviation[self.rows] if deviation.ndim else deviation.expand(len(self.rows))
+        y = data.targets(model.mean_at(data.X_raw))[self.rows].to(torch.float64)
+        return data.inputs(self.rows).to(torch.float64), y, deviation.square()
+
+    def _evaluate(self, model: Learnable, data: Data) -> tuple[float, Tensor, Tensor]:
+        """The value, the Cholesky factor of H and the targets y."""
+        X, y, noise = self._select(model, data)
+        H = model.product(data.widths)(X)
+        H.diagonal().add_(noise)
         factor, info = torch.linalg.cholesky_ex(H)
         if int(info) or not bool(torch.isfinite(factor).all()):
-            return H.new_tensor(-math.inf)
-        y = data.targets(model.mean_at(data.X_raw))[self.rows].to(torch.float64)
+            return -math.inf, factor, y
         whitened_y = torch.linalg.solve_triangular(factor, y.unsqueeze(1), upper=False)
         total = -0.5 * whitened_y.square().sum() - factor.diagonal().log().sum()
-        return total / len(y) - 0.5 * math.log(2 * math.pi) + log_prior(model).to(total.device) / len(data.y)
+        value = total / len(y) - 0.5 * math.log(2 * math.pi) + log_prior(model).to(total.device) / len(data.y)
+        return float(value), factor, y
 
     def check(self, value: float) -> None:
         """Raise NumericalFailure if the value is far below the best one."""

@@ -14,11 +14,13 @@ from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
 from pathgp.compute.random import permutation
+from pathgp.data.grid import GridObservations
 from pathgp.data.observations import Data, Observations
 from pathgp.kernels.algebra import Scale
 from pathgp.kernels.expression import leaves
 from pathgp.kernels.parameters import Positive, positive
 from pathgp.kernels.stationary import Stationary
+from pathgp.kernels.task import Task
 from pathgp.learning.hyperparameters import hyperparameters, value_of
 from pathgp.learning.loop import Fit
 from pathgp.learning.model import Learnable
@@ -37,13 +39,13 @@ SUBSET_ROWS_GPU, SUBSET_ROWS_CPU = 10_000, 1_000
 def initialise(how: str, model: Learnable, data: Data, settings: Settings, generator: torch.Generator) -> None:
     """Set the learned hyperparameters of a model: "model" keeps its values, see `GP.fit` for the other ways."""
     if how != "model":
-        _set_values(model, data, generator, has_sides=how == "neighbours")
+        set_values(model, data, generator, has_sides=how == "neighbours")
     if how == "subsets":
         assert isinstance(data, Observations)
         from_subsets(model, data, settings, generator)
 
 
-def _set_values(model: Learnable, data: Data, generator: torch.Generator, has_sides: bool) -> None:
+def set_values(model: Learnable, data: Data, generator: torch.Generator, has_sides: bool) -> None:
     """Length scales from the inputs, the signal from the spread of y, the noise a tenth of it, a constant mean from
     the average of y.
     """
@@ -57,12 +59,29 @@ def _set_values(model: Learnable, data: Data, generator: torch.Generator, has_si
             if isinstance(kernel, Stationary) and positive(kernel, "lengthscale").raw.requires_grad:
                 _set(kernel, "lengthscale", lengthscale(X[:, list(columns)], kernel.lengthscale.ndim == 1).cpu())
     scales = [module for module in model.modules() if isinstance(module, Scale)]
+    if isinstance(data, GridObservations):
+        _set_tasks(model, data, deviation if scales else 1.0)
     for module in scales:
         _set(module, "signal", deviation / len(scales) ** 0.5)
     if isinstance(model.mean, Constant) and model.mean.value.requires_grad:
         with torch.no_grad():
             model.mean.value.fill_(float(data.y.mean()))
     _set(model, "noise", 0.1 * deviation)
+
+
+def _set_tasks(model: Learnable, data: GridObservations, unit: float) -> None:
+    """Task kernels from half of the covariances of the observed cells, in ``unit``s, the rest to every task alone.
+
+    A start with correlations of the wrong sign may stay there: the gradient in B of B B^T vanishes at zero.
+    """
+    with torch.no_grad():
+        observed = data.observed
+        targets = data.targets(model.mean_at(data.X_raw)).to(torch.float64)
+        grid = torch.zeros(observed.shape, dtype=torch.float64, device=targets.device).masked_scatter(observed, targets)
+    for side, kernel in enumerate(model.sides):
+        if isinstance(kernel, Task) and len(data.factors[side]) == kernel.num_tasks:
+            rows, known = (G.movedim(side, 0).flatten(1).to("cpu", torch.float64) for G in (grid, observed))
+            kernel.start_from(rows @ rows.T / (known @ known.T).clamp_min(1.0) / unit**2)
 
 
 def _set(module: nn.Module, name: str, value: float | Tensor) -> None:

@@ -21,14 +21,15 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
-from tqdm.auto import tqdm
 
 from pathgp.compute.random import permutation
-from pathgp.kernels.parameters import short
+from pathgp.kernels.parameters import positive, short
 from pathgp.learning.checkpoint import Resumable, at_sigterm, exit_on_signal
 from pathgp.learning.estimators import GradientEstimate, State
+from pathgp.learning.guard import Guard
 from pathgp.learning.hyperparameters import log_prior, values
 from pathgp.learning.optimisers import LBFGS
+from pathgp.learning.pace import TIME_LIMIT, Pace
 from pathgp.learning.report import Step
 from pathgp.solvers import Status
 from pathgp.solvers.solution import NumericalFailure
@@ -37,36 +38,44 @@ from pathgp.solvers.solution import NumericalFailure
 _MAX_RETRIES = 8
 # A stage ends early if the objective changed by less than the minimum gain over this number of steps.
 WINDOW = 10
-# Minimum gain of the exact stage, in nats per row. It is larger than that of the other stages, because the optimum of
-# few rows is not the optimum of all.
-_EXACT_STAGE_GAIN = 0.01
+# L-BFGS also predicts the gain of further steps. If that is small, too, a change of the same size per step over fewer
+# steps suffices in a stage that continues an earlier one. In the first stage it does not: on a plateau both are small
+# (flights: a test log-likelihood of -1.41 instead of -1.33).
+WINDOW_LBFGS = 2
+# A misfit above this shows that the noise, learned from fewer rows, is too small; see `Fit._raise_noise`.
+_LARGEST_MISFIT = 4.0
 
 
 class StalledSolve(NumericalFailure):
     """A solver stalled or diverged before it reached its tolerance, usually because of rounding errors."""
 
 
+class OutOfTime(Exception):
+    """The solve of a step did not end before the time limit."""
+
+
 class Fit(Resumable):
     """A fit in progress. Every step changes ``model`` in place and adds a `Step` to ``history``."""
 
-    def run(self, progress: bool = False, callback: Callable[[Step], None] | None = None) -> None:
-        """Take steps until all are done or the objective no longer changes, then choose the final hyperparameters."""
+    pace = Pace()
+
+    def run(self, callback: Callable[[Step], None] | None = None) -> None:
+        """Take steps until all are done, the objective no longer changes or the time ends, then choose the final
+        hyperparameters.
+        """
         total = sum(stage.steps for stage in self.stages)
-        is_hidden = not (progress and self.compute.is_main_process)
         # A resumed fit may have new options, such as more steps or another min_gain: decide again whether to stop.
         self.stopped = self._stopping_reason() if self.stage + 1 == len(self.stages) else ""
-        bar = tqdm(total=total, initial=len(self.history), disable=is_hidden, desc="fit", unit="step")
-        with bar, nullcontext() if self.checkpoint is None else at_sigterm(exit_on_signal):
+        with nullcontext() if self.checkpoint is None else at_sigterm(exit_on_signal):
             try:
-                while not self.stopped and len(self.history) < total:
+                while not self.stopped and len(self.history) < total and self._has_time():
                     if self.step():
                         if self.checkpoint and self.compute.is_main_process and self.checkpoint.due(len(self.history)):
                             self._save()
-                        bar.set_postfix_str(_postfix(self.history[-1]))
-                        bar.update()
+                        self.pace.show(self)
                         if callback is not None:
                             callback(self.history[-1])
-                self.stopped = self.stopped or "all steps done"
+                self.stopped = self.stopped or ("all steps done" if total else "hyperparameters as given")
                 # All ranks wait until the file is written: it must exist if a rank fails later.
                 if self.checkpoint is not None:
                     self.compute.on_main_process(self._save)
@@ -84,10 +93,16 @@ class Fit(Resumable):
         self._update_stage()
         self.evaluated_at = before["model"]
         state_before = replace(self.state, operator=None)
+        last_failure = NumericalFailure("the noise is too small for the rows of this stage")
         for _ in range(1 + _MAX_RETRIES):
             try:
                 estimate, value = self._compute_gradient()
-                break
+                if estimate is None or not self._raise_noise(estimate.misfit):
+                    break
+            except OutOfTime:
+                self._restore(before)
+                self._undo, self.stopped = None, TIME_LIMIT
+                return False
             except NumericalFailure as failure:
                 last_failure = failure
                 self._prepare_retry(failure, state_before)
@@ -108,6 +123,11 @@ class Fit(Resumable):
         return self.stages[self.stage].rows
 
     @property
+    def largest_rows(self) -> int:
+        """The largest number of rows of a solve so far; 0 before the first one."""
+        return max((step.rows for step in self.history if step.solver), default=0)
+
+    @property
     def _is_exact_stage(self) -> bool:
         """Whether the current stage uses exact gradients on the rows of the guard."""
         return self.stages[self.stage].exact
@@ -120,9 +140,10 @@ class Fit(Resumable):
         estimate, value = self._exact_gradient() if self._is_exact_stage else self._estimate_gradient()
         if not bool(torch.isfinite(self.coordinates.gradient()).all()):
             hyperparameters = ", ".join(f"{name} {short(value)}" for name, value in values(self.model).items())
+            advice = ", or use float64 inputs" if self.data.dtype == torch.float32 else ""
             raise NumericalFailure(
                 f"the gradient is not finite at step {len(self.history)}: set bounds for the hyperparameter that "
-                f"diverged (gp.constrain), or use float64 inputs; {hyperparameters}"
+                f"diverged (gp.constrain){advice}; {hyperparameters}"
             )
         return estimate, value
 
@@ -148,7 +169,10 @@ class Fit(Resumable):
             if self.state.prior is not prior:
                 # New draws change the objective.
                 self.optimiser.restart()
-        estimate = self.estimator.evaluate(model, self.data, self.state, self.options.settings, self.generator)
+        settings, seconds = self.options.settings, self.pace.seconds_for_step(self)
+        estimate = self.estimator.evaluate(model, self.data, self.state, settings, self.generator, seconds)
+        if estimate.solution is not None and estimate.solution.status is Status.OUT_OF_TIME:
+            raise OutOfTime
         if estimate.solution is not None and estimate.solution.status in (Status.STALLED, Status.DIVERGED):
             raise StalledSolve(f"the solver ended {estimate.solution.status.name}")
         if guard is not None:
@@ -161,6 +185,26 @@ class Fit(Resumable):
         if estimate.value is None:
             return estimate, None
         return estimate, estimate.value / self._num_rows + float(density.detach()) / n
+
+    def _raise_noise(self, misfit: float) -> bool:
+        """On rows that are new, raise a noise that is far too small for them; return whether it was raised.
+
+        Few rows may have no neighbours that contradict each other, so that their noise is learned as almost zero. With
+        more rows the misfit is then huge and proportional to 1 / noise^2, where steps of a quasi-Newton method are
+        short. Along H -> c H the likelihood is largest at c = misfit.
+        """
+        noise = positive(self.model, "noise")
+        is_new = self.stage > 0 and len(self.history) == self.stage_began
+        if not (is_new and misfit > _LARGEST_MISFIT and noise.raw.requires_grad):
+            return False
+        before = float(noise.value.detach())
+        noise.assign(before * math.sqrt(misfit))
+        self._project()
+        self.optimiser.forget()
+        # More rows refute what the guard found best.
+        self.guard = None if self.guard is None else Guard(self.guard.rows, self.guard.n)
+        self.evaluated_at = self._copy_parameters()
+        return float(noise.value.detach()) > before
 
     def _record(self, estimate: GradientEstimate | None, value: float | None, start_time: float) -> None:
         """Append the step to the history, and remember it if it is the best so far."""
@@ -236,33 +280,66 @@ class Fit(Resumable):
         """Before the first step, make all random draws; later, enter the next stage once the current one is over."""
         if not self.history:
             self.estimator.draw(self.model, self.data, self.state, self.generator)
-            if len(self.stages) > 1:
+            if self.stages[0].rows < len(self.data.y):
                 self.order = permutation(len(self.data.y), self.generator, self.data.device)
             self._enter_stage(0)
-        elif self.stage + 1 < len(self.stages):
-            is_done = len(self.history) - self.stage_began >= self.stages[self.stage].steps
-            if is_done or self._stopping_reason():
-                self._enter_stage(self.stage + 1)
+        elif self.next_stage != self.stage:
+            self._enter_stage(self.next_stage)
+
+    @property
+    def next_stage(self) -> int:
+        """The stage of the next step."""
+        if not self.history or self.stage + 1 == len(self.stages):
+            return self.stage
+        is_done = len(self.history) - self.stage_began >= self.stages[self.stage].steps
+        return self.stage + 1 if is_done or self._stopping_reason() else self.stage
+
+    def _has_time(self) -> bool:
+        """Whether the time limit leaves time for another step; otherwise the fit stops."""
+        if self.pace.deadline is None or self.compute.on_main_process(lambda: self.pace.has_time_for_step(self)):
+            return True
+        self.stopped = TIME_LIMIT
+        return False
 
     def _enter_stage(self, stage: int) -> None:
         """Restrict the state to the rows of a stage, and restart the optimiser."""
-        num_rows = self.stages[stage].rows
-        # Sorted, so that rows of the data are read in order of memory.
-        rows = None if self.order is None or num_rows == len(self.data.y) else self.order[:num_rows].sort().values
-        self.state.restrict_rows(rows, len(self.data.y))
+        self.state.restrict_rows(self.first_rows(self.stages[stage].rows), len(self.data.y))
         self.stage, self.stage_began = stage, len(self.history)
         if self.previous is not None:
             # Values of the objective on other rows cannot be compared.
             self.previous = (*self.previous[:2], None)
         self.optimiser.restart()
 
+    def first_rows(self, count: int) -> torch.Tensor | None:
+        """The first ``count`` rows of the random order that nested subsets share; None for all rows."""
+        if count >= len(self.data.y):
+            return None
+        if self.order is None:
+            self.order = permutation(len(self.data.y), self.generator, self.data.device)
+        # Sorted, so that rows of the data are read in order of memory.
+        return self.order[:count].sort().values
+
     def _stopping_reason(self) -> str:
         """Return why the stage can end: the objective no longer changes. Empty while it still rises or falls."""
-        gains = [step.gain for step in self.history[self.stage_began :][-1 - WINDOW :]]
-        min_gain = max(self.options.min_gain, _EXACT_STAGE_GAIN) if self._is_exact_stage else self.options.min_gain
-        if len(gains) <= WINDOW or max(gains) - min(gains) >= min_gain * len(self.data.y):
+        gains, min_gain = [step.gain for step in self.history[self.stage_began :]], self._min_gain
+        expects_more = not isinstance(self.optimiser, LBFGS) or self.optimiser.predicted_gain >= min_gain
+        is_first = self.stage == 0 and not self.options.begins_on_subgrids
+        window = WINDOW if expects_more or is_first else WINDOW_LBFGS
+        recent, limit = gains[-1 - window :], min_gain * window / WINDOW
+        if len(gains) <= window or max(recent) - min(recent) >= limit * len(self.data.y):
             return ""
-        return f"{WINDOW} steps changed the objective by less than {min_gain:g} nats per row"
+        return f"{window} steps changed the objective by less than {limit:g} nats per row"
+
+    @property
+    def _min_gain(self) -> float:
+        """Minimum gain of the current stage, in nats per row.
+
+        The optimum of m rows is off by about p / (2 m) nats per row on other rows, if p hyperparameters are learned.
+        A stage on a part of the rows needs no more accuracy than that.
+        """
+        if self._num_rows == len(self.data.y) or not self.options.min_gain:
+            return self.options.min_gain
+        return max(self.options.min_gain, 0.5 * len(self.coordinates.position()) / self._num_rows)
 
     def _choose_final(self) -> None:
         """Choose the final hyperparameters.
@@ -285,10 +362,3 @@ class Fit(Resumable):
             if not guard.accepts_final(value + self.options.min_gain):
                 self.model.load_state_dict(guard.state)
                 self.stopped += f"; the step with the largest likelihood of {len(guard.rows)} rows was kept"
-
-
-def _postfix(step: Step) -> str:
-    """The text after the progress bar."""
-    noise = step.values.get("noise", [math.nan])[0]
-    solve = f"residual {step.probe_residual:.1e}, {step.epochs:.0f} epochs, " if step.solver else ""
-    return f"{solve}noise {noise:.3g}, gain {step.gain:.4g}"

@@ -66,6 +66,10 @@ class Learnable(nn.Module):
     def solve(self, data: Any, prior: Any, draws: Tensor, request: SolveRequest) -> Any:
         """The posterior of this model, solved for in the dtype of the data."""
 
+    def choose_kernels(self, data: Any) -> str:
+        """Choose the kernels that the user left open, at the start of a fit; return a note for the report."""
+        return ""
+
     def require_supported(self, data: Any, settings: Settings, has_draws: bool) -> None:
         """ValueError for settings that this model cannot use, or a memory budget that prior draws exceed."""
 

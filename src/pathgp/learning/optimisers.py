@@ -7,6 +7,7 @@ estimators: its line search uses directional derivatives only.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from pathgp.learning.hyperparameters import Coordinates
 # Steps that L-BFGS leaves to Adam, and pairs of changes that it keeps afterwards.
 OPENING = 20
 MEMORY = 20
+# Pairs from which on the quadratic model predicts gains.
+LEAST_PAIRS = 5
 
 
 class Adam:
@@ -56,6 +59,12 @@ class Adam:
     def restart(self) -> None:
         """Moments of similar objectives are averaged."""
 
+    def seed(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
+        """Begin with the curvature of a similar objective, which Adam has no use for."""
+
+    def forget(self) -> None:
+        """Forget what was learned about the objective, after a move that is not a step."""
+
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._state}
 
@@ -79,10 +88,11 @@ class LBFGS(Adam):
     1.0: a log likelihood of -0.77 a row instead of -0.54). On rough data ten are too few: it ends where noise explains
     what short length scales would (-0.18 a row instead of 0.03).
 
-    reach: five times the learning rate in the first step after these.
+    reach: five times the learning rate in the first step after these.  predicted_gain: by how much a whole step would
+    reduce the loss according to the quadratic model, -g^T p / 2; infinite as long as the model has few pairs.
     """
 
-    _state = (*Adam._state, "pairs", "origin", "direction", "reach")
+    _state = (*Adam._state, "pairs", "origin", "direction", "reach", "predicted_gain")
 
     def __init__(self, coordinates: Coordinates, learning_rate: float) -> None:
         super().__init__(coordinates, learning_rate)
@@ -90,6 +100,7 @@ class LBFGS(Adam):
         self.pairs: list[tuple[Tensor, Tensor]] = []
         self.origin: tuple[Tensor, Tensor] | None = None
         self.direction: Tensor | None = None
+        self.predicted_gain = math.inf
 
     def step(self) -> None:
         if self.steps < OPENING:
@@ -113,6 +124,7 @@ class LBFGS(Adam):
         direction = self._quasi_newton(g).masked_fill(g == 0, 0.0)
         if not float(direction @ g) < 0:
             self.pairs, direction = [], -g
+        self.predicted_gain = -0.5 * float(direction @ g) if len(self.pairs) >= LEAST_PAIRS else math.inf
         widest = max(float(direction.abs().max()), torch.finfo(direction.dtype).tiny)
         length = self.reach / widest
         self.origin, self.direction = (x, g), direction * (min(1.0, length) if self.pairs else length)
@@ -127,6 +139,15 @@ class LBFGS(Adam):
     def restart(self) -> None:
         """Forget the last position and direction; the curvature is kept."""
         self.origin = self.direction = None
+        self.predicted_gain = math.inf
+
+    def seed(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
+        """Begin near an optimum, with changes (of the position, of the gradient) of a similar objective."""
+        self.pairs, self.steps = pairs[-MEMORY:], OPENING
+
+    def forget(self) -> None:
+        self.restart()
+        self.pairs = []
 
     def _quasi_newton(self, g: Tensor) -> Tensor:
         """-(approximate Hessian)^-1 g by the two-loop recursion."""

@@ -5,6 +5,8 @@ The functions are pure: equal arguments give equal choices, from Python, the com
 
 from __future__ import annotations
 
+import math
+import numbers
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,19 +16,26 @@ from torch import Tensor
 from pathgp.compute.inputs import real_number, whole_number
 from pathgp.data.standardise import blurred_column
 from pathgp.posterior.conditioning import Settings
+from pathgp.posterior.exact_covariance import EXACT_ROWS
 
-# Up to this number of rows exact gradients and variances cost less than estimates; exact results are not random.
-EXACT_ROWS = 1000
 # Above this number of rows float32 is used, which halves time and memory.
 FLOAT64_ROWS = 10_000
-# Default number of steps, for tables and for grids.
-TABLE_STEPS, GRID_STEPS = 100, 50
+# Default number of steps, for tables, for grids, and for grids that begin at the optimum of sub-grids.
+TABLE_STEPS, GRID_STEPS, NEAR_STEPS = 100, 50, 10
+# Cells of a sub-grid whose likelihood is computed exactly, number of sub-grids that are long along each side, and the
+# largest number of evaluations of their likelihood.
+SUBGRID_CELLS, SUBGRIDS_PER_SIDE, SUBGRID_STEPS = 600, 3, 50
+# The same for the choice of kernels, which compares several.
+CHOICE_CELLS, CHOICES_PER_SIDE, CHOICE_STEPS = 500, 2, 25
+# Probes of the gradient on a grid that begins at the optimum of sub-grids. s probes cost p / (2 s) nats in total for p
+# hyperparameters, where the data cost p / 2.
+GRID_PROBES = 8
 LEARNING_RATE = 0.1
 # Rows of the subset on which `Guard` checks every step, and on which L-BFGS takes its first steps. One Cholesky
 # factorisation of 1,000 rows takes milliseconds.
 GUARD_ROWS = 1000
-# Minimum number of rows of a coarse stage.
-LEAST_ROWS = 2000
+# Minimum ratio of the numbers of rows of two successive stages.
+STAGE_RATIO = 2.5
 
 CHOICES = {
     "estimator": ("auto", "pathwise", "standard", "exact"),
@@ -38,7 +47,10 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class FitOptions:
-    """The options of `GP.fit`, which documents them; None and "auto" are replaced by `resolve`."""
+    """The options of `GP.fit`, which documents them; None and "auto" are replaced by `resolve`.
+
+    Chosen by `resolve`: ``probes`` of the gradient, and whether a grid begins at the optimum of sub-grids.
+    """
 
     settings: Settings
     steps: int | None = None
@@ -52,6 +64,9 @@ class FitOptions:
     features: int = 512
     starts: int = 1
     min_gain: float = 5e-4
+    time_limit: float | None = None
+    probes: int | None = None
+    begins_on_subgrids: bool = False
 
     def __post_init__(self) -> None:
         for name, minimum in (("steps", 0), ("samples", 1), ("features", 1), ("starts", 1)):
@@ -60,33 +75,48 @@ class FitOptions:
         if self.learning_rate is not None and real_number(self.learning_rate, "learning_rate") <= 0:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
         real_number(self.min_gain, "min_gain")
+        if self.time_limit is not None:
+            object.__setattr__(self, "time_limit", read_time_limit(self.time_limit))
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {getattr(self, name)!r}")
 
     def resolve(self, n: int, is_grid: bool) -> FitOptions:
         """Return the options with every automatic choice made, for n observations of a table or a grid."""
-        if is_grid and (self.stages == "coarse" or self.initialise == "subsets"):
-            raise ValueError("a grid is learned as a whole: stages='coarse' and initialise='subsets' are for tables")
+        if is_grid and self.initialise == "subsets":
+            raise ValueError("initialise='subsets' is for tables: a grid has stages='coarse', which uses sub-grids")
         # On a grid estimates cost less than exact gradients at any size: products use the Kronecker structure.
         estimator = "exact" if n <= EXACT_ROWS and not is_grid else "pathwise"
         estimator = estimator if self.estimator == "auto" else self.estimator
         is_deterministic = estimator == "exact" or bool(self.warm_start)
         if self.optimiser == "lbfgs" and not is_deterministic:
             raise ValueError("lbfgs needs deterministic gradients: use warm_start=True, which fixes the random draws")
+        begins_near = is_grid and (self.stages == "coarse" or (self.stages == "auto" and self.steps != 0))
         automatic: dict[str, Any] = {
-            "steps": GRID_STEPS if is_grid else TABLE_STEPS,
+            "steps": NEAR_STEPS if begins_near else GRID_STEPS if is_grid else TABLE_STEPS,
             "learning_rate": LEARNING_RATE,
             # L-BFGS needs fewer steps, but uses differences between gradients, which random gradients spoil.
             "optimiser": "lbfgs" if is_deterministic else "adam",
-            # A subset of a grid has no grid structure, and exact gradients are used for few rows only.
-            "stages": "full" if is_grid or estimator == "exact" else "coarse",
+            # Sub-grids cost little compared with all cells. For tables exact gradients are used for few rows only.
+            "stages": "coarse" if begins_near or (not is_grid and estimator != "exact") else "full",
+            # Without steps the model is conditioned as it is.
             # On a grid a fit from long length scales may miss short ones, such as that of a season: start from
             # distances between neighbours.
-            "initialise": "neighbours" if is_grid else "data",
+            "initialise": "model" if self.steps == 0 else "neighbours" if is_grid else "data",
         }
         chosen = {name: value for name, value in automatic.items() if getattr(self, name) in (None, "auto")}
-        return replace(self, estimator=estimator, **chosen)
+        probes = min(self.samples, GRID_PROBES) if begins_near else self.samples
+        return replace(self, estimator=estimator, probes=probes, begins_on_subgrids=begins_near, **chosen)
+
+
+def read_time_limit(value: Any) -> float:
+    """A positive number of seconds; TypeError or ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"time_limit must be a number of seconds, got {value!r}")
+    seconds = float(value)
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"time_limit must be a positive, finite number of seconds, got {seconds:g}")
+    return seconds
 
 
 def choose_dtype(X: Tensor) -> tuple[torch.dtype, int | None]:
@@ -113,20 +143,23 @@ class Stage:
 def make_stages(n: int, options: FitOptions) -> tuple[Stage, ...]:
     """Return the stages of a fit with resolved options.
 
-    If L-BFGS uses estimated gradients, at most half of the steps form a first stage: exact gradients on the rows of
-    `Guard`. Coarse stages then take half of the remaining steps on an eighth of the rows, where a step costs 1/64 of a
-    full one, and a quarter of them on a third of the rows. The last stage uses all rows. A coarse stage has at least
-    2,000 rows, and at most half of all.
+    A grid that begins at the optimum of sub-grids has one stage, with all cells.
+
+    Otherwise, if L-BFGS uses estimated gradients, at most half of the steps form a first stage: exact gradients on the
+    rows of `Guard`. Coarse stages then take half of the remaining steps on an eighth of the rows, where a step costs
+    1/64 of a full one, and a quarter of them on a third of the rows. The last stage uses all rows. Every stage has at
+    least 2.5 times as many rows as the previous one; a coarse stage has at least 2,500.
     """
     assert options.steps is not None
     steps, stages = options.steps, []
+    if options.begins_on_subgrids:
+        return (Stage(n, steps),)
     if options.optimiser == "lbfgs" and options.estimator != "exact" and n > GUARD_ROWS and steps > 1:
         stages.append(Stage(GUARD_ROWS, steps // 2, exact=True))
         steps -= steps // 2
-    remaining = steps
+    remaining, previous = steps, GUARD_ROWS
     for rows, share in ((n // 8, steps // 2), (n // 3, steps // 4)):
-        rows = max(LEAST_ROWS, rows)
-        if options.stages == "coarse" and 2 * rows <= n and share:
+        if options.stages == "coarse" and rows >= STAGE_RATIO * previous and share:
             stages.append(Stage(rows, share))
-            remaining -= share
+            remaining, previous = remaining - share, rows
     return (*stages, Stage(n, remaining))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -59,6 +60,8 @@ class FitReport:
 
     ``history``: a list of `Step`.  ``values``: the hyperparameters it ended with.  ``stopped``: why it ended.
     ``condition``: the report of the solve that the posterior rests on.  ``note``: what it chose by itself.
+    ``time_limit``: the limit in seconds, if there was one.  ``predicted_seconds``: what the fit predicted at its start,
+    or when it was resumed.
     """
 
     rows: int
@@ -72,6 +75,8 @@ class FitReport:
     seed: int | None
     note: str
     condition: ConditionReport
+    time_limit: float | None = None
+    predicted_seconds: float = math.nan
 
     @property
     def epochs(self) -> float:
@@ -94,6 +99,13 @@ class FitReport:
         counts = Counter(solve.precision for solve in solves)
         return "; ".join(f"{latest[level]} ({count} of {len(solves)} solves)" for level, count in counts.items())
 
+    @property
+    def stages(self) -> str:
+        """The steps taken on each number of rows, in words."""
+        groups = itertools.groupby(self.history, key=lambda step: (step.rows, bool(step.solver)))
+        counts = [(rows, sum(1 for _ in steps)) for (rows, _), steps in groups]
+        return ", ".join(f"{count} {'step' if count == 1 else 'steps'} on {rows:,} rows" for rows, count in counts)
+
     def to_frame(self) -> Any:
         """A pandas data frame with a row per step and a column per number; length scales are numbered."""
         import pandas as pd
@@ -111,6 +123,8 @@ class FitReport:
             ("estimator", self.estimator),
             ("optimiser", f"{self.optimiser}, {len(steps)} steps: {self.stopped}"),
         ]
+        if len({step.rows for step in steps}) > 1:
+            lines.append(("stages", self.stages))
         if steps and steps[-1].log_likelihood is not None:
             lines.append(("log likelihood", f"{steps[0].log_likelihood:.1f} to {steps[-1].log_likelihood:.1f}"))
         elif steps:
@@ -122,8 +136,10 @@ class FitReport:
         lines.append(("products", self.products))
         lines += [(name, _numbers(numbers)) for name, numbers in self.values.items()]
         share = 100 * self.solver_seconds / max(self.seconds, 1e-9)
-        lines.append(("seconds", f"{self.seconds:.3g}, {share:.0f} % in the solver"))
-        lines.append(("posterior", f"{self.condition.status.name}, worst residual {self.condition.worst_residual:.1e}"))
+        limit = "" if self.time_limit is None else f", time limit {self.time_limit:.3g}"
+        lines.append(("seconds", f"{self.seconds:.3g}, {share:.0f} % in the solver{limit}"))
+        posterior = f"{self.condition.status.name}, worst residual {self.condition.worst_residual:.1e}"
+        lines.append(("posterior", "; ".join(filter(None, [posterior, self.condition.subset]))))
         if self.note:
             lines.append(("note", self.note))
         lines.append(("seed", "of a generator used before" if self.seed is None else str(self.seed)))

@@ -110,6 +110,7 @@ class Model(Learnable, Generic[P]):
         y: Array,
         noise: Array | None = None,
         *,
+        time_limit: float | None = None,
         steps: int | None = None,
         optimiser: str = "auto",
         estimator: str = "auto",
@@ -139,28 +140,37 @@ class Model(Learnable, Generic[P]):
         solve. Thesis, chapter 5. `pathgp.learning.policy` makes the automatic choices.
 
         The model changes only when the fit ends. After Ctrl-C or an error in a later step, it has the hyperparameters
-        of the last complete step, and with the pathwise estimator the posterior; with several starts, those of the best
-        complete one. The checkpoint is written, and the exception is raised again.
+        of the last complete step, and with the pathwise estimator its posterior, given the rows of that step; with
+        several starts, those of the best complete one. The checkpoint is written, and the exception is raised again.
 
         Args:
             X: inputs (n, d); for a `LatentKroneckerGP` the inputs of every side, as in its `condition`.
             y: observations (n,); for a `LatentKroneckerGP` a grid with NaN for missing values.
             noise: known standard deviations of y; the learned noise adds to them, gp.noise^2 + noise_i^2.
-            steps: maximum number of steps of the optimiser; by default 100, for grids 50.
+            time_limit: seconds that the fit may take, from this call to its end; None for no limit. The fit takes fewer
+                steps if necessary. The posterior is that of all rows if their solve fits into the limit, otherwise that
+                of the largest random subset that does, and the reports say so. A grid is always solved as a whole. The
+                choices depend on the speed of the machine. A resumed fit gets the limit anew.
+            steps: maximum number of steps of the optimiser; by default 100; for grids 10 on all cells, with
+                stages="full" 50. With 0 the model is only conditioned, at its current hyperparameters unless
+                ``initialise`` says otherwise.
             optimiser: "adam", or "lbfgs" for deterministic gradients (exact, or warm starts); "auto" is L-BFGS
                 whenever possible.
             estimator: estimator of the gradient: "pathwise", "standard" (also used for kernels without random
                 features), or "exact" by Cholesky factorisation; "auto" is exact for tables of up to 1,000 rows, else
                 pathwise.
             stages: "full" uses all rows in every estimated step. "coarse" takes half of the steps on an eighth of the
-                rows, a quarter on a third of them (at least 2,000), and the last quarter on all; it has an effect from
-                4,000 rows. "auto" is "coarse" for tables whose gradients are estimated.
+                rows, a quarter on a third of them, and the last quarter on all; stages of fewer than 2,500 rows are
+                left out. On a grid "coarse" first maximises the exact likelihood of a few sub-grids of 600 cells, and
+                takes the steps on all cells from there, with 8 probes. "auto" is "coarse" for grids and for tables
+                whose gradients are estimated.
             initialise: "model" starts from the current values; "data" from median distances and the spread of y;
                 "neighbours" from distances between neighbours, for grids; "subsets" from exact fits of ten small
-                subsets. "auto" is "data" for tables and "neighbours" for grids.
+                subsets. "auto" is "data" for tables, "neighbours" for grids, and "model" for steps=0. On a grid
+                `kernels.Task` starts from half of the correlations of the data, unless "model" is chosen.
             learning_rate: learning rate of Adam, by default 0.1. The first step of L-BFGS is limited to five times it.
             warm_start: keep the random draws fixed and start every solve from the previous solution.
-            samples: number of probes of the gradient, and of paths of the posterior.
+            samples: number of paths of the posterior, and of probes of the gradient (see ``stages`` for grids).
             features: number of random features of each prior path.
             solver: as in `condition`.
             tol: relative residual to reach, in the mean system and on average over the probes; the last solve reaches
@@ -168,10 +178,11 @@ class Model(Learnable, Generic[P]):
             max_epochs: budget of each solve in products with K.
             starts: number of starts. All but the first multiply the initial values by random factors exp(z). The fit
                 with the highest marginal likelihood is kept.
-            min_gain: end early if ten steps change the log likelihood by less than this, in nats per row; 0 never
-                ends early.
+            min_gain: end early if ten steps change the log likelihood by less than this, in nats per row; with
+                L-BFGS two steps suffice if its quadratic model predicts no larger gain either. 0 never ends early.
             checkpoint: file to save the fit to and to resume it from; `Checkpoint` also sets how often.
-            progress: show a progress bar.
+            progress: print the plan of the fit, and show a bar with the time left. Without it a fit that is predicted
+                to take more than three minutes issues a `LongFitWarning`.
             callback: called with a `Step` after every step.
             generator: source of all draws; None draws a fresh seed, which the report records.
             compute: as in `condition`. The first rank shows the progress and writes the checkpoint; if a rank fails,
@@ -180,7 +191,7 @@ class Model(Learnable, Generic[P]):
         """
         settings = Settings.read(solver, tol, max_epochs, compute)
         choices = (steps, optimiser, estimator, stages, initialise, learning_rate, warm_start, samples, features)
-        options = FitOptions(settings, *choices, starts=starts, min_gain=min_gain)
+        options = FitOptions(settings, *choices, starts=starts, min_gain=min_gain, time_limit=time_limit)
         data = self.prepare_data(X, y, noise, dtype)
         return fit(self, data, options, checkpoint, progress, callback, generator)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pathgp.compute.inputs import Array, read_matrix, read_vector, result_dtype
 from pathgp.data.observations import Observations
-from pathgp.data.standardise import Standardisation, blurred_column, require_digits, task_columns
+from pathgp.data.standardise import Standardisation, blurred_column, require_digits, unscaled_columns
 from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import short
 from pathgp.learning.model import Mean
@@ -33,8 +33,8 @@ class GP(Model[Posterior]):
         mean: a number, or a function from inputs (n, d) to values (n,), in the units of y; the parameters of a torch
             module such as `means.Constant` are learned.
         standardise: shift and scale inputs and targets to mean zero and standard deviation one inside the model. Kernel
-            and noise then refer to these units; predictions come back in the units of the data. Columns of task numbers
-            stay as they are.
+            and noise then refer to these units; predictions come back in the units of the data. Columns that `Task` and
+            `Tanimoto` read stay as they are.
     """
 
     def __init__(self, kernel: Kernel, noise: float = 0.1, mean: Mean = 0.0, standardise: bool = False) -> None:
@@ -75,7 +75,7 @@ class GP(Model[Posterior]):
         if data.X.shape[0] == 0:
             raise ValueError("X has no rows: at least one observation is needed")
         results = result_dtype(data.X, y)
-        kept = task_columns(self.kernel, data.X)
+        kept = unscaled_columns(self.kernel, data.X)
         learned = isinstance(self.mean, nn.Module)
         centred = y if learned else y - self.mean_at(data.X)
         if self.standardise:
@@ -84,8 +84,13 @@ class GP(Model[Posterior]):
             scaling = replace(scaling, target_shift=y.new_zeros(())) if learned else scaling
         else:
             scaling = Standardisation.identity(data.X, results)
-        if not isinstance(dtype, torch.dtype):
-            dtype = data.X.dtype if dtype is None else choose_dtype(scaling.inputs(data.X))[0]
+        note = ""
+        if dtype == "auto":
+            dtype, blurred = choose_dtype(scaling.inputs(data.X))
+            note = "" if blurred is None else f"float64, because float32 would blur column {blurred} of X"
+        elif dtype is None:
+            dtype = data.X.dtype
+        assert isinstance(dtype, torch.dtype)
         # Rounding must not spoil a column of X, neither for the kernel nor for a mean function.
         column = blurred_column(scaling.inputs(data.X), dtype)
         advice = "" if self.standardise else "standardise=True, which shifts X before it is rounded, or "
@@ -96,7 +101,7 @@ class GP(Model[Posterior]):
             raise ValueError(f"{kind} would blur or merge distinct values of column {column} of X: use {advice}float64")
         if not learned:
             require_digits(scaling.targets(centred), dtype)
-        return Observations.of(data.X, y, noise, scaling, dtype)
+        return replace(Observations.of(data.X, y, noise, scaling, dtype), note=note)
 
     def system(self, data: Observations, prior: PriorPaths | None, draws: Tensor) -> System:
         with torch.no_grad():

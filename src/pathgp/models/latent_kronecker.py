@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from pathgp.compute.inputs import Array, read_factors, read_grid, read_side
 from pathgp.compute.random import normal
 from pathgp.data.grid import GridObservations, GridPrior, cells
-from pathgp.data.standardise import Standardisation, blurred_column, task_columns
-from pathgp.kernels import Kernel
-from pathgp.kernels.parameters import short
+from pathgp.data.standardise import Standardisation, blurred_column, unscaled_columns
+from pathgp.kernels import Kernel, Matern, Scale, Task
+from pathgp.kernels.parameters import positive, short
 from pathgp.learning.model import Mean
 from pathgp.models.base import Model
+from pathgp.models.kernel_choice import choose_kernels
 from pathgp.operators import LatentKroneckerOperator, Operator
 from pathgp.operators.latent_kronecker import require_memory_only
 from pathgp.posterior.conditioning import Settings, SolveRequest
@@ -33,32 +34,61 @@ class LatentKroneckerGP(Model[GridPosterior]):
 
     Args:
         kernels: one covariance function per side of the grid; the model keeps deep copies. Let only one of them carry
-            a signal scale, `kernels.Scale`.
+            a signal scale, `kernels.Scale`. None for a side means that `fit` chooses its kernel by the likelihood of
+            sub-grids (`models.kernel_choice`); if no given kernel is a `Scale` or a `Task`, the first such side gets
+            the signal.
         noise: standard deviation of the noise.
         mean: a number, or a function from inputs (n, d_1 + ... + d_k) to values (n,), in the units of y; the
             parameters of a torch module such as `means.Constant` are learned.
         standardise: shift and scale the inputs of every side and the observed values to mean zero and standard
-            deviation one inside the model; task numbers stay as they are.
+            deviation one inside the model; inputs of `Task` and `Tanimoto` stay as they are.
     """
 
     is_grid = True
     least_samples = 1
 
     def __init__(
-        self, kernels: Sequence[Kernel], noise: float = 0.1, mean: Mean = 0.0, standardise: bool = False
+        self, kernels: Sequence[Kernel | None], noise: float = 0.1, mean: Mean = 0.0, standardise: bool = False
     ) -> None:
         super().__init__(noise, mean, standardise)
         if isinstance(kernels, Kernel) or not len(kernels):
             raise TypeError("kernels must be a list, one kernel per side of the grid")
         for kernel in kernels:
-            if not isinstance(kernel, Kernel):
-                raise TypeError(f"kernels must be pathgp kernels such as Matern(nu=1.5), got {type(kernel).__name__}")
-        self.kernels = nn.ModuleList(copy.deepcopy(list(kernels)))
+            if not (kernel is None or isinstance(kernel, Kernel)):
+                raise TypeError(
+                    f"kernels must be pathgp kernels such as Matern(nu=1.5), or None, got {type(kernel).__name__}"
+                )
+        # The sides whose kernels `fit` chooses, and whether it has done so.
+        self.open_sides = tuple(side for side, kernel in enumerate(kernels) if kernel is None)
+        self.is_chosen = not self.open_sides
+        self.kernels = nn.ModuleList(copy.deepcopy([kernel or Matern(1.5) for kernel in kernels]))
+        if self.open_sides and not any(isinstance(part, (Scale, Task)) for part in self.kernels.modules()):
+            self.kernels[self.open_sides[0]] = Scale(Matern(1.5))
 
     @property
     def sides(self) -> list[Kernel]:
         """The kernels, one per side."""
         return [kernel for kernel in self.kernels if isinstance(kernel, Kernel)]
+
+    def replace_kernel(self, side: int, kernel: Kernel) -> None:
+        """Set the kernel of a side; a signal of this side stays."""
+        present = self.kernels[side]
+        if isinstance(present, Scale):
+            present.kernel = kernel
+        else:
+            self.kernels[side] = kernel
+
+    def choose_kernels(self, data: GridObservations) -> str:
+        if not self.open_sides:
+            return ""
+        best = choose_kernels(self.working_copy(data.device), data, self.open_sides)
+        for side in self.open_sides:
+            self.kernels[side] = best.kernels[side]
+        if positive(self, "noise").raw.requires_grad:
+            self.noise = best.noise.detach()
+        self.is_chosen = True
+        chosen = ", ".join(f"{self.sides[side]!r} for side {side}" for side in self.open_sides)
+        return f"kernels chosen by the likelihood of sub-grids: {chosen}"
 
     def prior(
         self, samples: int, features: int = 512, generator: torch.Generator | None = None
@@ -115,7 +145,7 @@ class LatentKroneckerGP(Model[GridPosterior]):
         # As in `GP.prepare_data`: a learned mean models the level of y, any other is subtracted first.
         learned = isinstance(self.mean, nn.Module)
         centred = targets if learned else targets - self.mean_at(data.X_raw)
-        kept = [task_columns(k, F) for k, F in zip(self.sides, originals, strict=True)]
+        kept = [unscaled_columns(k, F) for k, F in zip(self.sides, originals, strict=True)]
         scalings = [Standardisation.of(F, centred, names, results) for F, names in zip(originals, kept, strict=True)]
         if learned:
             scalings[0] = replace(scalings[0], target_shift=targets.new_zeros(()))
@@ -131,11 +161,15 @@ class LatentKroneckerGP(Model[GridPosterior]):
         return torch.float64 if any(blurred_column(F, wanted) is not None for F in scaled) else wanted
 
     def operator(self, data: GridObservations, settings: Settings, reuse: Operator | None = None) -> Operator:
-        """Products through the factors, or dense if a dense product of the observed cells takes fewer operations."""
-        shape = data.observed.shape
+        """Products through the factors, or dense if a dense product of the observed cells takes fewer operations.
+
+        Entries of a side without any observation do not occur in H.
+        """
+        factors, observed = data.without_empty()
+        shape = observed.shape
         if len(data.y) ** 2 < shape.numel() * sum(shape):
             return super().operator(data, settings, reuse)
-        return LatentKroneckerOperator(self.sides, data.factors, data.observed, self.deviation(data), settings.compute)
+        return LatentKroneckerOperator(self.sides, factors, observed, self.deviation(data), settings.compute)
 
     def system(self, data: GridObservations, prior: GridPrior | None, draws: Tensor) -> System:
         with torch.no_grad():
@@ -165,6 +199,8 @@ class LatentKroneckerGP(Model[GridPosterior]):
     def solve(
         self, data: GridObservations, prior: GridPrior | None, draws: Tensor, request: SolveRequest
     ) -> GridPosterior:
+        if not self.is_chosen:
+            raise ValueError(f"the kernel of side {self.open_sides[0]} is None: give one, or let fit choose it")
         prior = None if prior is None else replace(prior, w=prior.w.to(data.dtype))
         return GridPosterior.solve(self, data, self.system(data, prior, draws), prior, request)
 

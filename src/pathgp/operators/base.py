@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, Protocol
+from functools import partial
+from typing import ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from pathgp.compute.hardware import Rates
+from pathgp.compute.hardware import Rates, full_rate_float64
+from pathgp.compute.memory import spans
 from pathgp.compute.random import partition
+
+T = TypeVar("T")
 
 Solve = Callable[[Tensor], Tensor]
 """R -> A^-1 R for a matrix A."""
 
-Invert = Callable[[Tensor], Solve]
-"""A block A (b, b) -> the function R -> A^-1 R."""
+Invert = Callable[[Tensor], Sequence[Solve]]
+"""Blocks A (g, b, b) -> the function R -> A^-1 R of every block."""
+
+# Blocks that are inverted together take at most this share of the memory budget, and this number of bytes per entry:
+# the values, their factors in float64, temporaries, and the factors before them.
+_BLOCKS_SHARE, _BYTES_PER_ENTRY = 0.25, 32
 
 
 class Operator(ABC):
@@ -90,10 +98,27 @@ class Operator(ABC):
         """The preconditioner that suits the structure of H, for a solve of at most ``epochs``; None: no structure."""
         return None
 
+    def sparse_rows(self, index: Tensor, V: Tensor, support: Tensor) -> Tensor:
+        """H[index, :] @ V for a V that is zero outside the rows ``support``; a backend may skip the other columns."""
+        return self.rows(index, V)
+
     def block_inverses(self, parts: Sequence[Tensor], invert: Invert) -> Iterator[Solve]:
-        """For each part I of the rows in turn, the function R -> invert(H[I, I])(R), to be called once."""
-        for part in parts:
-            yield functools.partial(self._solve_block, part, invert)
+        """For each part I of the rows in turn, the function R -> H[I, I]^-1 R; the lengths differ by at most one.
+
+        Groups of `blocks_at_once` blocks are evaluated and inverted together, when the first of them is asked for.
+        """
+        for group in spans(len(parts), self.blocks_at_once(max(map(len, parts)))):
+            yield from self._invert_group(parts[group], invert)
+
+    def blocks_at_once(self, b: int) -> int:
+        """The number of blocks of b rows that are inverted together.
+
+        One on a CPU, whose cores a single block occupies, and where it stays in the cache. As many as the budget allows
+        on a GPU, which takes as long for one as for many. One on a GPU with little float64: more would cost more.
+        """
+        if self.device.type != "cuda" or not full_rate_float64(self.device):
+            return 1
+        return max(1, int(_BLOCKS_SHARE * self.memory) // (_BYTES_PER_ENTRY * b**2))
 
     def partition(self, parts: int, generator: torch.Generator, near: bool = False) -> tuple[Tensor, ...]:
         """All rows in parts of equal size, each in ascending order: at random, or, with ``near`` and if it is known
@@ -104,8 +129,28 @@ class Operator(ABC):
         """The generator to use, in the same state in all processes that share H."""
         return generator
 
-    def _solve_block(self, part: Tensor, invert: Invert, R: Tensor) -> Tensor:
-        return invert(self.block(part))(R)
+    def on_main_process(self, compute: Callable[[], T]) -> T:
+        """compute() by the first of the processes that share H; all of them return its result."""
+        return compute()
+
+    def _invert_group(self, parts: Sequence[Tensor], invert: Invert) -> Iterator[Solve]:
+        """The functions R -> H[I, I]^-1 R of several parts; shorter blocks are padded by rows of the identity."""
+        b = max(map(len, parts))
+        missing = [b - len(part) for part in parts]
+        blocks = self._blocks(torch.stack([pad(part, (0, rest)) for part, rest in zip(parts, missing, strict=True)]))
+        if any(missing):
+            is_missing = torch.arange(b) >= torch.tensor([[len(part)] for part in parts])
+            is_missing = is_missing.to(blocks.device)
+            blocks.masked_fill_(is_missing.unsqueeze(1) | is_missing.unsqueeze(2), 0.0)
+            blocks.diagonal(dim1=1, dim2=2).masked_fill_(is_missing, 1.0)
+        for solve, rest in zip(invert(blocks), missing, strict=True):
+            yield partial(_solve_padded, solve, rest) if rest else solve
+
+    def _blocks(self, index: Tensor) -> Tensor:
+        """The blocks H[I, I] for all rows I of an index (g, b): (g, b, b)."""
+        blocks = [self.block(part) for part in index]
+        # No copy of a single one.
+        return torch.stack(blocks) if len(blocks) > 1 else blocks[0].unsqueeze(0)
 
     def _check(self, V: Tensor, rows: int, name: str) -> None:
         if V.ndim != 2 or V.shape[0] != rows:
@@ -121,6 +166,11 @@ class Operator(ABC):
         if noise.ndim:
             noise = (noise if index is None else noise[index]).unsqueeze(1)
         return noise * V
+
+
+def _solve_padded(solve: Solve, rest: int, R: Tensor) -> Tensor:
+    """A^-1 R for a block A that has ``rest`` rows of the identity below it."""
+    return solve(pad(R, (0, 0, 0, rest)))[: len(R)]
 
 
 class SolveInProgress(Protocol):

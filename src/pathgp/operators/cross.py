@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from pathgp.compute import triton
-from pathgp.compute.memory import halve_on_failure, memory_budget, spans, tile_edge
+from pathgp.compute.memory import halve_on_failure, memory_budget, tile_edge, tiles
 from pathgp.compute.stacklevel import levels_to_the_caller
+from pathgp.compute.threads import run_in_order
 from pathgp.kernels import Kernel
 from pathgp.operators.fused import fallback_reason, fused_cross, fused_cross_gradient
 from pathgp.operators.fused.expression import Expression
@@ -26,15 +27,21 @@ class _CrossProduct(torch.autograd.Function):
         if fused:
             return fused_cross(kernel, X, Z, V)
 
+        # As in `Streamed`, vectors are rows.
+        V = V.T.contiguous()
+
         def compute(edge: int) -> Tensor:
-            result = torch.zeros(X.shape[0], V.shape[1], dtype=V.dtype, device=V.device)
-            for I in spans(X.shape[0], edge):
-                for J in spans(Z.shape[0], edge):
-                    result[I].addmm_(kernel(X[I], Z[J]), V[J])
+            result = V.new_zeros(len(V), len(X))
+            run_in_order(
+                tiles(len(X), len(Z), edge, X.device),
+                lambda task: V[:, task[1]] @ kernel(X[task[0]], Z[task[1]]).T,
+                lambda task, part: result[:, task[0]].add_(part),
+                X.device,
+            )
             return result
 
         result, _ = halve_on_failure(compute, tile_edge(memory, X.dtype, X.device))
-        return result
+        return result.T.contiguous()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -45,18 +52,22 @@ class _CrossProduct(torch.autograd.Function):
         if ctx.fused and not twice and Expression(ctx.kernel, X.shape[1]).differentiable:
             return None, fused_cross_gradient(ctx.kernel, X, Z, V, outer), None, None, None, None
 
+        def differentiate(task: tuple[slice, slice]) -> Tensor:
+            I, J = task
+            with torch.enable_grad():
+                inputs = X[I] if twice else X[I].detach().requires_grad_()
+                tile = ctx.kernel(inputs, Z[J])
+            return torch.autograd.grad(tile, inputs, outer[I] @ V[J].T, create_graph=twice)[0]
+
         def compute(edge: int) -> Tensor:
-            parts = []
-            for I in spans(X.shape[0], edge):
-                total = torch.zeros_like(X[I])
-                for J in spans(Z.shape[0], edge):
-                    with torch.enable_grad():
-                        inputs = X[I] if twice else X[I].detach().requires_grad_()
-                        tile = ctx.kernel(inputs, Z[J])
-                    (grad,) = torch.autograd.grad(tile, inputs, outer[I] @ V[J].T, create_graph=twice)
-                    total = total + grad
-                parts.append(total)
-            return torch.cat(parts) if parts else torch.zeros_like(X)
+            parts: dict[int, Tensor] = {}
+
+            def add(task: tuple[slice, slice], grad: Tensor) -> None:
+                first = task[0].start
+                parts[first] = parts[first] + grad if first in parts else grad
+
+            run_in_order(tiles(len(X), len(Z), edge, X.device), differentiate, add, X.device)
+            return torch.cat(list(parts.values())) if parts else torch.zeros_like(X)
 
         grad_X, _ = halve_on_failure(compute, max(1, tile_edge(ctx.memory, X.dtype, X.device) // 2))
         return None, grad_X, None, None, None, None
@@ -67,9 +78,9 @@ def cross_product(
 ) -> Tensor:
     """K(X, Z) V: (m, s) for X (m, d), Z (n, d), V (n, s); differentiable in X.
 
-    Time O(m n (d + s)); memory one tile plus the output, also in the backward pass. ``backend``: "streamed", "fused"
-    or "auto", as for `KernelOperator`, with a warning if only X prevents fused products; second derivatives, and
-    gradients of Tanimoto kernels, are always streamed.
+    Time O(m n (d + s)); memory one tile for every thread plus the output, also in the backward pass. ``backend``:
+    "streamed", "fused" or "auto", as for `KernelOperator`, with a warning if only X prevents fused products; second
+    derivatives, and gradients of Tanimoto kernels, are always streamed.
     """
     if backend not in ("auto", "streamed", "fused"):
         raise ValueError(f"backend must be 'auto', 'streamed' or 'fused', got {backend!r}")

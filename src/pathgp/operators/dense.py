@@ -9,11 +9,17 @@ from torch import Tensor
 
 from pathgp.compute.groups import share
 from pathgp.compute.memory import spans
-from pathgp.operators.streamed import Streamed
+from pathgp.compute.threads import run_separately
+from pathgp.operators.streamed import Streamed, transposed
+
+# Entries of K that one thread of a CPU multiplies at a time: V is read once for each.
+_TASK_ENTRIES = 2**22
 
 
 class Dense:
     """K as n^2 numbers: a product is a matrix product. A member of a group keeps its share of the rows.
+
+    As in `Streamed`, vectors are multiplied as rows, and every thread of a CPU computes whole rows of the result.
 
     Args:
         tiles: the backend that evaluates K once, and gradients.
@@ -31,20 +37,24 @@ class Dense:
         self.K = tiles.matrix(into) if self.is_whole else tiles.strip(rows)
 
     def product(self, V: Tensor, start: Tensor) -> Tensor:
-        start[self.own].addmm_(self.K, V)
+        own, V = start[self.own], transposed(V)
+        step = max(1, _TASK_ENTRIES // len(self.X)) if V.device.type == "cpu" else max(1, len(own))
+        run_separately(list(spans(len(own), step)), lambda I: own[I].add_((V @ self.K[I].T).T), V.device)
         return start
 
     def rows(self, index: Tensor, V: Tensor, start: Tensor) -> Tensor:
+        V = transposed(V)
         for place, rows in self._kept_rows(index):
-            start[place] = torch.addmm(start[place], rows, V)
+            start[place] += (V @ rows.T).T
         return start
 
     def columns(self, index: Tensor, D: Tensor) -> Tensor:
-        result = torch.zeros(len(self.X), D.shape[1], dtype=D.dtype, device=D.device)
+        D = transposed(D)
+        result = D.new_zeros(len(D), len(self.X))
         # K is symmetric: read its rows, which are contiguous in memory.
         for place, rows in self._kept_rows(index):
-            result.addmm_(rows.T, D[place])
-        return result
+            result.addmm_(D[:, place], rows)
+        return result.T.contiguous()
 
     def block(self, index: Tensor) -> Tensor:
         if not self.is_whole:

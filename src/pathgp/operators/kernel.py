@@ -16,7 +16,7 @@ from pathgp.compute.groups import words
 from pathgp.compute.random import neighbourhoods
 from pathgp.compute.settings import Compute
 from pathgp.kernels import Kernel
-from pathgp.operators.base import Invert, Operator, Solve
+from pathgp.operators.base import Invert, Operator, Solve, T
 from pathgp.operators.dense import Dense
 from pathgp.operators.fused import Fused, fallback_reason
 from pathgp.operators.sharded import Sharded
@@ -129,6 +129,12 @@ class KernelOperator(Operator):
         self._check(V, self.shape[0], "V")
         return self._tiles.rows(index, V, self._weighted_noise(V[index], index))
 
+    def sparse_rows(self, index: Tensor, V: Tensor, support: Tensor) -> Tensor:
+        if not isinstance(self._tiles, Fused):
+            return self.rows(index, V)
+        self._check(V, self.shape[0], "V")
+        return self._tiles.rows(index, V, self._weighted_noise(V[index], index), support)
+
     def columns(self, index: Tensor, D: Tensor) -> Tensor:
         self._check(D, len(index), "D")
         return self._tiles.columns(index, D).index_add_(0, index, self._weighted_noise(D, index))
@@ -136,10 +142,15 @@ class KernelOperator(Operator):
     def block(self, index: Tensor) -> Tensor:
         return self._noisy_block(self._tiles, index)
 
+    def _blocks(self, index: Tensor) -> Tensor:
+        if not isinstance(self._tiles, Fused):
+            return super()._blocks(index)
+        return self._add_noise(self._tiles.blocks(index), index)
+
     def block_inverses(self, parts: Sequence[Tensor], invert: Invert) -> Iterator[Solve]:
         if not isinstance(self._tiles, Sharded):
             return super().block_inverses(parts, invert)
-        return self._tiles.block_inverses(parts, lambda tiles, index: invert(self._noisy_block(tiles, index)))
+        return self._tiles.block_inverses(parts, lambda tiles, index: invert(self._noisy_block(tiles, index)[None])[0])
 
     def between(self, index: Tensor, other: Tensor) -> Tensor:
         """The dense matrix K[index, other], without the noise."""
@@ -180,9 +191,13 @@ class KernelOperator(Operator):
 
     def _noisy_block(self, tiles: Dense | Streamed | Sharded, index: Tensor) -> Tensor:
         """H[index, index] on the device of the tiles."""
-        result = tiles.block(index.to(tiles.variances.device))
-        result.diagonal().add_((self.noise[index] if self.noise.ndim else self.noise).to(result.device))
-        return result
+        return self._add_noise(tiles.block(index.to(tiles.variances.device)), index)
+
+    def _add_noise(self, blocks: Tensor, index: Tensor) -> Tensor:
+        """Blocks of H from those of K (..., b, b), in place; index (..., b)."""
+        noise = self.noise[index] if self.noise.ndim else self.noise
+        blocks.diagonal(dim1=-2, dim2=-1).add_(noise.to(blocks.device))
+        return blocks
 
     def _differentiable(self, compute: _ValueAndGradient) -> Tensor:
         """Return the value of ``compute`` as a scalar that autograd can differentiate in the kernel's parameters."""
@@ -203,6 +218,9 @@ class KernelOperator(Operator):
 
     def sync_generator(self, generator: torch.Generator) -> torch.Generator:
         return generator if self.group is None else self.group.sync_generator(generator)
+
+    def on_main_process(self, compute: Callable[[], T]) -> T:
+        return compute() if self.group is None else self.group.on_main_process(compute)
 
     def __repr__(self) -> str:
         backend = f"{self.backend}: {self.fallback_reason}" if self.fallback_reason else self.backend

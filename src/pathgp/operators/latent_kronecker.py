@@ -26,9 +26,8 @@ from pathgp.operators.grid_inverse import GridInverse, hole_variance
 from pathgp.operators.kernel import KernelOperator, checked_noise
 from pathgp.operators.low_rank import find_root
 
-# Largest variances of holes, relative to the noise, at which `GridInverse` is faster than `GridBlocks`, and than a
-# low-rank factor.
-_WELL_KNOWN, _HARDLY_KNOWN = 0.3, 100.0
+# Largest variance of holes, relative to the noise, at which `GridInverse` is faster than `GridBlocks`.
+_WELL_KNOWN = 0.3
 # Epochs that filling the holes may take.
 _FILL_EPOCHS = 100.0
 
@@ -177,25 +176,24 @@ class LatentKroneckerOperator(arrays.GridOperator):
         return grid
 
     def choose_preconditioner(self, epochs: float) -> Preconditioner | None:
-        """`GridInverse` if nothing is missing, or if neighbours determine the holes to a part of the noise.
+        """`GridBlocks` along a side of low rank, which wide holes do not slow down, unless neighbours determine the
+        holes to a part of the noise; otherwise `GridInverse`.
 
-        It takes 5 to 30 iterations where a low-rank factor takes hundreds. Otherwise `GridBlocks` along a side of low
-        rank, which wide holes do not slow down. Without such a side `GridInverse` again, for variances of holes up to a
-        hundred times the noise. On a small budget none that has to be finished.
+        `GridInverse` takes 5 to 40 iterations where a low-rank factor takes hundreds. On a small budget none that has
+        to be finished.
         """
         # Matrices, their eigenvectors and copies.
         fits = 3 * 8 * sum(p * r for p, r in zip(self.sizes, self.ranks, strict=True)) <= self.memory // 2
-        variance = math.inf
-        if fits and self.noise.ndim == 0:
-            if self.is_complete:
-                return GridInverse()
-            # Eigenvectors take about ten cubes of a side; filling takes a hundred products with a few columns.
-            cubes = sum(p**3 for p, B in zip(self.sizes, self.roots, strict=True) if B is None)
-            if 10.0 * cubes <= 3200.0 * self.entries and full_rate_float64(self.device) and epochs >= _FILL_EPOCHS:
-                variance = hole_variance(self)
-        if variance > _WELL_KNOWN and smooth_side(self) is not None:
+        can_fill = fits and self.noise.ndim == 0
+        if can_fill and self.is_complete:
+            return GridInverse()
+        # Eigenvectors take about ten cubes of a side; filling takes a hundred products with a few columns.
+        cubes = sum(p**3 for p, B in zip(self.sizes, self.roots, strict=True) if B is None)
+        can_fill = can_fill and 10.0 * cubes <= 3200.0 * self.entries and full_rate_float64(self.device)
+        can_fill = can_fill and epochs >= _FILL_EPOCHS
+        if smooth_side(self) is not None and not (can_fill and hole_variance(self) <= _WELL_KNOWN):
             return GridBlocks()
-        return GridInverse() if variance <= _HARDLY_KNOWN else None
+        return GridInverse() if can_fill else None
 
     def _between(self, index: Tensor, other: Tensor | None = None) -> Tensor:
         """K[index, other], by default for all cells, from the entries of the factors."""

@@ -16,7 +16,7 @@ from pathgp.data.standardise import Standardisation
 from pathgp.operators import Operator
 from pathgp.posterior.conditioning import Settings
 from pathgp.posterior.evidence import Evidence, log_marginal_likelihood
-from pathgp.posterior.exact_covariance import ExactCovariance
+from pathgp.posterior.exact_covariance import EXACT_ROWS, ExactCovariance
 from pathgp.posterior.leave_one_out import LeaveOneOut, leave_one_out
 from pathgp.posterior.report import ConditionReport
 from pathgp.posterior.system import System
@@ -68,6 +68,11 @@ class BasePosterior(ABC):
     def has_factor(self) -> bool:
         """Whether exact covariances use one Cholesky factor of H; otherwise they need one solve per row."""
         return self._exact.factorises
+
+    @property
+    def variance_method(self) -> str:
+        """The method by which `variance` computes variances unless another one is asked for."""
+        return self._choose_method(None)
 
     @property
     def noise_std(self) -> float:
@@ -169,15 +174,17 @@ class BasePosterior(ABC):
         """H, by default in the dtype of the data and with the backend of the settings."""
 
     def _choose_method(self, method: str | None) -> str:
-        """Check the method of `variance`; for None choose the most accurate one, without further solves if possible."""
-        if method is None and self.prior is None:
+        """Check the method of `variance`, and choose one for None and "smooth"."""
+        if method in (None, "smooth") and (self.prior is None or (self.report.rows <= EXACT_ROWS and self.has_factor)):
             return "solve"
+        if method == "smooth":
+            return "samples"
         if method is None:
             # The method "neighbours" needs the observations, which may not have been saved.
             return self._sample_methods[0] if self.system.is_complete else "samples"
         if method not in (*self._sample_methods, "solve"):
             names = ", ".join(map(repr, self._sample_methods))
-            raise ValueError(f"method must be {names} or 'solve', got {method!r}")
+            raise ValueError(f"method must be {names}, 'solve' or 'smooth', got {method!r}")
         return method
 
     def _restore_variance(self, variance: Tensor, noise: bool) -> Tensor:
@@ -185,3 +192,9 @@ class BasePosterior(ABC):
         if noise:
             variance = variance + self.model.noise.square().to(variance)
         return self.scaling.restore_variance(variance)
+
+    def _restore_covariance(self, covariance: Tensor, noise: bool) -> Tensor:
+        """The same for covariances (m, m): the noise is on the diagonal."""
+        if noise:
+            covariance.diagonal().add_(self.model.noise.square().to(covariance))
+        return self.scaling.restore_variance(covariance)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,6 +63,7 @@ class Settings:
         callback: Callback | None = None,
         rule: str = "every",
         allowed: AllowedResidual | None = None,
+        time_limit: float | None = None,
     ) -> Solution:
         """All columns of a system at once; an error where the numbers leave their range."""
         if self.compute.group is not None:
@@ -78,6 +80,7 @@ class Settings:
             callback=callback,
             rule=rule,
             allowed=allowed,
+            time_limit=time_limit,
         )
         if not bool(torch.isfinite(solution.x).all()):
             raise NumericalFailure("the solve left the range of numbers: rescale X and y, or check the kernel")
@@ -92,7 +95,7 @@ class SolveRequest:
     """One solve for a posterior, and what its report records.
 
     seed: repeats the draws.  no_paths: why there are no paths.  x0: an initial guess.  began: when the caller started,
-    so that the report's seconds include its preparations.
+    so that the report's seconds include its preparations.  deadline: when to end, by the same clock.
     """
 
     settings: Settings
@@ -102,6 +105,12 @@ class SolveRequest:
     x0: Tensor | None = None
     callback: Callback | None = None
     began: float = field(default_factory=time.perf_counter)
+    deadline: float | None = None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the deadline; None without one."""
+        return None if self.deadline is None else self.deadline - time.perf_counter()
 
 
 def solve_system(
@@ -119,7 +128,8 @@ def solve_system(
     def allowed(x: Tensor | None) -> float:
         return ACCURACY * system.error_scale(x, largest)
 
-    solution = settings.solve(H, system, request.generator, request.x0, request.callback, allowed=allowed)
+    limits: dict[str, Any] = {"allowed": allowed, "time_limit": request.seconds_left}
+    solution = settings.solve(H, system, request.generator, request.x0, request.callback, **limits)
     residual = solution.residual.cpu() * system.sizes().cpu()
     rounding = _ROUNDING * torch.finfo(H.dtype).eps * largest * column_norms(solution.x).cpu()
     bounds = math.sqrt(largest) * residual / (2.0 * float(system.deviation.min())) + rounding

@@ -20,7 +20,7 @@ def warn_unless_converged(solution: Solution, tol: float, purpose: str, conseque
     if not solution.converged:
         message = (
             f"{purpose}: {solution.solver} ended {solution.status.name} with a worst residual of "
-            f"{float(solution.residual.max()):.1e} (tol {tol:.0e}): {solution.status.value}"
+            f"{float(solution.residual.max()):.1e} (tol {tol:.0e}): {solution.explanation}"
         )
         message = f"{message}. {consequence}" if consequence else message
         warnings.warn(message, ConvergenceWarning, stacklevel=levels_to_the_caller())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from pathgp.compute.memory import spans
 from pathgp.compute.settings import Compute
@@ -17,6 +19,8 @@ from pathgp.posterior.convergence import warn_unless_converged
 from pathgp.solvers import Cholesky
 from pathgp.solvers.cholesky import factorise
 
+# Up to this number of rows exact results cost less than estimates, and they are not random.
+EXACT_ROWS = 1000
 # Columns of K(X, Xs) that are solved for at once when only variances are needed.
 _COLUMNS_AT_ONCE = 256
 # Up to this number of rows H is factorised, 8 n^2 bytes, and the factor kept.
@@ -24,6 +28,8 @@ _FACTOR_ROWS = 10_000
 _SOLVE_TOL = {torch.float32: 1e-4, torch.float64: 1e-7}
 # float64 numbers per row and column while systems with K(X, Xs) are solved: right-hand sides, iterates, residuals.
 _NUMBERS_PER_SOLVE = 8
+# Bytes per entry of a covariance: prior, explained part, difference and its transpose, float64.
+_BYTES_PER_COVARIANCE = 32
 
 
 class ExactCovariance:
@@ -48,20 +54,35 @@ class ExactCovariance:
         kernel = self._kernel if part is None else part
         prior = kernel.diag(Xs.to(torch.float64))
         step = min(_COLUMNS_AT_ONCE, self._columns_at_once)
-        parts = [self._explained_at_once(Xs[rows], kernel).diagonal() for rows in spans(len(Xs), step)]
+        explain: Callable[..., Tensor] = self._explained_at_once
+        if self.factorises and len(Xs) > step and torch.is_grad_enabled():
+            # K(X, Xs) is recomputed in the backward pass instead of being stored.
+            explain = partial(checkpoint, explain, use_reentrant=False, preserve_rng_state=False)
+        parts = [explain(Xs[rows], kernel, _column_products) for rows in spans(len(Xs), step)]
         explained = torch.cat(parts) if parts else prior
         return (prior - explained).clamp_min(0.0).to(Xs.dtype)
 
     def covariance(self, Xs: Tensor) -> Tensor:
-        """The matrix (m, m), float64, symmetric."""
+        """The matrix (m, m), float64, symmetric; ValueError if it does not fit the memory budget."""
+        self._require_room(len(Xs))
         covariance = self._kernel(Xs.to(torch.float64)) - self._explained(Xs)
         return 0.5 * (covariance + covariance.T)
+
+    def _require_room(self, m: int) -> None:
+        """Raise ValueError if covariances of m inputs do not fit the memory budget."""
+        budget = self.settings.compute.budget(self._X.device)
+        if (needed := _BYTES_PER_COVARIANCE * m**2) > budget:
+            raise ValueError(
+                f"the covariance of {m:,} inputs needs {needed / 1e9:,.1f} GB, and the memory budget is "
+                f"{budget / 1e9:,.1f} GB, enough for {math.isqrt(budget // _BYTES_PER_COVARIANCE):,} inputs: ask for "
+                "fewer inputs at once, raise Compute(memory=...), or use variance or paths, which need O(m) memory"
+            )
 
     def _explained(self, Xs: Tensor) -> Tensor:
         """K(Xs, X) H^-1 K(X, Xs): (m, m), float64, for as many columns of K(X, Xs) at a time as the budget holds."""
         step = self._columns_at_once
         if step >= len(Xs):
-            return self._explained_at_once(Xs, self._kernel)
+            return self._explained_at_once(Xs, self._kernel, lambda L, R: L.T @ R)
         kernel, memory = self._kernel, self.settings.compute.memory
         X = self._X.to(torch.float64) if self.factorises else self._X
         points = Xs.to(X.dtype)
@@ -75,17 +96,18 @@ class ExactCovariance:
         both = half + half.T
         return both - 0.5 * both.detach()
 
-    def _explained_at_once(self, Xs: Tensor, kernel: Kernel) -> Tensor:
+    def _explained_at_once(self, Xs: Tensor, kernel: Kernel, multiply: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """K(Xs, X) H^-1 K(X, Xs), float64: the matrix for multiply(L, R) = L^T R, or its diagonal."""
         X = self._X
         if self.factorises:
             cross = kernel(X.to(torch.float64), Xs.to(torch.float64))
             half = torch.linalg.solve_triangular(self.factor[0], cross, upper=False)
-            return half.T @ half
+            return multiply(half, half)
         cross = kernel(X, Xs)
         solution = self._solve_for(cross.detach())
         # With r = K - H x the value x^T K + x^T r is wrong only by r^T H^-1 r, second order in the residual.
         residual = cross - self._operator() @ solution
-        return (solution.T @ (cross + residual)).to(torch.float64)
+        return multiply(solution, cross + residual).to(torch.float64)
 
     def _solve_for(self, cross: Tensor) -> Tensor:
         """H^-1 cross for columns cross (n, m) of K(X, Xs); no gradient."""
@@ -102,3 +124,8 @@ class ExactCovariance:
         X = self._X.to(torch.float64)
         H = KernelOperator(self._kernel, X, self._deviation, Compute("streamed"))
         return factorise(H.block(torch.arange(len(X), device=X.device)))
+
+
+def _column_products(L: Tensor, R: Tensor) -> Tensor:
+    """The diagonal of L^T R."""
+    return (L * R).sum(0)

@@ -83,9 +83,11 @@ class GridPosterior(BasePosterior):
     def variance(self, *inputs: Array | None, noise: bool = False, method: str | None = None) -> Array:
         """Posterior variance (g_1, ..., g_k) of f, or with ``noise=True`` of a new observation (plus gp.noise^2).
 
-        method="samples", the default if there are samples: relative standard error at most sqrt(2 / s), see
+        method="solve": exact, from a factor of H up to 10,000 observed cells, above by one solve per cell. The default
+        up to 1,000 observed cells, and without samples.
+        method="samples", the default otherwise: relative standard error at most sqrt(2 / s), see
         `variance_from_paths`; no further solve.
-        method="solve": exact, from a factor of H up to 10,000 observed cells, above by one solve per cell.
+        method="smooth": as in `Posterior.variance`.
         """
         if method == "neighbours":
             raise ValueError(
@@ -99,14 +101,15 @@ class GridPosterior(BasePosterior):
             variance = self._variance_from_samples(sides)
         return to_caller(self._restore_variance(variance, noise))
 
-    def covariance(self, *inputs: Array | None) -> Array:
-        """Exact posterior covariance (g, g) of f between all g = g_1 ... g_k cells of a grid of inputs, row by row.
+    def covariance(self, *inputs: Array | None, noise: bool = False) -> Array:
+        """Exact posterior covariance (g, g) of f between all g = g_1 ... g_k cells of a grid of inputs, row by row;
+        with ``noise=True`` of new observations.
 
         K(G, G) - K(G, X) H^-1 K(X, G), from a factor of H up to 10,000 observed cells, above from g solves. Memory
         O(g^2).
         """
         sides, to_caller = self._read(inputs)
-        return to_caller(self.scaling.restore_variance(self._exact.covariance(cells(sides))))
+        return to_caller(self._restore_covariance(self._exact.covariance(cells(sides)), noise))
 
     def sample(self, *inputs: Array | None, num: int | None = None, generator: torch.Generator | None = None) -> Array:
         """The first ``num`` of the posterior samples (num, g_1, ..., g_k) at a grid of inputs: exact joint draws.

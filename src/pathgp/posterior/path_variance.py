@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pathgp.compute.memory import halve_on_failure, memory_budget, spans, tile_edge
+from pathgp.compute.memory import halve_on_failure, limit_edge, memory_budget, spans, tile_edge
+from pathgp.compute.threads import list_in_order
 from pathgp.kernels import Kernel
 from pathgp.operators import cross_product
 from pathgp.pathwise import PriorPaths, variance_from_paths
@@ -63,7 +64,8 @@ class SampledVariance:
         index = nearest(self._part, Xs, self.system.X, self._variances(), count, self.memory)
         step = max(1, _ROWS_TOGETHER.get(Xs.device.type, 512) // count)
         condition = self._recompute_condition if torch.is_grad_enabled() else self._condition
-        means, variances = zip(*(condition(Xs[rows], index[rows]) for rows in spans(len(Xs), step)), strict=True)
+        parts = list_in_order(list(spans(len(Xs), step)), lambda rows: condition(Xs[rows], index[rows]), Xs.device)
+        means, variances = zip(*parts, strict=True)
         return variance_from_paths(f - h, h - torch.cat(means, 1), torch.cat(variances))
 
     @property
@@ -109,9 +111,10 @@ def nearest(kernel: Kernel, Xs: Tensor, X: Tensor, variances: Tensor, count: int
     """
 
     def compute(edge: int) -> Tensor:
+        edge = limit_edge(edge, len(Xs) * len(X), X.device)
         columns = min(len(X), edge**2)
-        result = []
-        for I in spans(len(Xs), max(1, edge**2 // columns)):
+
+        def choose(I: slice) -> Tensor:
             value, index = Xs.new_empty(I.stop - I.start, 0), variances.new_empty(I.stop - I.start, 0, dtype=torch.long)
             for J in spans(len(X), columns):
                 share = kernel(Xs[I], X[J]).square_().div_(variances[J])
@@ -119,8 +122,9 @@ def nearest(kernel: Kernel, Xs: Tensor, X: Tensor, variances: Tensor, count: int
                 value, index = torch.cat([value, top.values], 1), torch.cat([index, top.indices + J.start], 1)
                 kept = value.topk(min(count, value.shape[1]), 1)
                 value, index = kept.values, index.gather(1, kept.indices)
-            result.append(index)
-        return torch.cat(result)
+            return index
+
+        return torch.cat(list_in_order(list(spans(len(Xs), max(1, edge**2 // columns))), choose, X.device))
 
     with torch.no_grad():
         edge = tile_edge(memory_budget(memory, X.device), X.dtype, X.device)

@@ -30,6 +30,9 @@ class ConditionReport:
     ``seed`` repeats the run: pass ``torch.Generator().manual_seed(report.seed)``. It is None when the caller's
     generator had been used before. ``no_paths`` says why a posterior has no paths, if it has none. ``paths`` is the
     report of the second batch of systems, which `GridPosterior.paths` solves at its first call.
+
+    ``rows`` are those of the posterior. If a fit had no time for all, ``all_rows`` is the number of rows of the data,
+    and ``subset_reason`` says why.
     """
 
     rows: int
@@ -49,6 +52,8 @@ class ConditionReport:
     resolution: float = math.nan
     relative_resolution: float = math.nan
     paths: ConditionReport | None = None
+    all_rows: int | None = None
+    subset_reason: str = ""
 
     def warn_unless_converged(self, purpose: str = "mean and samples") -> None:
         """Warn if the solve missed its tolerance, and say which numbers its error makes unreliable."""
@@ -62,6 +67,13 @@ class ConditionReport:
         """The report with one more reason for the choice of the solver."""
         notes = "; ".join(filter(None, [self.solution.note, note]))
         return replace(self, solution=replace(self.solution, note=notes))
+
+    @property
+    def subset(self) -> str:
+        """Which part of the rows the posterior rests on, in words; empty for all."""
+        if self.all_rows is None:
+            return ""
+        return f"conditioned on {self.rows:,} of {self.all_rows:,} rows: {self.subset_reason}"
 
     @property
     def status(self) -> Status:
@@ -108,12 +120,13 @@ class ConditionReport:
         solution = self.solution
         return [
             ("data", f"{self.rows} rows, {self.columns} columns, {self.precision}, {self.device}"),
+            *([("subset", self.subset)] if self.subset else []),
             ("kernel matrix", self.backend),
             ("products", self.products),
             ("solver", solution.solver),
             ("why", solution.note or "as asked"),
             ("status", solution.status.name),
-            ("epochs", f"{solution.epochs:.1f} in {solution.iterations} iterations"),
+            ("epochs", _describe_epochs(solution)),
             ("residual", f"mean {self.mean_residual:.1e}, worst {self.worst_residual:.1e}, tol {self.tol:.0e}"),
             ("error bound", f"mean {self.error_bound:.2g}, samples {self.sample_error_bound:.2g}, anywhere"),
             ("error at data", f"about {self.resolution:.2g}, {self.relative_resolution:.1g} posterior std"),
@@ -133,6 +146,12 @@ def _describe_paths(report: ConditionReport) -> str:
     cost = f"{report.epochs:.1f} epochs, {_format_seconds(report.seconds)} s"
     status = "" if report.solution.converged else f", {report.status.name}"
     return f"{report.samples} functions, {report.features} features each; solved at the first call: {cost}{status}"
+
+
+def _describe_epochs(solution: Solution) -> str:
+    if not solution.iterations:
+        return f"{solution.epochs:.1f} to check the start"
+    return f"{solution.epochs:.1f} in {solution.iterations} iteration{'s' if solution.iterations > 1 else ''}"
 
 
 def _format_seconds(seconds: float) -> str:

@@ -83,19 +83,26 @@ class Posterior(BasePosterior):
     def variance(self, Xs: Array, noise: bool = False, method: str | None = None) -> Array:
         """Posterior variance (m,) of f, or with ``noise=True`` of a new observation (plus gp.noise^2).
 
-        method="neighbours", the default if there are paths: from the paths' zero-mean parts, with the exact variance
-        given the 32 most informative observations as the control variate (see `path_variance`); no further solve. The
-        relative standard error is at most sqrt(2 / s), and a fraction of it where the neighbours explain most.
+        The known noise of single rows (``condition(noise=...)``) is not in it. Differentiable in Xs.
+
+        method="solve": exact, k(x, x) - k(x, X) H^-1 k(X, x), from a factor of H up to 10,000 rows, above by one solve
+        per row of Xs. The default up to 1,000 rows, and without paths.
+        method="neighbours", the default otherwise: from the paths' zero-mean parts, with the exact variance given the
+        32 most informative observations as the control variate (see `path_variance`); no further solve. The relative
+        standard error is at most sqrt(2 / s), and a fraction of it where the neighbours explain most. It varies
+        between neighbouring inputs.
         method="samples": from the paths alone; less accurate, faster, and a smooth function of x.
-        method="solve": exact, k(x, x) - k(x, X) H^-1 k(X, x), by a factor of H or one solve per row of Xs.
+        method="smooth": for curves and optimisers, "solve" up to 1,000 rows, otherwise "samples".
         """
         inputs, scaled = self._read(Xs)
         return inputs.to_caller(self._restore_variance(self._variance(scaled, method), noise))
 
-    def covariance(self, Xs: Array) -> Array:
-        """Exact posterior covariance (m, m) of f: K(Xs, Xs) - K(Xs, X) H^-1 K(X, Xs). Memory O(m^2)."""
+    def covariance(self, Xs: Array, noise: bool = False) -> Array:
+        """Exact posterior covariance (m, m) of f, K(Xs, Xs) - K(Xs, X) H^-1 K(X, Xs), or with ``noise=True`` of new
+        observations. Memory O(m^2); ValueError if that exceeds the budget.
+        """
         inputs, scaled = self._read(Xs)
-        return inputs.to_caller(self.scaling.restore_variance(self._exact.covariance(scaled)))
+        return inputs.to_caller(self._restore_covariance(self._exact.covariance(scaled), noise))
 
     def sample(self, Xs: Array, num: int = 64, generator: torch.Generator | None = None) -> Array:
         """``num`` exact joint draws (num, m) at one set of inputs, for any kernel. Time O(m^3) and m solves.

@@ -5,19 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from pathgp.operators import Operator
 from pathgp.solvers.base import Solver
-from pathgp.solvers.cholesky import factorise
+from pathgp.solvers.block_inverses import invert_blocks
+from pathgp.solvers.cuda_graph import capture_step
 from pathgp.solvers.monitor import Monitor
 from pathgp.solvers.run import Run, column_norms
 from pathgp.solvers.solution import Solution, Status
 
 # Every third sweep uses random blocks, the others local ones. Measured by benchmarks/solvers/partitions.py.
 _RANDOM_EVERY = 3
+# Rows of a tile of fused products. On an H200 epochs with blocks of fewer tiles than this take no less time
+# (benchmarks/hardware/ap_epoch.py), and there are more of them.
+_TILE, _MIN_TILES = 128, 13
 # A run counts as stalled after this number of sweeps in a row without an improvement of 1 %.
 _PATIENCE = 30
 # Greedy selection counts as stalled if the true residual contradicts the updated one this number of times.
@@ -49,8 +54,8 @@ class AP(Solver):
             d = H[I, I]^-1 r_I;  x_I += d;  r -= H[:, I] d
 
     Time per epoch: one product with H plus O(n b^2) for the Cholesky factors of the blocks in float64. With the
-    automatic block size b the factors cost about half as much as the product. Memory O(n s + b^2), or O(n s + n b) for
-    "greedy", which keeps the factors of all blocks.
+    automatic block size b the factors cost about half as much as the product. Memory O(n s + g b^2) for groups of
+    g blocks (`Operator.blocks_at_once`), or O(n s + n b) for "greedy", which keeps the factors of all blocks.
     """
 
     block_size: int | None = None
@@ -94,6 +99,8 @@ class _ShuffledSweeps:
         self.run, self.num_blocks = run, num_blocks
         self.sweeps_done = 0
         self.x = run.start.clone()
+        self._residual = run.b.new_empty(math.ceil(len(self.x) / num_blocks), self.x.shape[1])
+        self._compute_residual = capture_step(run.H, partial(_block_residual, run, self.x, self._residual))
 
     def sweep(self) -> Tensor | None:
         """Visit every block once; return residual norms (s,), or None if the budget ends.
@@ -104,10 +111,18 @@ class _ShuffledSweeps:
         # The last sweep of the budget has random blocks: a local sweep leaves large residuals along the block borders.
         is_local = self.sweeps_done % _RANDOM_EVERY < _RANDOM_EVERY - 1 and run.affords(1.5 * H.cost())
         blocks = H.partition(self.num_blocks, run.generator, near=is_local)
-        for I, solve in zip(blocks, H.block_inverses(blocks, _inverse), strict=True):
+        inverses = H.block_inverses(blocks, invert_blocks)
+        is_from_zero = run.starts_at_zero and self.sweeps_done == 0
+        for number, I in enumerate(blocks):
             if not run.affords(H.cost(len(I))):
                 return None
-            x.index_add_(0, I, solve(run.b[I] - run.rows(I, x)))
+            if is_from_zero:
+                # x is zero except in the blocks that have been visited.
+                _block_residual(run, x, self._residual, I, torch.cat([*blocks[:number], I[:0]]))
+            else:
+                self._compute_residual(I)
+            x.index_add_(0, I, next(inverses)(self._residual[: len(I)]))
+            run.epochs += H.cost(len(I))
             run.iterations += 1
         self.sweeps_done += 1
         return run.estimate_residual(x) if run.affords(H.cost(len(run.sample))) else None
@@ -115,6 +130,12 @@ class _ShuffledSweeps:
     def residual(self) -> Tensor:
         """b - H x by a product."""
         return self.run.residual(self.x)
+
+
+def _block_residual(run: Run, x: Tensor, out: Tensor, I: Tensor, support: Tensor | None = None) -> None:
+    """Write b_I - H[I, :] x into the first rows of ``out``; ``support``: rows outside of which x is zero."""
+    product = run.H.rows(I, x) if support is None else run.H.sparse_rows(I, x, support)
+    torch.sub(run.b[I], product, out=out[: len(I)])
 
 
 class _GreedySweeps:
@@ -142,7 +163,7 @@ class _GreedySweeps:
             largest = int(block_squares.argmax())
             I = self.blocks[largest]
             if largest not in self.inverses:
-                self.inverses[largest] = _inverse(run.H.block(I))
+                (self.inverses[largest],) = invert_blocks(run.H.block(I).unsqueeze(0))
             d = self.inverses[largest](self.r[I])
             self.x.index_add_(0, I, d)
             self.r -= run.columns(I, d)
@@ -161,13 +182,10 @@ def automatic_block_size(H: Operator, s: int) -> int:
     Blocks of half this size need only a few more sweeps. Cost model: a product takes 2 n^2 c operations for c = s
     columns. Below 32 columns the time to read K dominates, as if c = 32. If K is evaluated during the product, this
     costs as much as 100 more columns. The factorisations take (2 / 3) n b^2 operations; one of them takes about 2.5
-    times as long as an operation of a product, or 5 times as long as one of a fused product.
+    times as long as an operation of a product, or 14 times as long as one of a fused product. Blocks of fused products
+    consist of whole tiles.
     """
     columns = max(s, 32) + (0 if H.backend == "dense" else 100)
-    return max(64, int(math.sqrt(1.5 * H.shape[0] * columns / (5.0 if H.backend == "fused" else 2.5))))
-
-
-def _inverse(block: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the function R -> block^-1 R, by a Cholesky factorisation in float64."""
-    factor, _ = factorise(block.to(torch.float64))
-    return lambda R: torch.cholesky_solve(R.to(torch.float64), factor).to(R.dtype)
+    if H.backend != "fused":
+        return max(64, int(math.sqrt(1.5 * H.shape[0] * columns / 2.5)))
+    return _TILE * max(_MIN_TILES, int(math.sqrt(1.5 * H.shape[0] * columns / 14.0)) // _TILE)

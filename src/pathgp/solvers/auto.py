@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from pathgp.compute.hardware import rates
 from pathgp.operators import Preconditioner
 from pathgp.solvers.ap import AP
 from pathgp.solvers.base import Solver
@@ -15,14 +16,16 @@ from pathgp.solvers.cg import CG, choose_preconditioner
 from pathgp.solvers.cholesky import Cholesky
 from pathgp.solvers.preconditioners import RandomlyPivotedCholesky
 from pathgp.solvers.predict import (
-    EPOCHS_AP,
     EPOCHS_CG,
     EPOCHS_LEAST,
     predict_ap,
     predict_cg,
     predict_cholesky,
     predict_product,
+    signal_to_noise,
+    typical_epochs,
 )
+from pathgp.solvers.rehearsal import Rehearsal, cost_of_rehearsal, predict_rehearsal, ranks_to_try
 from pathgp.solvers.run import Run
 from pathgp.solvers.sdd import SDD
 from pathgp.solvers.sgd import SGD
@@ -33,6 +36,10 @@ from pathgp.solvers.solution import Solution, Status
 _TRIAL_COLUMNS, _TRIAL_SECONDS, _TRIAL_EPOCHS = 16, 0.1, 1000.0
 # Factor by which a low-rank preconditioner must be predicted to be faster after a trial: its epochs are this uncertain.
 _UNCERTAINTY = 2.5
+# The largest part of the predicted seconds that a rehearsal may take.
+_REHEARSAL_PART = 0.1
+# Another solver replaces one that exceeds its predicted epochs by this factor.
+_PATIENCE = 2.0
 
 
 class Predicted(NamedTuple):
@@ -46,54 +53,100 @@ class Predicted(NamedTuple):
 class Auto(Solver):
     """The fastest of Cholesky, AP with shuffled blocks and CG, by predicted seconds.
 
-    The prediction uses the sizes, the dtype, the device, the backend and the initial residual relative to ``tol``. On a
-    grid with holes it may also use a trial solve of one column. Nothing is timed, so that the choice is the same in
-    every run. Options that exceed the operator's memory budget or ``max_epochs`` are left out. If the chosen solver
-    stalls above the tolerance, or costs more than Cholesky and twice its prediction, Cholesky (in float64) replaces it.
-    ``Solution.solver`` names the choice, ``Solution.note`` the reason.
+    The epochs of AP and CG, and the rank of CG's preconditioner, come from a `Rehearsal` on a few hundred rows if that
+    takes less than a tenth of the solve; otherwise they are typical values. On a grid with holes they come from a trial
+    solve of one column. Seconds follow from the sizes, the dtype, the device and the backend. Nothing is timed, so that
+    the choice is the same in every run. Options that exceed the operator's memory budget or ``max_epochs`` are left
+    out.
+
+    A solver that takes twice its predicted epochs, and longer than the next best would, is replaced by that one, which
+    starts from its iterate. If rounding errors stall it above the tolerance, Cholesky (in float64) replaces it.
+    ``Solution.solver`` names the solver that ended the solve, ``Solution.note`` the reasons.
     """
 
     def _solve(self, run: Run) -> Solution:
-        options, excluded = self._predict(run)
-        choice, *others = sorted(options, key=lambda solver: options[solver].seconds)
-        reasons = [f"{_name(choice)}: about {options[choice].seconds:.2g} s predicted"]
-        reasons += [f"{_name(other)} {options[other].seconds:.2g} s" for other in others]
+        options, excluded = predict_options(run)
+        ranked = sorted(options, key=lambda solver: options[solver].seconds)
+        reasons = [f"{_name(ranked[0])}: about {_describe(options[ranked[0]])} predicted"]
+        reasons += [f"{_name(other)} {_describe(options[other])}" for other in ranked[1:]]
         reasons += [f"Cholesky {excluded}"] if excluded else []
+        ranked = ranked[:1] + [other for other in ranked[1:] if math.isfinite(options[other].seconds)]
         budget = run.max_epochs
-        if not excluded and choice != Cholesky():
-            # An iterative solver may cost as much as Cholesky, or twice its prediction, at most.
-            slower = options[Cholesky()].seconds / max(options[choice].seconds, 1e-9)
-            run.max_epochs = min(budget, run.epochs + options[choice].epochs * max(2.0, slower))
-        solution = choice._solve(run)
-        run.max_epochs = budget
-        failed = not solution.converged and choice != Cholesky() and run.tol > 0
-        failed = failed and (run.epochs < budget or solution.status is not Status.BUDGET_EXHAUSTED)
-        if failed and not (excluded or cholesky_exclusion(run)):
-            reached = float(solution.residual.max())
-            reasons.append(f"it ended {solution.status.name} at {reached:.1e}: Cholesky instead")
-            direct = Cholesky()._solve(run)
-            solution = min(solution, direct, key=lambda candidate: run.measure(candidate.residual))
-            if solution.status is Status.BUDGET_EXHAUSTED:
-                # Neither converged, although the budget is not spent.
-                solution = replace(solution, status=Status.STALLED)
+        while True:
+            choice = ranked.pop(0)
+            run.max_epochs = min(budget, run.epochs + _limit(run, options, choice, ranked))
+            is_limited = run.max_epochs < budget
+            solution = choice._solve(run)
+            run.max_epochs = budget
+            has_stalled = solution.status is not Status.BUDGET_EXHAUSTED
+            # Rounding errors that stall products do not stall a factorisation in float64.
+            ranked = [other for other in ranked if other == Cholesky() or not has_stalled]
+            ranked = [other for other in ranked if other != Cholesky() or not cholesky_exclusion(run)]
+            if is_limited and not has_stalled:
+                # If nothing else fits the rest of the budget, go on.
+                ranked = ranked or [choice]
+            if solution.converged or run.tol == 0 or not ranked or not run.affords(2.0 * run.H.cost()):
+                break
+            if ranked[0] != choice:
+                reached = float(solution.residual.max())
+                reasons.append(f"it ended {solution.status.name} at {reached:.1e}: {_name(ranked[0])} instead")
+            run.restart(solution.x / run.scale, solution.residual)
+        if solution.status is Status.BUDGET_EXHAUSTED and choice == Cholesky() and run.epochs < budget:
+            solution = replace(solution, status=Status.STALLED)
         return replace(solution, note="; ".join([*reasons, solution.note] if solution.note else reasons))
 
-    def _predict(self, run: Run) -> tuple[dict[Solver, Predicted], str]:
-        """The predicted cost of every option, and why Cholesky is none of them (or an empty string)."""
-        work, s = work_left(run), run.b.shape[1]
-        epochs_ap, epochs_cg = EPOCHS_LEAST + EPOCHS_AP * work, EPOCHS_LEAST + EPOCHS_CG * work
-        preconditioner = choose_preconditioner(run.H, run.max_epochs - run.epochs)
-        seconds = predict_cg(run.H, s, preconditioner.epochs or epochs_cg, preconditioner=preconditioner)
-        options: dict[Solver, Predicted] = {
-            AP(): Predicted(epochs_ap, predict_ap(run.H, s, epochs_ap)),
-            CG(preconditioner): Predicted(epochs_cg, seconds),
-        }
-        if seconds > _TRIAL_SECONDS and preconditioner.needs_trial(run.H) and _can_try(run):
-            options |= _try_one_column(run, preconditioner, epochs_cg)
-        excluded = cholesky_exclusion(run)
-        if not excluded:
-            options[Cholesky()] = Predicted(0.0, predict_cholesky(run.H, s))
+
+def predict_options(run: Run) -> tuple[dict[Solver, Predicted], str]:
+    """The predicted cost of every solver, and why Cholesky is none of them (or an empty string)."""
+    work, s, H = work_left(run), run.b.shape[1], run.H
+    ratio = signal_to_noise(H)
+    epochs_ap, epochs_cg = typical_epochs(ratio, work)
+    preconditioner = choose_preconditioner(H, run.max_epochs - run.epochs)
+    has_own = preconditioner != RandomlyPivotedCholesky()
+    if not has_own and ratio <= 1.0:
+        # The automatic rank would be this one.
+        preconditioner = RandomlyPivotedCholesky(ranks_to_try(H)[0])
+    epochs = EPOCHS_LEAST + EPOCHS_CG * work if has_own else epochs_cg
+    seconds = predict_cg(H, s, preconditioner.epochs or epochs, preconditioner=preconditioner)
+    options: dict[Solver, Predicted] = {
+        AP(): Predicted(epochs_ap, predict_ap(H, s, epochs_ap)),
+        CG(preconditioner): Predicted(epochs, seconds),
+    }
+    excluded = cholesky_exclusion(run)
+    if not excluded:
+        options[Cholesky()] = Predicted(1.0 + H.shape[0] / (6.0 * s), predict_cholesky(H, s))
+    if has_own:
+        if seconds > _TRIAL_SECONDS and preconditioner.needs_trial(H) and _can_try(run):
+            options |= _try_one_column(run, preconditioner, epochs)
         return options, excluded
+    least, cost = min(option.seconds for option in options.values()), cost_of_rehearsal(H, s)
+    is_short = predict_rehearsal(H, rates(H.device, H.dtype)) <= _REHEARSAL_PART * least
+    if run.tol > 0 and is_short and run.affords(cost + 2.0 * H.cost()):
+        run.epochs += cost
+        del options[CG(preconditioner)]
+        options |= _rehearse(run)
+    return options, excluded
+
+
+def _rehearse(run: Run) -> dict[Solver, Predicted]:
+    """The predicted cost of AP and of CG with the best rank, from a rehearsal."""
+    H, s, rehearsal = run.H, run.b.shape[1], Rehearsal(run)
+    epochs = rehearsal.epochs_ap()
+    by_rank: dict[Solver, Predicted] = {}
+    for rank in ranks_to_try(H):
+        preconditioner = RandomlyPivotedCholesky(rank)
+        iterations = rehearsal.epochs_cg(rank)
+        seconds = predict_cg(H, s, iterations, preconditioner=preconditioner)
+        by_rank[CG(preconditioner)] = Predicted(iterations + preconditioner.cost(H), seconds)
+    best = min(by_rank, key=lambda solver: by_rank[solver].seconds)
+    return {AP(): Predicted(epochs, predict_ap(H, s, epochs)), best: by_rank[best]}
+
+
+def _limit(run: Run, options: dict[Solver, Predicted], choice: Solver, others: list[Solver]) -> float:
+    """Epochs after which another solver replaces the chosen one: twice the prediction, and longer than the next."""
+    if not others or run.tol == 0 or choice == Cholesky() or not math.isfinite(options[choice].epochs):
+        return math.inf
+    return options[choice].epochs * max(_PATIENCE, options[others[0]].seconds / max(options[choice].seconds, 1e-9))
 
 
 def _can_try(run: Run) -> bool:
@@ -127,7 +180,15 @@ def solve_last_column(run: Run, solver: Solver, max_epochs: float) -> tuple[floa
     """Solve for the last column alone: the epochs used, whose share is added to ``run``, and whether it converged."""
     budget = min(run.max_epochs - run.epochs, max(max_epochs, 4.0))
     goal = float(run.goal[-1])
-    trial = Run(run.H, run.b[:, -1:], tol=goal, max_epochs=budget, generator=run.generator, rule=run.rule)
+    trial = Run(
+        run.H,
+        run.b[:, -1:],
+        tol=goal,
+        max_epochs=budget,
+        generator=run.generator,
+        rule=run.rule,
+        time_limit=run.seconds_left,
+    )
     trial.begin()
     solution = solver._solve(trial)
     run.epochs += solution.epochs / run.b.shape[1]
@@ -166,3 +227,7 @@ def _name(solver: Solver) -> str:
         preconditioner = solver.preconditioner
         label = preconditioner.label if isinstance(preconditioner, Preconditioner) else "without a preconditioner"
     return f"{type(solver).__name__} {label}".rstrip()
+
+
+def _describe(cost: Predicted) -> str:
+    return f"{cost.seconds:.2g} s for {cost.epochs:.0f} epochs" if math.isfinite(cost.seconds) else "too many epochs"

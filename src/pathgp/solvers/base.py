@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ class Solver(ABC):
         callback: Callback | None = None,
         rule: str = "every",
         allowed: AllowedResidual | None = None,
+        time_limit: float | None = None,
     ) -> Solution:
         """Solve H x = B + Sigma delta for all columns of B (n, s) at once.
 
@@ -44,13 +46,15 @@ class Solver(ABC):
                 of chapter 5 of the thesis).
             allowed: the largest root mean square of b - H x in a column, as a function of the solution. A column's
                 goal is the smaller of this and ``tol``.
+            time_limit: seconds after which to end, checked between iterations.
         """
         with torch.no_grad():
-            run = Run(H, B, x0, delta, tol, max_epochs, generator, callback, rule, allowed)
+            run = Run(H, B, x0, delta, tol, max_epochs, generator, callback, rule, allowed, time_limit)
             if run.begin():
                 reason = "the start was good enough"
                 run.precision_note = reason if H.precision != "high" else ""
-                return run.finish(run.start, Status.CONVERGED, self, reason)
+                solution = run.finish(run.start, Status.CONVERGED, self, reason)
+                return replace(solution, solver="none needed", method="none needed")
             return self._solve(run) if H.low_precision is H else solve_refined(self, run)
 
     @abstractmethod

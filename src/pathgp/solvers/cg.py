@@ -16,8 +16,9 @@ from pathgp.solvers.solution import Solution, Status
 
 # In float32 the residual of the recurrence drifts from b - H x: recompute it by a product every 50 iterations.
 _CHECK_EVERY = 50
-# A run counts as stalled after this number of checks in a row without an improvement of 1 %.
-_PATIENCE = 6
+# A run counts as stalled after this number of checks in a row without progress: an improvement of the mean residual by
+# 1 %, or of the energy of a column by this part. With little noise residuals stay the same for hundreds of iterations.
+_PATIENCE, _ENERGY_GAIN = 6, 1e-3
 # It also counts as stalled if the recurrence ends this number of times in a row without such an improvement.
 _MAX_FAILURES = 2
 # Converged columns are dropped from the products once at most this fraction of the active columns is unconverged.
@@ -125,6 +126,7 @@ class _Columns:
         self.x, self.residual = run.start.clone(), run.initial_residual
         self.norms = column_norms(self.residual).cpu()
         self.best_x, self.best_norms = self.x.clone(), self.norms.clone()
+        self.energy = self._compute_energy()
         self.failures = 0
 
     def restart(self, precondition: Callable[[Tensor], Tensor]) -> _Recurrence:
@@ -156,7 +158,7 @@ class _Columns:
         # Rounding errors limit the accuracy if the recurrence ends without progress, or no check shows progress.
         is_failure = has_ended and not bool((self.norms < 0.99 * previous_norms).any())
         self.failures = self.failures + 1 if is_failure else 0
-        if self.failures == _MAX_FAILURES or self.run.is_stalled(self.best_norms, _PATIENCE):
+        if self.failures == _MAX_FAILURES or self.run.is_stalled(self.best_norms, _PATIENCE, self._has_gained_energy()):
             return Status.STALLED
         cg.r = self.residual[:, self.active]
         return None
@@ -169,6 +171,18 @@ class _Columns:
         is_better = self.norms < self.best_norms
         self.best_x = torch.where(is_better.to(self.x.device), self.x, self.best_x)
         self.best_norms = self.run.record(torch.where(is_better, self.norms, self.best_norms), exact=True)
+
+    def _has_gained_energy(self) -> bool:
+        """Whether the energy of a column has grown since this last happened."""
+        energy = self._compute_energy()
+        has_gained = bool((energy > (1.0 + _ENERGY_GAIN) * self.energy).any())
+        if has_gained:
+            self.energy = torch.maximum(self.energy, energy)
+        return has_gained
+
+    def _compute_energy(self) -> Tensor:
+        """2 b.x - x.H x = x.(b + r), which every iteration increases up to b.H^-1 b: (s,), on the CPU."""
+        return _dots(self.x, self.run.b + self.residual).cpu()
 
     def deflate(self, cg: _Recurrence) -> None:
         """Drop converged columns from the recurrence once they are a quarter of the active ones (rule "every")."""

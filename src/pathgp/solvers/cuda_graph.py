@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -51,7 +53,7 @@ class CapturedStep:
         # The default stream cannot be captured.
         current, side = torch.cuda.current_stream(index.device), torch.cuda.Stream(index.device)
         side.wait_stream(current)
-        with torch.cuda.stream(side):
+        with torch.cuda.stream(side), _paused_collector():
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 self._step(captured_index)
@@ -59,3 +61,15 @@ class CapturedStep:
                 graph.capture_end()
         current.wait_stream(side)
         return graph, captured_index
+
+
+@contextmanager
+def _paused_collector() -> Iterator[None]:
+    """Python's garbage collector could free an earlier graph, which would invalidate a capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -64,7 +64,7 @@ def solve_refined(solver: Solver, run: Run) -> Solution:
         if run.is_converged(x, norms):
             return finish(Status.CONVERGED)
         if not contracts:
-            run.start, run.starts_at_zero, run.initial_residual, run.initial_norms = x, False, residual, norms
+            run.restart(x, norms, residual)
             run.precision_note = "continued in high precision, because the rounds did not contract"
             solution = solver._solve(run)
             return replace(solution, note=f"{note}; then {solution.note}")
@@ -76,7 +76,15 @@ def _solve_correction(solver: Solver, run: Run, residual: Tensor, norms: Tensor,
     depth = min(0.5, max(_DEEPEST, 0.5 / run.measure(norms) if run.tol > 0 else 0.0))
     # Reserve a product for the residual, and in the first round one for the error of the products.
     budget = run.max_epochs - run.epochs - (1.0 if rounds else 2.0) * run.H.cost()
-    low = Run(run.H.low_precision, residual, tol=depth, max_epochs=budget, generator=run.generator, rule=run.rule)
+    low = Run(
+        run.H.low_precision,
+        residual,
+        tol=depth,
+        max_epochs=budget,
+        generator=run.generator,
+        rule=run.rule,
+        time_limit=run.seconds_left,
+    )
     low.begin()
     correction = solver._solve(low)
     run.epochs += correction.epochs

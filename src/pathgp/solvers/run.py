@@ -22,6 +22,8 @@ _SAMPLE_EVERY, _MIN_SAMPLE = 64, 512
 _CERTAINLY_FALLEN = 0.5
 # A relative residual above this means divergence.
 _DIVERGED = 1e6
+# Epochs after which the pace of a run is known.
+_PACE_EPOCHS = 0.25
 
 
 class Run:
@@ -43,10 +45,12 @@ class Run:
         callback: Callback | None = None,
         rule: str = "every",
         allowed: AllowedResidual | None = None,
+        time_limit: float | None = None,
     ) -> None:
         _check_system(H, {"B": B, "x0": x0, "delta": delta}, tol, max_epochs, rule)
         self.H, self.tol, self.rule, self.callback = H, tol, rule, callback
         self.max_epochs = DEFAULT_MAX_EPOCHS if max_epochs is None else float(max_epochs)
+        self.time_limit, self._is_late = time_limit, False
         self.generator = H.sync_generator(as_generator(generator))
         noise = H.noise.to(H.dtype)
         full = B if delta is None else B + (noise.unsqueeze(1) if noise.ndim else noise) * delta
@@ -101,10 +105,16 @@ class Run:
         n = self.b.shape[0]
         return permutation(n, self.generator, self.b.device)[: _sample_size(n)].sort().values
 
+    @cached_property
+    def initial_sample(self) -> Tensor:
+        """The rows `sample` of the initial residual."""
+        if self.starts_at_zero or "initial_residual" in vars(self):
+            return self.initial_residual[self.sample]
+        return self._sampled_residual(self.start)
+
     def estimate_residual(self, x: Tensor) -> Tensor:
         """Norms of b - H x (s,), estimated from a sample of the rows."""
-        r = self.b[self.sample] - self.rows(self.sample, x)
-        return self.record(math.sqrt(self.b.shape[0] / len(self.sample)) * column_norms(r), exact=False)
+        return self.record(self._extrapolate(self._sampled_residual(x)), exact=False)
 
     def begin(self) -> bool:
         """Measure the initial residual; return whether the start is good enough already.
@@ -115,17 +125,42 @@ class Run:
         n = self.b.shape[0]
         is_cheap = n >= 8 * _MIN_SAMPLE and self.H.cost(_sample_size(n)) <= self.H.cost() / 8
         if is_cheap and self.max_epochs >= 4.0 and not self.starts_at_zero:
-            self.initial_norms = self.estimate_residual(self.start)
+            self.initial_norms = self.record(self._extrapolate(self.initial_sample), exact=False)
         else:
             self.initial_norms = self.record(column_norms(self.initial_residual), exact=True)
         if not self.is_satisfied(self.initial_norms):
             return False
         return self.is_converged(self.start, column_norms(self.initial_residual))
 
+    def restart(self, x: Tensor, norms: Tensor, residual: Tensor | None = None) -> None:
+        """Continue from x, in the scaled units of this run, with its residual if that is known."""
+        self.start, self.starts_at_zero, self.initial_norms = x, False, norms
+        for name in ("initial_residual", "initial_sample"):
+            vars(self).pop(name, None)
+        if residual is not None:
+            self.initial_residual = residual
+        self._lowest_level, self._checks_without_progress = math.inf, 0
+
     def affords(self, epochs: float) -> bool:
         """Whether the budget covers this work, the closing check, and the initial residual if it is still unknown."""
         checks = 1.0 if self.starts_at_zero or "initial_residual" in vars(self) else 2.0
-        return self.epochs + epochs + checks * self.H.cost() <= self.max_epochs + 1e-9
+        needed = epochs + checks * self.H.cost()
+        return self.epochs + needed <= self.max_epochs + 1e-9 and self._has_time(needed)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the time limit; None without one."""
+        return None if self.time_limit is None else self.time_limit - (time.perf_counter() - self._began)
+
+    def _has_time(self, epochs: float) -> bool:
+        """Whether this work ends before the time limit, at the pace of the run; all processes decide alike."""
+        if self.time_limit is None:
+            return True
+        # The first rows are no measure: preparations and caches make them slow.
+        pace = (time.perf_counter() - self._began) / self.epochs if self.epochs >= _PACE_EPOCHS else 0.0
+        left = self.seconds_left or 0.0
+        self._is_late = self.H.on_main_process(lambda: pace * epochs > left)
+        return not self._is_late
 
     def record(self, residual: Tensor, exact: bool) -> Tensor:
         """Add per-column residual norms (s,) to the history, call the callback, and return them."""
@@ -161,11 +196,12 @@ class Run:
             self._tighten(self._allowed(x * self.scale))
         return self.is_satisfied(residual)
 
-    def is_stalled(self, residual: Tensor, patience: float) -> bool:
-        """Whether the mean residual has not fallen by a percent for ``patience`` calls in a row."""
+    def is_stalled(self, residual: Tensor, patience: float, has_progressed: bool = False) -> bool:
+        """Whether the mean residual has not fallen by a percent for ``patience`` calls in a row, nor
+        ``has_progressed`` was true."""
         level = float(residual.mean())
-        if level < 0.99 * self._lowest_level:
-            self._lowest_level, self._checks_without_progress = level, 0
+        if level < 0.99 * self._lowest_level or has_progressed:
+            self._lowest_level, self._checks_without_progress = min(level, self._lowest_level), 0
         else:
             self._checks_without_progress += 1
         return self._checks_without_progress >= patience
@@ -191,6 +227,8 @@ class Run:
             status = Status.CONVERGED
         elif status is Status.CONVERGED and self.tol > 0:
             status = Status.STALLED
+        elif status is Status.BUDGET_EXHAUSTED and self._is_late:
+            status = Status.OUT_OF_TIME
         return Solution(
             x=x * self.scale,
             residual=residual.to(x.device),
@@ -207,6 +245,13 @@ class Run:
             product_error=self.product_error,
             precision_note=self.precision_note,
         )
+
+    def _sampled_residual(self, x: Tensor) -> Tensor:
+        return self.b[self.sample] - self.rows(self.sample, x)
+
+    def _extrapolate(self, sampled: Tensor) -> Tensor:
+        """Norms of columns (s,) from those of their rows `sample`."""
+        return math.sqrt(self.b.shape[0] / len(self.sample)) * column_norms(sampled)
 
     def _tighten(self, rms: float) -> None:
         limit = rms * math.sqrt(self.b.shape[0]) / self.scale.cpu().to(torch.float64)

@@ -152,8 +152,9 @@ def row_weights(run: Run) -> Tensor:
 
 
 def _affordable_steps(run: Run, cost: float) -> int:
-    """Number of steps until the next check, such that the budget covers the check, too."""
-    return int(min(max(1.0, _CHECK_EVERY / cost), (run.max_epochs + 1e-9 - run.epochs - run.H.cost()) / cost))
+    """Number of steps until the next check, such that budget and time limit cover the check, too."""
+    steps = int(min(max(1.0, _CHECK_EVERY / cost), (run.max_epochs + 1e-9 - run.epochs - run.H.cost()) / cost))
+    return steps if run.affords(steps * cost) else 0
 
 
 def _batches(run: Run, batches: int) -> Iterator[Tensor]:

@@ -6,25 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+import torch
 from torch import Tensor
 
 
 class Status(Enum):
-    """How a solve ended; the value says what it means and what to do."""
+    """How a solve ended; the value says what it means. `Solution.explanation` adds what to do."""
 
     CONVERGED = "every residual reached its goal"
-    BUDGET_EXHAUSTED = (
-        "the epoch budget ended before the residuals reached their goal: raise max_epochs, loosen tol, "
-        "start from an earlier solution (x0), or use another solver"
-    )
-    STALLED = (
-        "rounding errors keep the residuals above their goal: use float64 where this is float32, "
-        "otherwise accept the residual reached"
-    )
-    DIVERGED = (
-        "the residuals grew and the best iterate is returned: use float64 where this is float32, a smaller step size "
-        "if one was given, or another solver"
-    )
+    BUDGET_EXHAUSTED = "the epoch budget ended before the residuals reached their goal"
+    OUT_OF_TIME = "the time limit ended before the residuals reached their goal"
+    STALLED = "rounding errors keep the residuals above their goal"
+    DIVERGED = "the residuals grew and the best iterate is returned"
 
 
 @dataclass(frozen=True)
@@ -69,6 +62,27 @@ class Solution:
     @property
     def converged(self) -> bool:
         return self.status is Status.CONVERGED
+
+    @property
+    def explanation(self) -> str:
+        """What the status means, and what to do in this dtype and with this solver."""
+        if self.converged:
+            return self.status.value
+        if self.status is Status.BUDGET_EXHAUSTED:
+            remedies = ["raise max_epochs", "loosen tol", "start from an earlier solution (x0)"]
+        elif self.status is Status.OUT_OF_TIME:
+            remedies = ["raise time_limit", "loosen tol", "use fewer rows"]
+        else:
+            remedies = ["use float64"] if self.x.dtype == torch.float32 else []
+            if self.status is Status.STALLED:
+                remedies += [] if remedies else ["loosen tol", "accept the residual reached"]
+            elif self.method in ("SDD", "SGD"):
+                remedies += ["a smaller step size"]
+        if self.method in ("SDD", "SGD") or (self.status is Status.DIVERGED and self.method != "AP"):
+            remedies += ["use AP"]
+        *first, last = remedies or ["check the inputs for extreme values"]
+        remedy = f"{', '.join(first)} or {last}" if first else last
+        return f"{self.status.value}: {remedy}"
 
 
 def describe_products(precision: str, error: float | None, note: str) -> str:

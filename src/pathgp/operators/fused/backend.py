@@ -56,9 +56,11 @@ class Fused(Streamed):
         self.engine.add_product(self._rows(self.points), self.points, V, start[self.own])
         return start
 
-    def rows(self, index: Tensor, V: Tensor, start: Tensor) -> Tensor:
+    def rows(self, index: Tensor, V: Tensor, start: Tensor, support: Tensor | None = None) -> Tensor:
+        """start + K[index, :] V; ``support``: rows outside of which V is zero."""
         own = share(len(index), *self.member)
-        self.engine.add_product(self.points.take(index[own]), self.points, V, start[own])
+        points, V = (self.points, V) if support is None else (self.points.take(support), V[support])
+        self.engine.add_product(self.points.take(index[own]), points, V, start[own])
         return start
 
     def columns(self, index: Tensor, D: Tensor) -> Tensor:
@@ -68,6 +70,11 @@ class Fused(Streamed):
 
     def block(self, index: Tensor) -> Tensor:
         return self.between(index, index)
+
+    def blocks(self, index: Tensor) -> Tensor:
+        """K[I, I] for all rows I of an index (g, b), in one launch: (g, b, b)."""
+        engine, points = self._exact
+        return engine.evaluate_blocks(points.take(index), *index.shape)
 
     def between(self, index: Tensor, other: Tensor) -> Tensor:
         engine, points = self._exact

@@ -76,12 +76,22 @@ class Engine:
 
     def evaluate(self, X: Points, Z: Points) -> Tensor:
         """K(X, Z): (m, n), float32, as in a product of high precision. Time O(m n d)."""
-        K = torch.empty(X.n, Z.n, dtype=torch.float32, device=self.frame.theta.device)
+        return self._evaluate(X, Z, 1, X.n, Z.n)[0]
+
+    def evaluate_blocks(self, X: Points, count: int, size: int) -> Tensor:
+        """K(X_k, X_k) for ``count`` sets of points, ``size`` each: (count, size, size), in one launch."""
+        return self._evaluate(X, X, count, size, size)
+
+    def _evaluate(self, X: Points, Z: Points, count: int, m: int, n: int) -> Tensor:
+        K = torch.empty(count, m, n, dtype=torch.float32, device=self.frame.theta.device)
         if K.numel():
             tile = fitting(self.frame.structure, held=0, streamed=0, device=K.device)[0]
             kernel = evaluate_kernel(self.frame.structure)
-            grid = (X.padded // tile.rows, Z.padded // tile.columns)
-            kernel[grid](*X.arguments(), *Z.arguments(), self.frame.theta, K, *K.shape, **tile.options())
+            # From the first point of a set to that of the next.
+            steps = X.padded // count, Z.padded // count
+            grid = (steps[0] // tile.rows, steps[1] // tile.columns, count)
+            arguments = *X.arguments(), *Z.arguments(), self.frame.theta, K, m, n, *steps
+            kernel[grid](*arguments, **tile.options())
         return K
 
     def pull(self, X: Points, Z: Points, L: Tensor, R: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:

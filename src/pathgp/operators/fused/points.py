@@ -66,10 +66,10 @@ class Points:
         return self.high.shape[0]
 
     def take(self, index: Tensor) -> Points:
-        """The points at an index, in its order."""
-        rows = torch.nn.functional.pad(index, (0, -len(index) % BLOCK))
+        """The points at an index, in its order; at an index (g, b) g sets of points, each padded."""
+        rows = torch.nn.functional.pad(index, (0, -index.shape[-1] % BLOCK)).flatten()
         halves = self.high[rows], self.low[rows], self.last[rows], self.bits[rows]
-        return Points(len(index), self.fine[:, rows], *halves, self.norms[:, rows])
+        return Points(index.shape[-1], self.fine[:, rows], *halves, self.norms[:, rows])
 
     def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int]:
         """The arguments of a Triton kernel, in its order."""

@@ -1,9 +1,9 @@
 """The code generator: Triton source from the structure of an expression.
 
 Three kernels are written for every structure. ``product`` accumulates K V, ``pull`` the gradient of sum_ij W_ij K_ij
-with W = L R^T: in both a program holds M rows and walks over tiles of N columns. ``evaluate`` writes K itself, one tile
-per program. Hyperparameters are run-time values, in ``theta``: the factor of the tree in a product, its numbers, floors
-and gains, and the coefficient of K.
+with W = L R^T: in both a program holds M rows and walks over tiles of N columns. ``evaluate`` writes K itself, or
+diagonal blocks of it, one tile per program. Hyperparameters are run-time values, in ``theta``: the factor of the tree
+in a product, its numbers, floors and gains, and the coefficient of K.
 
 Tensor cores multiply half-precision numbers. A float32 factor is a sum of two of them, 22 bits, and a product takes
 three passes: low.high + high.low + high.high. Both factors are scaled to at most 2^15, so that ``low`` is no subnormal
@@ -163,16 +163,19 @@ import triton.language as tl
 
 @triton.jit(do_not_specialize=["rows"])
 def evaluate(
-    Xf, Xh, Xl, Xt, Xb, Xn, m, Zf, Zh, Zl, Zt, Zb, Zn, n, theta, out, rows, columns,
+    Xf, Xh, Xl, Xt, Xb, Xn, m, Zf, Zh, Zl, Zt, Zb, Zn, n, theta, out, rows, columns, row_step, column_step,
     M: tl.constexpr, N: tl.constexpr,
 ):
-    i = tl.program_id(0).to(tl.int64) * M
-    j = tl.program_id(1).to(tl.int64) * N
+    block = tl.program_id(2).to(tl.int64)
+    first_row = tl.program_id(0).to(tl.int64) * M
+    first_column = tl.program_id(1).to(tl.int64) * N
+    i = block * row_step + first_row
+    j = block * column_step + first_column
     row, column = tl.arange(0, M), tl.arange(0, N)
 {load}
 {tile}
-    inside = (i + row < rows)[:, None] & (j + column < columns)[None, :]
-    out += i * columns + j
+    inside = (first_row + row < rows)[:, None] & (first_column + column < columns)[None, :]
+    out += block * rows * columns + first_row * columns + first_column
     tl.store(out + row[:, None] * columns + column[None, :], tl.load(theta + {coefficient}) * K, mask=inside)
 """
 

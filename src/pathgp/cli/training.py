@@ -1,0 +1,120 @@
+"""The table to learn from: which columns are inputs and what they hold, and which rows are held out."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pathgp.cli.commands import example_table
+from pathgp.cli.output import UsageError, print_note
+from pathgp.cli.tables import Table, join_names, open_table, read_blocks
+from pathgp.data.tabular import Columns, distinct, find_categories
+from pathgp.html.numbers import count
+
+
+@dataclass(frozen=True)
+class Data:
+    """A table as a regression problem."""
+
+    name: str
+    columns: Columns
+    target: str
+    X: NDArray[np.float64]
+    y: NDArray[np.float64]
+    skipped: int
+
+
+def choose_test_rows(data: Data, options: argparse.Namespace) -> NDArray[np.bool_]:
+    """The mask of the held-out rows."""
+    n = len(data.y)
+    test = np.zeros(n, dtype=bool)
+    test[np.random.default_rng(options.seed).permutation(n)[: int(options.holdout * n)]] = True
+    learned = data.y[~test]
+    remedy = ", --holdout 0 learns from all" if test.any() else ""
+    if len(learned) < 2:
+        held_out = f", {int(test.sum())} of them held out" if test.any() else ""
+        raise ValueError(
+            f"{data.name} has {count(n, 'usable row')}{held_out}: at least two are needed to learn from{remedy}"
+        )
+    if np.ptp(learned) == 0:
+        rows = "every row" if np.ptp(data.y) == 0 else "every row that is not held out"
+        remedy = "" if np.ptp(data.y) == 0 else remedy
+        raise ValueError(f"the target {data.target!r} is {learned[0]:g} in {rows}: there is nothing to learn{remedy}")
+    if np.ptp(data.X[~test], 0).max() == 0:
+        print_note("warning: every input is constant, so that all predictions are the mean of the target")
+    return test
+
+
+def read_file(options: argparse.Namespace) -> Data:
+    """Read the whole file. The first block decides which columns hold text or dates."""
+    table = open_table(options.file, not options.no_header, options.decimal_comma)
+    if options.target is None:
+        raise UsageError(f"name the column to predict with --target: there are {join_names(table.names)}")
+    target = table.require(options.target, "--target")
+    names, categorical = _inputs(table, target, options)
+    kinds: dict[str, str] = {}
+    parts: list[dict[str, NDArray[Any]]] = []
+    first, skipped = "", 0
+    for block in read_blocks(table, [*names, target], options.quiet):
+        if not parts:
+            kinds = {name: "text" if name in categorical else block.kind(name) for name in names}
+            if target not in categorical and block.kind(target) != "number":
+                raise ValueError(f"the target {target!r} holds text: pathgp learns numbers, not classes")
+            kinds[target] = "number"
+        values, missing, message = block.convert(kinds)
+        first, skipped = first or message, skipped + int(missing.sum())
+        parts.append({name: column[~missing] for name, column in values.items()})
+    if first and not options.skip_missing:
+        others = f", and {skipped:,} rows in all lack a value" if skipped > 1 else ""
+        advice = "fill in what is missing, leave such rows out with --skip-missing, or columns with --ignore"
+        raise ValueError(f"{first}{others}: {advice}")
+    if not sum(len(part[target]) for part in parts):
+        raise ValueError(f"{table.name} has no rows" + (" without missing values" if skipped else ""))
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in kinds}
+    categories = {}
+    for name in [name for name in names if kinds[name] == "text"]:
+        advice = f"leave it out with --ignore {name} or --id {name}, or insist with --categorical {name}"
+        categories[name] = find_categories(name, whole[name].tolist(), name in categorical, advice)
+    columns = Columns(names, categories, [name for name in names if kinds[name] == "date"])
+    return Data(table.name, columns, target, columns.matrix(whole.__getitem__), whole[target], skipped)
+
+
+def _inputs(table: Table, target: str, options: argparse.Namespace) -> tuple[list[str], set[str]]:
+    """The names of the input columns, and of those to read as categories."""
+    ignored = {table.require(name, "--ignore") for name in options.ignore}
+    # The rows that are learned from need no id.
+    ids = options.id if options.predict is not None else [table.require(name, "--id") for name in options.id]
+    categorical = {table.require(name, "--categorical") for name in options.categorical}
+    if options.inputs is None:
+        names = [name for name in table.names if name not in {target, *ignored, *ids}]
+        unnamed = [name for name in names if name.startswith("#") and name[1:].isdigit()]
+        if unnamed:
+            raise ValueError(
+                f"column {unnamed[0][1:]} of {table.name} has no name (row numbers of a data frame?): name it, "
+                f"or leave it out with --ignore '{unnamed[0]}'"
+            )
+    else:
+        names = [table.require(name, "--inputs") for name in options.inputs if name not in ignored]
+    if target in names:
+        raise UsageError(f"{target!r} cannot be an input and the target")
+    if len(set(names)) < len(names):
+        raise UsageError("--inputs names a column twice")
+    if not names:
+        raise UsageError("no column is left as an input")
+    return names, categorical
+
+
+def read_example(options: argparse.Namespace) -> Data:
+    given = [name for name in ("target", "inputs", "ignore", "categorical", "id") if getattr(options, name)]
+    if given:
+        raise UsageError(f"--{given[0]} needs a file: pathgp fit FILE --target COL")
+    if not options.quiet:
+        print_note("no file given: fitting the example data, made-up growth of 600 plants (see pathgp example)")
+    table = example_table()
+    *names, target = table
+    columns = Columns(names, {"soil": distinct(table["soil"].tolist())})
+    return Data("the example", columns, target, columns.matrix(table.__getitem__), table[target], 0)

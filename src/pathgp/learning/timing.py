@@ -1,0 +1,290 @@
+"""Predicted seconds of a fit: from sizes and the rates of the device at first, then from the steps already taken.
+
+The predictions are pure functions of sizes, rates and recorded steps; only `measured_rates` uses a clock.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import fmean, median
+from typing import Self, cast
+
+import torch
+
+from pathgp.compute.hardware import Rates, rates
+from pathgp.kernels import Matern
+from pathgp.learning.policy import FitOptions, Stage
+from pathgp.learning.report import Step
+from pathgp.operators import Operator
+from pathgp.operators.kernel import SMALL
+from pathgp.posterior.exact_covariance import EXACT_ROWS
+from pathgp.solvers import predict
+
+# Epochs to a residual of 0.01 before any solve was observed: of the first solve on new rows, and of later ones.
+_FIRST_EPOCHS, _LATER_EPOCHS = 8.0, 4.0
+# The last solve takes more than these: every system must reach the tolerance, not their average.
+_LAST_EPOCHS = 2.0
+# Epochs on a grid, to the same residual.
+_GRID_EPOCHS = 60.0
+# Steps after which most stages end: the exact stage, and a stage with estimated gradients.
+_EXACT_STEPS, _STAGE_STEPS = 46, 11
+# Parts of a step in evaluations of a kernel entry: an entry of a dense K, a feature of a prior path, and an entry in
+# the gradient, plus what each column of X adds to it.
+_DENSE_ENTRY, _FEATURE, _GRADIENT, _GRADIENT_COLUMN = 1.5, 0.6, 2.4, 0.06
+# Operations of an exact step in units of n^3, and evaluations in units of n^2.
+_EXACT_CUBIC, _EXACT_SQUARE = 1.2, 6.0
+# Exact steps and estimated steps take at least these multiples of the latency: a GPU waits for many small operations.
+_EXACT_LATENCY, _STEP_LATENCY = 4.0, 10.0
+# Seconds to compile fused products at their first use.
+_COMPILE = 4.0
+# Measure the rates of the device if the table predicts more seconds than this.
+MEASURE_FROM = 5.0
+# Seconds and least number of runs of each measurement.
+_MEASURE_SECONDS, _MEASURE_RUNS = 0.03, 2
+
+
+@dataclass(frozen=True)
+class ImaginedOperator:
+    """The attributes of an operator that predictions read."""
+
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    device: torch.device
+    backend: str
+    memory: float
+    entries: int
+    world_size: int
+
+    def cost(self, rows: int | None = None) -> float:
+        return 1.0 if rows is None else rows / self.shape[0]
+
+    def restrict(self, rows: int, rates: Rates) -> Self:
+        """The operator of a subset of the rows, with the backend that "auto" chooses for it; a grid has no subsets."""
+        if self.backend == "kronecker":
+            return self
+        if self.backend != "auto":
+            return replace(self, shape=(rows, rows), entries=rows**2)
+        is_fused = rates.fused > 0 and self.dtype == torch.float32
+        fits = self.dtype.itemsize * rows * math.ceil(rows / self.world_size) <= self.memory
+        backend = "dense" if fits and (rows <= SMALL or not is_fused) else "fused" if is_fused else "streamed"
+        return replace(self, shape=(rows, rows), backend=backend, entries=rows**2)
+
+
+@dataclass(frozen=True)
+class FitCosts:
+    """The seconds of steps and solves of one fit.
+
+    operator: of all rows.  columns: of X.  samples, features: as in `GP.fit`; no features: no prior paths.
+    rates: of the device.  solver: the class of the solver.  is_exact: whether the gradients of all rows are exact.
+    exact_factor, solve_factor, rest_factor: observed seconds over predicted ones, of exact steps, of the solves of
+    estimated steps and of the rest of these steps.
+    first_epochs, later_epochs: of a solve on rows that are new, and of one that starts near its solution.
+    """
+
+    operator: ImaginedOperator
+    columns: int
+    samples: int
+    features: int
+    rates: Rates
+    solver: str = "Auto"
+    is_exact: bool = False
+    exact_factor: float = 1.0
+    solve_factor: float = 1.0
+    rest_factor: float = 1.0
+    first_epochs: float = _FIRST_EPOCHS
+    later_epochs: float = _LATER_EPOCHS
+
+    @property
+    def rows(self) -> int:
+        return self.operator.shape[0]
+
+    def exact_step(self, rows: int) -> float:
+        """A step with exact gradients."""
+        r = self.rates
+        seconds = _EXACT_CUBIC * rows**3 / r.factorise + _EXACT_SQUARE * rows**2 / r.evaluate
+        return self.exact_factor * (seconds + _EXACT_LATENCY * r.latency)
+
+    def solve(self, rows: int, epochs: float, method: str = "") -> float:
+        """A solve of all columns; ``method``: the solver that was used, by default AP or Cholesky, if faster."""
+        H, s, r = self.operator.restrict(rows, self.rates), 1 + self.samples, self.rates
+        operator = cast(Operator, H)
+        if H.backend == "kronecker":
+            return self.solve_factor * epochs * 2.0 * predict.predict_product(operator, s, r)
+        iterative = predict.predict_ap(operator, s, epochs, r)
+        if not method and self.solver == "Auto" and 16.0 * rows**2 <= H.memory:
+            return self.solve_factor * min(iterative, predict.predict_cholesky(operator, s, r))
+        is_direct = (method or self.solver) == "Cholesky"
+        return self.solve_factor * (predict.predict_cholesky(operator, s, r) if is_direct else iterative)
+
+    def rest(self, rows: int, is_last: bool = False) -> float:
+        """What a step takes beside its solve: kernel matrix, right-hand sides, gradient, and the check by `Guard`.
+
+        ``is_last``: without the last two, as in the last solve.
+        """
+        H, r = self.operator.restrict(rows, self.rates), self.rates
+        evaluate = (r.fused if H.backend == "fused" else r.evaluate) * H.world_size
+        entries = float(H.entries if H.backend == "kronecker" else rows**2)
+        seconds = _DENSE_ENTRY * entries / evaluate if H.backend == "dense" else 0.0
+        seconds += _FEATURE * rows * self.samples * self.features / r.evaluate
+        if not is_last:
+            seconds += (_GRADIENT + _GRADIENT_COLUMN * self.columns) * entries / evaluate
+            guard = min(rows, EXACT_ROWS)
+            seconds += guard**3 / 3 / r.factorise + 2.0 * guard**2 / r.evaluate + _STEP_LATENCY * r.latency
+        return self.rest_factor * seconds
+
+    def step(self, rows: int, is_first: bool = False, exact: bool = False) -> float:
+        """One step; ``is_first``: the first one on these rows.  ``exact``: with exact gradients."""
+        if exact or self.is_exact:
+            return self.exact_step(rows)
+        return self.rest(rows) + self.solve(rows, self.first_epochs if is_first else self.later_epochs)
+
+    def last_solve(self, rows: int, is_first: bool = True) -> float:
+        """The solve for the posterior; ``is_first``: no step has used all of these rows."""
+        epochs = self.first_epochs if is_first else self.later_epochs
+        return self.rest(rows, is_last=True) + self.solve(rows, epochs + _LAST_EPOCHS)
+
+    def predict(
+        self, stages: Sequence[Stage], last_rows: int, stage: int = 0, taken: int = 0, left: int | None = None
+    ) -> float:
+        """Seconds until the end of the fit, with a last solve on ``last_rows`` rows.
+
+        ``stage``: the current stage, in which ``taken`` steps are done.  ``left``: steps that the fit may still take.
+        """
+        left = sum(s.steps for s in stages) if left is None else left
+        is_compiled = stage or taken or self.operator.restrict(last_rows, self.rates).backend != "fused"
+        seconds, last = 0.0 if is_compiled else _COMPILE, len(stages) - 1
+        for number, current in enumerate(stages[stage:], stage):
+            # The last stage may take the steps that the others have left.
+            most = left if number == last else min(left, current.steps - taken)
+            expected = _EXACT_STEPS if current.exact or self.is_exact else _STAGE_STEPS
+            # A stage that has not ended where others do takes a few steps more.
+            count = min(most, max(expected - taken, 3))
+            if count > 0:
+                seconds += (count - 1) * self.step(current.rows, exact=current.exact)
+                seconds += self.step(current.rows, is_first=not taken, exact=current.exact)
+            left, taken = left - max(count, 0), 0
+        is_first = self.is_exact or stages[-1].rows < last_rows
+        return seconds + self.last_solve(last_rows, is_first)
+
+    def rows_within(self, seconds: float, least: int) -> int:
+        """The largest number of rows, at least ``least``, whose last solve takes at most these seconds."""
+        low, high = min(least, self.rows), self.rows
+        if self.last_solve(high) <= seconds:
+            return high
+        while high - low > max(1, low // 100):
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.last_solve(middle) <= seconds else (low, middle)
+        return low
+
+    def observe(self, steps: Sequence[Step]) -> FitCosts:
+        """The costs corrected by the latest steps: those that used the same rows as the last one."""
+        plain = replace(self, exact_factor=1.0, solve_factor=1.0, rest_factor=1.0)
+        exact = [step for step in steps if not step.solver]
+        if exact:
+            # The first step of a process is slow.
+            observed = median(step.seconds for step in exact[1:][-10:] or exact)
+            plain = replace(plain, exact_factor=observed / plain.exact_step(exact[-1].rows))
+        estimated = [step for step in steps if step.solver]
+        if not estimated:
+            return plain
+        same = [step for step in estimated if step.rows == estimated[-1].rows]
+        return plain.observe_solves(
+            [(step.rows, step.epochs, step.solver_seconds, step.method) for step in same],
+            [(step.rows, step.seconds - step.solver_seconds) for step in same],
+        )
+
+    def observe_solves(
+        self, solves: Sequence[tuple[int, float, float, str]], rests: Sequence[tuple[int, float]] = ()
+    ) -> FitCosts:
+        """The costs corrected by solves (rows, epochs, seconds, method) and other parts of steps (rows, seconds)."""
+        plain = replace(self, solve_factor=1.0, rest_factor=1.0)
+        # Medians: compilation makes the first step of a stage slow.
+        ratios = [seconds / max(plain.solve(rows, epochs, method), 1e-9) for rows, epochs, seconds, method in solves]
+        found = replace(self, solve_factor=median(ratios))
+        if rests:
+            ratios = [seconds / max(plain.rest(rows), 1e-9) for rows, seconds in rests]
+            found = replace(found, rest_factor=median(ratios))
+        iterative = [epochs for _, epochs, _, method in solves if method != "Cholesky"]
+        if not iterative:
+            return found
+        later = fmean(iterative[1:][-3:] or [iterative[0] * _LATER_EPOCHS / _FIRST_EPOCHS])
+        # The first solve may have been direct.
+        first = iterative[0] if solves[0][3] != "Cholesky" else later * _FIRST_EPOCHS / _LATER_EPOCHS
+        return replace(found, first_epochs=max(first, later), later_epochs=later)
+
+
+def estimate_costs(columns: int, options: FitOptions, operator: ImaginedOperator, r: Rates) -> FitCosts:
+    """The costs of a fit with resolved options, for data with this number of columns."""
+    is_grid = operator.backend == "kronecker"
+    # Prior draws on a grid come from square roots of its sides.
+    features = options.features if options.estimator == "pathwise" and not is_grid else 0
+    first, later = (_GRID_EPOCHS, _GRID_EPOCHS) if is_grid else (_FIRST_EPOCHS, _LATER_EPOCHS)
+    # Each digit of the residual takes about as many epochs as another.
+    digits = -math.log10(min(max(options.settings.tol, 1e-16), 0.1)) / 2.0
+    return FitCosts(
+        operator,
+        columns,
+        # The steps on a grid, which take most of the time, may have fewer probes than there are samples.
+        options.probes or options.samples,
+        features,
+        r,
+        solver=type(options.settings.solver).__name__,
+        is_exact=options.estimator == "exact",
+        first_epochs=digits * first,
+        later_epochs=digits * later,
+    )
+
+
+def describe_stages(stages: Sequence[Stage]) -> str:
+    """The stages in words, such as "50 exact steps on 1,000 rows, 50 steps on 4,000 rows"."""
+    shown = [stage for stage in stages if stage.steps]
+    words = []
+    for stage in shown:
+        steps = ("exact " if stage.exact else "") + ("step" if stage.steps == 1 else "steps")
+        words.append(f"{stage.steps} {steps} on {stage.rows:,} rows")
+    return ", ".join(words) if words else "no steps"
+
+
+def describe_seconds(seconds: float) -> str:
+    """A duration that is known roughly, such as "40 s", "4 min" or "3.5 h"."""
+    if seconds < 90:
+        return f"{max(seconds, 1.0):.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.2g} h"
+
+
+@cache
+def measured_rates(device: torch.device, dtype: torch.dtype) -> Rates:
+    """The rates of this machine, from small problems; those of fused products and the latency come from the table."""
+    n = 768 if device.type == "cpu" else 8192
+    A = torch.rand(n, n, dtype=dtype, device=device)
+    B = A.to(torch.float64)
+    positive = B + B.T + 2 * n * torch.eye(n, dtype=torch.float64, device=device)
+    long = A.repeat(8, 1)
+    # As in products with K: many rows, few columns.
+    V = torch.rand(n, 65, dtype=dtype, device=device)
+    X, Z = torch.rand(2, n, 16, dtype=dtype, device=device)
+    kernel = Matern(1.5, 1.0).to(device).requires_grad_(False)
+    return replace(
+        rates(device, dtype),
+        multiply=2 * 8 * n**2 * 65 / _seconds(lambda: long @ V, device),
+        multiply64=2 * n**3 / _seconds(lambda: B @ B, device),
+        factorise=n**3 / 3 / _seconds(lambda: torch.linalg.cholesky(positive), device),
+        read=long.nbytes / _seconds(lambda: long @ long[0], device),
+        evaluate=n**2 / _seconds(lambda: kernel(X, Z), device),
+    )
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    """The shortest of a few runs after a first one: other programs only make runs longer."""
+    runs: list[float] = []
+    while len(runs) <= _MEASURE_RUNS or sum(runs[1:]) < _MEASURE_SECONDS:
+        began = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        runs.append(time.perf_counter() - began)
+    return min(runs[1:])
