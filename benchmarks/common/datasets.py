@@ -242,6 +242,15 @@ KNOWN: dict[str, Known] = {
         "data of the U.S. government, package BSD-3-Clause",
         "40d2fdecc2c29ca8bac13735f7f6395ef099878eaaa9d6cd7079ff2fa7c539a4",
     ),
+    "kaust2a_1": Known(
+        _TABLE,
+        (90_000, 3),
+        "a draw of a Gaussian space-time field by x, y and time; 10,000 test rows at new places",
+        "Second Competition on Spatial Statistics for Large Datasets, 2a (Abdulah et al. 2022)",
+        "https://github.com/TimGyger/SpaceTimeGPApprox (commit 8ea2e476)",
+        _UNKNOWN,
+        "64f245c7e40906d6a7cf0e7bea9ba70b37a008d9d5b89326af7281a7e54c2759",
+    ),
     "houseelectric_first40k": Known(
         _TABLE,
         (40_959, 9),

@@ -20,14 +20,20 @@ UCI = ("pol", "elevators", "bike", "protein", "keggdirected")
 
 
 @dataclass(frozen=True)
-class Regression:
-    """One split of a data set, standardised with its training rows, and the authors' hyperparameters."""
+class Split:
+    """One split of a table, standardised with its training rows."""
 
     name: str
     X: Tensor
     y: Tensor
     X_test: Tensor
     y_test: Tensor
+
+
+@dataclass(frozen=True)
+class Regression(Split):
+    """One split of a UCI set, and the authors' hyperparameters."""
+
     noise: float
     signal: float
     lengthscale: Tensor

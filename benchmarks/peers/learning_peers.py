@@ -35,7 +35,7 @@ import pathgp
 from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
 from benchmarks.common.recording import device_name, read, results_file, seconds, table, write
-from benchmarks.common.uci import UCI, Regression, uci
+from benchmarks.common.uci import UCI, Regression, Split, uci
 from benchmarks.thesis.uci_learning import RATE, SAMPLES, initial, move, warm_up
 from pathgp.learning.report import FitReport
 from pathgp.metrics import nll
@@ -43,7 +43,7 @@ from pathgp.metrics import nll
 MARGIN = 0.01
 
 
-def gpytorch_row(data: Regression, mode: str, steps: int, measured: int) -> dict[str, Any]:
+def gpytorch_row(data: Split, mode: str, steps: int, measured: int) -> dict[str, Any]:
     """One mode of GPyTorch; a mode that breaks down is recorded as failed."""
     try:
         import gpytorch

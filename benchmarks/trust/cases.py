@@ -142,8 +142,8 @@ class Case:
     y: Tensor = field(repr=False)
     shift: float = 0.0
 
-    # How many neighbours the library's variances take as a control.
-    neighbours = 0
+    # The method of variances from samples, and how many neighbours it takes as a control.
+    method, neighbours = "samples", 0
 
     @property
     def signal(self) -> float:
@@ -185,7 +185,7 @@ class Table(Case):
     X: Tensor = field(repr=False, default_factory=lambda: torch.empty(0, 1))
     points: Tensor = field(repr=False, default_factory=lambda: torch.empty(0, 1))
 
-    neighbours = 32
+    method, neighbours = "neighbours", 32
 
     @property
     def signal(self) -> float:
@@ -209,9 +209,9 @@ class Table(Case):
         generator = torch.Generator().manual_seed(self.number)
         return gp.condition(self.X, self.y, noise=self.known, solver=self.solver, generator=generator)
 
-    def predict(self, posterior: pathgp.Posterior) -> tuple[Tensor, Tensor]:
-        """Mean and variance at the points, by default."""
-        return posterior.mean(self.points), posterior.variance(self.points)
+    def predict(self, posterior: pathgp.Posterior, method: str | None = None) -> tuple[Tensor, Tensor]:
+        """Mean and variance at the points."""
+        return posterior.mean(self.points), posterior.variance(self.points, method=method)
 
     @cached_property
     def truth(self) -> Truth:
@@ -274,11 +274,11 @@ class Grid(Case):
         generator = torch.Generator().manual_seed(self.number)
         return gp.condition(list(self.factors), self.Y, solver=self.solver, generator=generator)
 
-    def predict(self, posterior: Any) -> tuple[Tensor, Tensor]:
+    def predict(self, posterior: Any, method: str | None = None) -> tuple[Tensor, Tensor]:
         """Mean and variance at the chosen cells, then at the new inputs."""
         mean = [posterior.mean().flatten()[self.cells], posterior.mean(*self.new).flatten()]
-        variance = [posterior.variance().flatten()[self.cells], posterior.variance(*self.new).flatten()]
-        return torch.cat(mean), torch.cat(variance)
+        variance = [posterior.variance(*at, method=method).flatten() for at in ((), self.new)]
+        return torch.cat(mean), torch.cat([variance[0][self.cells], variance[1]])
 
     @cached_property
     def truth(self) -> Truth:

@@ -125,7 +125,8 @@ def measure(number: int, rows_max: int) -> dict[str, Any]:
         warnings.simplefilter("always")
         try:
             posterior = case.condition()
-            mean, variance = case.predict(posterior)
+            mean, variance = case.predict(posterior, case.method)
+            by_default = case.predict(posterior)[1]
         except (ValueError, TypeError, NotImplementedError) as error:
             return row | {"verdict": "refused", "said": _short(error), "seconds": time.perf_counter() - began}
         except Exception:
@@ -133,7 +134,7 @@ def measure(number: int, rows_max: int) -> dict[str, Any]:
     row["seconds"] = time.perf_counter() - began
     said = [f"{w.category.__name__}: {w.message}" for w in caught if _is_ours(w)]
     errors = compare(case, posterior, mean, variance)
-    failures = errors.failures
+    failures = errors.failures + _exact_failures(case, posterior, by_default)
     if said:
         verdict = "warned, wrong" if failures else "warned, right"
     else:
@@ -147,6 +148,14 @@ def measure(number: int, rows_max: int) -> dict[str, Any]:
         **vars(errors),
         "said": _short(said[0]) if said else None,
     }
+
+
+def _exact_failures(case: Case, posterior: Any, variance: Tensor) -> list[str]:
+    """Whether the variances of the default method are wrong, if it is exact."""
+    resolution = _RESOLUTION * case.signal
+    ratio = (variance.to(torch.float64).sqrt() + resolution) / (case.truth.std + resolution)
+    is_right = bool((ratio.log().abs() <= math.log1p(EVERY_POINT)).all())
+    return ["exact std"] if posterior.variance_method == "solve" and not is_right else []
 
 
 def _is_ours(warning: warnings.WarningMessage) -> bool:
