@@ -1,11 +1,13 @@
-"""Before any test is imported: failed assertions of helpers show their values too, and Triton has its interpreter.
+"""Set-up of all tests: assertions of helpers show their values, Triton has its interpreter, seeds are fixed.
 
-The interpreter runs the fused kernels where there is no GPU; Triton wants to know before it is imported.
+The interpreter runs the fused kernels on machines without a GPU; Triton must know before it is imported.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+import zlib
 
 import pytest
 import torch
@@ -14,3 +16,10 @@ pytest.register_assert_rewrite("cli_cases", "fused_cases", "saving_cases")
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture(autouse=True)
+def fixed_seeds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls without a generator draw the same numbers in every run; within a test their seeds differ."""
+    seeds = itertools.count(zlib.crc32(request.node.nodeid.encode()))
+    monkeypatch.setattr("pathgp.compute.random._new_seed", lambda: next(seeds))

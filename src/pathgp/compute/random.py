@@ -15,11 +15,15 @@ _MANY = 10_000_000
 def as_generator(generator: torch.Generator | None) -> torch.Generator:
     """The given generator, or a fresh one whose ``initial_seed()`` records how to repeat the run."""
     if generator is None:
-        generator = torch.Generator()
-        generator.seed()
+        generator = torch.Generator().manual_seed(_new_seed())
     elif not isinstance(generator, torch.Generator):
         raise TypeError(f"generator must be a torch.Generator or None, got {type(generator).__name__}")
     return generator
+
+
+def _new_seed() -> int:
+    """A seed from the operating system."""
+    return torch.Generator().seed()
 
 
 def repeating_seed(generator: torch.Generator) -> int | None:
