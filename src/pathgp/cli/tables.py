@@ -160,21 +160,23 @@ def _open_parquet(source: Source) -> Table:
             f"{source.name} is a Parquet file, which needs pyarrow: pip install 'pathgp[parquet]'"
         ) from None
     try:
-        file = parquet.ParquetFile(source.reopen())
+        with source.reopen() as file:
+            names = parquet.ParquetFile(file).schema_arrow.names
     except ArrowInvalid as error:
         raise ValueError(f"{source.name} cannot be read as Parquet: {error}") from None
 
     def blocks(chosen: Sequence[str], copied: Sequence[str]) -> Iterator[Block]:
-        start = 0
-        for batch in file.iter_batches(batch_size=ROWS, columns=[*{*chosen, *copied}]):
-            end = start + len(batch)
-            if len(batch):
-                cells = {name: _cells(name, batch.column(name), start) for name in chosen}
-                texts = [list(map(as_text, batch.column(name).to_pylist())) for name in copied]
-                yield Block(cells, texts, "row", range(start + 1, end + 1), end / file.metadata.num_rows)
-            start = end
+        with source.reopen() as file:
+            table, start = parquet.ParquetFile(file), 0
+            for batch in table.iter_batches(batch_size=ROWS, columns=[*{*chosen, *copied}]):
+                end = start + len(batch)
+                if len(batch):
+                    cells = {name: _cells(name, batch.column(name), start) for name in chosen}
+                    texts = [list(map(as_text, batch.column(name).to_pylist())) for name in copied]
+                    yield Block(cells, texts, "row", range(start + 1, end + 1), end / table.metadata.num_rows)
+                start = end
 
-    return Table(source.name, file.schema_arrow.names, blocks)
+    return Table(source.name, names, blocks)
 
 
 def _cells(name: str, column: Any, start: int) -> Any:
