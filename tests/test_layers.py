@@ -110,9 +110,11 @@ def private_names() -> Iterator[tuple[str, str]]:
                 names.add(node.attr)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 names.add(node.id)
+    foreign = {
+        name: {other for names in defined.values() for other in names if other.startswith("_")} - own
+        for name, own in defined.items()
+    }
     for module, tree in trees.items():
-        own = defined[package(module)]
-        others = set().union(*(names for name, names in defined.items() if name != package(module)))
         for node in ast.walk(tree):
             used = []
             if isinstance(node, ast.Attribute):
@@ -120,7 +122,7 @@ def private_names() -> Iterator[tuple[str, str]]:
             elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pathgp"):
                 used = [alias.name for alias in node.names]
             for name in used:
-                if name.startswith("_") and not name.startswith("__") and name in others - own:
+                if not name.startswith("__") and name in foreign[package(module)]:
                     yield module, name
 
 

@@ -116,7 +116,7 @@ def test_products_with_the_fastest_tile(
     monkeypatch.setattr(engine, "_WORTHWHILE", 0)
     monkeypatch.setattr(tiles, "shared_memory", lambda device: memory)
     generator = torch.Generator().manual_seed(0)
-    X, V = (torch.randn(140, columns, generator=generator).to(DEVICE) for columns in (9, 3))
+    X, V = (torch.randn(70, columns, generator=generator).to(DEVICE) for columns in (9, 3))
     kernel = kernels.Scale(kernels.Matern(1.5, 2.0), 1.2)
     H = KernelOperator(kernel, X, 0.3, Compute("fused"))
     exact = KernelOperator(kernel, X.double(), 0.3, Compute("dense"))
