@@ -15,7 +15,7 @@ import pathgp
 from pathgp import kernels, metrics
 from pathgp.plots import draw_fit
 
-ROWS, TEST, STEPS = 2000, 1000, 80
+ROWS, TEST, MADE_UP, STEPS = 2000, 1000, 600, 80
 NAMES = ["day", "season", "year", "month", "hour", "holiday", "weekday", "working day"]
 NAMES += ["weather", "temperature", "felt temperature", "humidity", "wind"]
 
@@ -29,7 +29,7 @@ def load() -> tuple[np.ndarray, np.ndarray]:
         return table["X"][:, 2:15], table["y"]
     print(f"no bike.npz in {folder} (set PATHGP_DATA): made-up data take its place\n")
     rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, size=(ROWS + TEST, len(NAMES))).astype(np.float32)
+    X = rng.uniform(-1, 1, size=(MADE_UP + TEST, len(NAMES))).astype(np.float32)
     hour, working, temperature = X[:, 4], X[:, 7] > 0, X[:, 9]
     y = np.cos(3 * hour) + working * np.sin(6 * hour) + 0.5 * temperature + 0.2 * rng.normal(size=len(X))
     return X, y.astype(np.float32)
@@ -37,14 +37,14 @@ def load() -> tuple[np.ndarray, np.ndarray]:
 
 X, y = load()
 shuffled = np.random.default_rng(0).permutation(len(y))
-train, test = shuffled[:ROWS], shuffled[-TEST:]
+train, test = shuffled[:-TEST][:ROWS], shuffled[-TEST:]
 
 kernel = kernels.Scale(kernels.Matern(nu=1.5, lengthscale=torch.ones(len(NAMES))), signal=1.0)
 gp = pathgp.GP(kernel, noise=0.5, standardise=True)  # kernel and noise in units of standard deviations
 report = gp.fit(X[train], y[train], steps=STEPS, progress=True, generator=torch.Generator().manual_seed(0))
 print(report)
 
-post = gp.posterior  # no further solve: the probes of the last gradient are its samples
+post = gp.posterior  # the fit ends with it
 mean, variance = post.mean(X[test]), post.variance(X[test], noise=True)
 print(f"\nheld out, {TEST} rows:")
 print(f"RMSE {metrics.rmse(y[test], mean):.3f} (the standard deviation of y is {y[test].std():.3f})")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -178,9 +176,3 @@ def test_their_paths_with_our_solver(solver: Any) -> None:
     assert float(error.detach().max()) < 6
     ratio = values.var(0) / expected.variance[:, 0]
     assert 0.5 < float(ratio.detach().median()) < 2
-
-
-def test_the_hint_where_botorch_is_missing() -> None:
-    program = "import sys; sys.modules['botorch.models.model'] = None; import pathgp.botorch"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "pip install 'pathgp[botorch]'" in done.stderr.splitlines()[-1]

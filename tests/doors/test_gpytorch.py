@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -151,10 +149,3 @@ def test_models_that_cannot_pass_are_refused() -> None:
     gp = pathgp.GP(kernels.Matern(1.5), mean=lambda Z: Z[:, 0])
     with pytest.raises(ValueError, match="mean function"):
         to_gpytorch(gp.condition(X, X[:, 0], samples=0))
-
-
-def test_the_hint_where_gpytorch_is_missing() -> None:
-    program = "import sys; sys.modules['gpytorch'] = None; import pathgp.gpytorch"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "pip install 'pathgp[botorch]'" in done.stderr.splitlines()[-1]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -232,12 +230,6 @@ def test_many_rows_go_through_samples() -> None:
     exact = model.posteriors_[0].variance(X[:50], method="solve") ** 0.5
     assert np.abs(std / exact - 1).mean() < 0.2
     assert model.score(X, y) > 0.9
-
-
-def test_the_hint_where_scikit_learn_is_missing() -> None:
-    program = "import sys; sys.modules['sklearn.base'] = None; import pathgp.sklearn"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "pip install 'pathgp[sklearn]'" in done.stderr.splitlines()[-1]
 
 
 def test_columns_that_are_no_inputs() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -136,12 +134,6 @@ def test_long_tables() -> None:
     twice = pd.concat([frame, frame.iloc[:1]], ignore_index=True)
     with pytest.raises(ValueError, match=f"occurs twice, again in row {len(frame)}"):
         fill_table(twice, ["lat", "day"], "t")
-
-
-def test_the_hint_where_xarray_is_missing() -> None:
-    program = "import sys; sys.modules['xarray'] = None; import pathgp.xarray"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "pip install 'pathgp[xarray]'" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("names", [True, False])
