@@ -27,6 +27,16 @@ def resolve(n: int, is_grid: bool = False, **options: Any) -> FitOptions:
     return FitOptions(SETTINGS, **options).resolve(n, is_grid)
 
 
+def test_solves_of_steps_on_a_grid_have_a_budget() -> None:
+    """The last solve has none, and a budget of the user's is used as it is."""
+    limited = resolve(1000, is_grid=True)
+    assert (limited.step_settings.max_epochs, limited.settings.max_epochs) == (120.0, None)
+    assert resolve(1000, is_grid=True, stages="full").step_settings is SETTINGS
+    assert resolve(10**5).step_settings is SETTINGS
+    given = Settings.read("auto", 1e-2, 7.0)
+    assert FitOptions(given).resolve(1000, True).step_settings is given
+
+
 @pytest.mark.parametrize(
     ("n", "is_grid", "expected"),
     [

@@ -169,7 +169,7 @@ class Fit(Resumable):
             if self.state.prior is not prior:
                 # New draws change the objective.
                 self.optimiser.restart()
-        settings, seconds = self.options.settings, self.pace.seconds_for_step(self)
+        settings, seconds = self.options.step_settings, self.pace.seconds_for_step(self)
         estimate = self.estimator.evaluate(model, self.data, self.state, settings, self.generator, seconds)
         if estimate.solution is not None and estimate.solution.status is Status.OUT_OF_TIME:
             raise OutOfTime

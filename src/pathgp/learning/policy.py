@@ -30,6 +30,8 @@ CHOICE_CELLS, CHOICES_PER_SIDE, CHOICE_STEPS = 500, 2, 25
 # Probes of the gradient on a grid that begins at the optimum of sub-grids. s probes cost p / (2 s) nats in total for p
 # hyperparameters, where the data cost p / 2.
 GRID_PROBES = 8
+# Epochs of the solves of such a grid's steps. A solve that needs more goes on in the next step, from its last iterate.
+GRID_STEP_EPOCHS = 120.0
 LEARNING_RATE = 0.1
 # Rows of the subset on which `Guard` checks every step, and on which L-BFGS takes its first steps. One Cholesky
 # factorisation of 1,000 rows takes milliseconds.
@@ -107,6 +109,13 @@ class FitOptions:
         chosen = {name: value for name, value in automatic.items() if getattr(self, name) in (None, "auto")}
         probes = min(self.samples, GRID_PROBES) if begins_near else self.samples
         return replace(self, estimator=estimator, probes=probes, begins_on_subgrids=begins_near, **chosen)
+
+    @property
+    def step_settings(self) -> Settings:
+        """The settings of the solves of steps; the last solve has no budget but the user's."""
+        if not self.begins_on_subgrids or self.settings.max_epochs is not None:
+            return self.settings
+        return replace(self.settings, max_epochs=GRID_STEP_EPOCHS)
 
 
 def read_time_limit(value: Any) -> float:
