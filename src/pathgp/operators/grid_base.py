@@ -13,6 +13,10 @@ from torch import Tensor
 from pathgp.operators.base import Operator
 from pathgp.operators.kernel import KernelOperator
 
+# Columns of a product that count as few on a CPU; along a long side more, this part of its length. In float64, with 9
+# columns and sides of 132 and 1,000, one product takes a sixth of the time of 132 products; with 33 columns a third.
+_NARROW = 16
+
 
 def unravel(cells: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     """Coordinates of cells along every side, from their numbers (torch.unravel_index is slow in its first call)."""
@@ -37,13 +41,15 @@ def unfold(grid: Tensor, side: int) -> Tensor:
 def multiply_side(matrix: Operator | Tensor, side: int, grid: Tensor) -> Tensor:
     """A matrix (m, p_side) applied along one side of a grid (p_1, ..., p_k, s): (p_1, ..., m, ..., p_k, s).
 
-    Tensors are multiplied in place, one product for each place along the sides before; nothing is copied.
+    Tensors are multiplied without a copy of the grid, by one product for each place along the sides before. On a CPU
+    these products are slow if they have few columns: then the grid is copied for a single product.
     """
     shape = grid.shape
     before, after = shape[:side], shape[side + 1 :]
-    if isinstance(matrix, Tensor):
-        batch = math.prod(before)
-        product = torch.bmm(matrix.expand(batch, *matrix.shape), grid.reshape(batch, shape[side], math.prod(after)))
+    batch, columns = math.prod(before), math.prod(after)
+    is_narrow = batch > 1 and grid.device.type == "cpu" and columns <= max(_NARROW, shape[side] // _NARROW)
+    if isinstance(matrix, Tensor) and not is_narrow:
+        product = torch.bmm(matrix.expand(batch, *matrix.shape), grid.reshape(batch, shape[side], columns))
     else:
         product = (matrix @ unfold(grid, side)).view(matrix.shape[0], *before, *after).movedim(0, side)
     return product.reshape(*before, matrix.shape[0], *after)
