@@ -28,7 +28,7 @@ _COMMANDS = """\
   sample    posterior samples, functions evaluated at the rows of a file
   info      describe a model file
   plan      estimate the cost of a posterior and of a fit
-  example   write the made-up table of the examples
+  example   write the generated table of the examples
   demo      two Gaussian processes on 10,000 points, a table and a picture
 """
 # Imported when the command runs: the others need not be.
@@ -184,7 +184,7 @@ def _plan(command: argparse.ArgumentParser) -> None:
     _add(command, "rows", "ROWS", "rows of the data", _whole)
     _add(command, "columns", "COLUMNS", "columns of the inputs", _whole)
     _add(command, "--samples", "N", "posterior samples (default: 64)", _count, 64)
-    command.add_argument("--device", default="cpu", help="cpu, cuda, or h200 from anywhere (default: cpu)")
+    command.add_argument("--device", default="cpu", help="cpu, cuda, or h200 on any machine (default: cpu)")
     command.add_argument("--precision", choices=["float32", "float64"], default="float32", help="default: float32")
     _add(command, "--memory", "SIZE", "for K, such as 8GB, 8GiB or 8e9 (default: half of what is free)", _bytes)
     _add(command, "--members", "N", "processes or devices that share the work", _whole, 1)
@@ -193,7 +193,7 @@ def _plan(command: argparse.ArgumentParser) -> None:
 
 
 def _example(command: argparse.ArgumentParser) -> None:
-    """Write the example table as CSV: how fast 600 plants grew, by temperature, light, water and soil, made up."""
+    """Write the example table as CSV: growth of 600 plants by temperature, light, water and soil; generated data."""
     _add(command, "--out", "CSV", "default: standard output", Path)
 
 
@@ -214,7 +214,7 @@ def _add_model_and_file(command: argparse.ArgumentParser) -> None:
     _add(command, "model", "MODEL", "a file of pathgp fit --out or of post.save", Path)
     _add(command, "file", "FILE", f"{_FILE}; it needs the model's columns", Path)
     _add(command, "--id", "COL", "a column of the file to copy into the output", _names, [])
-    _add(command, "--inputs", "A,B", "the inputs in order, for a model that knows no column names", _names)
+    _add(command, "--inputs", "A,B", "the inputs in order, for a model without column names", _names)
     _add_reading_options(command, "rows without a value in an input get empty predictions, and are counted")
 
 
@@ -243,7 +243,7 @@ def _add_result_options(command: argparse.ArgumentParser) -> None:
 
 
 def _add_output_options(group: Any) -> None:
-    group.add_argument("--json", action="store_true", help="one JSON object on standard output, nothing else there")
+    group.add_argument("--json", action="store_true", help="print one JSON object on standard output, and nothing else")
     group.add_argument("--quiet", action="store_true", help="no progress and no notes; warnings and errors only")
 
 
