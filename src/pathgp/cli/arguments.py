@@ -37,7 +37,7 @@ _MODULES = {"fit": "fitting", "predict": "predicting", "sample": "predicting", "
 _NOISE_WITH_NUMBER = re.compile(r"(?<!\S)--noise[= ]([+-]?[\d.]+(?:[eE][+-]?\d+)?)(?!\S)")
 _EPILOG = """\
 `pathgp COMMAND --help` lists the options of a command. `pathgp fit` without a
-file fits made-up data, to try it.
+file fits generated data, to try it.
 """
 
 
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         warnings.simplefilter("ignore")
         warnings.filterwarnings("always", category=ConvergenceWarning)
         warnings.filterwarnings("always", category=LongFitWarning)
-        warnings.showwarning = lambda message, *_: print_note(f"warning: {message}")
+        warnings.showwarning = lambda message, *_: print_note(f"warning: {_name_options(message)}")
         try:
             module = importlib.import_module(f"pathgp.cli.{_MODULES.get(options.command, 'commands')}")
             return getattr(module, options.command)(options) or 0
@@ -78,6 +78,14 @@ def main(arguments: list[str] | None = None) -> int:
         except (ValueError, TypeError, OSError, NotImplementedError, RuntimeError, MemoryError) as error:
             print_note(f"error: {_one_line(error)}")
             return 1
+
+
+def _name_options(message: Warning | str) -> str:
+    """A warning whose remedies are options of the command line in place of arguments of `GP.fit`."""
+    text = str(message)
+    if isinstance(message, LongFitWarning):
+        return f"{text.rpartition('; ')[0]}; limit it with --minutes, or use a GPU with --device cuda"
+    return text.replace("use float64", "use --precision float64")
 
 
 def _one_line(error: BaseException) -> str:
@@ -145,7 +153,7 @@ def _fit(command: argparse.ArgumentParser) -> None:
     result = command.add_argument_group("results")
     _add(result, "--out", "MODEL", "save the model, for predict, sample and info", Path)
     _add(result, "--report", "HTML", "write a report to look at in a browser", Path)
-    checkpoint = "save the fit here as it goes on; the same command continues an interrupted fit"
+    checkpoint = "save the fit here while it runs; the same command continues an interrupted fit"
     _add(result, "--checkpoint", "FILE", checkpoint, Path)
     _add_output_options(result)
     predictions = command.add_argument_group("predictions")
