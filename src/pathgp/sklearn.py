@@ -202,7 +202,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
     def _kernel(self, columns: int) -> kernels.Kernel:
         if isinstance(self.kernel, kernels.Kernel):
             return self.kernel
-        if self.kernel not in tabular.KERNELS:
+        if not isinstance(self.kernel, str) or self.kernel not in tabular.KERNELS:
             names = ", ".join(map(repr, tabular.KERNELS))
             raise ValueError(f"kernel must be a pathgp kernel or one of {names}, got {self.kernel!r}")
         return tabular.kernel_of_columns(self.kernel, columns)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pathgp import kernels as kernel_classes
-from pathgp.compute.inputs import as_float64
+from pathgp.compute.inputs import as_float64, read_device, real_number
 from pathgp.data.tabular import days
 from pathgp.kernels import Kernel
 from pathgp.models import LatentKroneckerGP
@@ -40,6 +40,8 @@ except ImportError as error:
 _LATITUDE, _LONGITUDE = ("lat", "latitude"), ("lon", "long", "longitude")
 # Degrees beyond which longitudes go around the Earth.
 _AROUND = 300.0
+# The variables of a filled field.
+_RESULTS = ("mean", "std", "samples")
 # The largest number of names whose correlations can be learned.
 _MOST_NAMES = 100
 
@@ -84,17 +86,24 @@ def fill(
         with its learned values in the units of the coordinate; ``fit`` and ``report``, the reports of learning and of
         the last solve.
     """
-    values, sides, chosen = _read_field(field, dict(kernels or {}))
+    values, sides, chosen = _read_field(field, _read_kernels(kernels))
+    place = read_device(device)
     observed = values[np.isfinite(values)].astype(np.float64)
-    deviation = noise or 0.1 * float(observed.std()) or 0.1
+    if len(observed) == 1 and (steps != 0 or None in chosen):
+        raise ValueError("the field has one observation, from which nothing can be learned: at least two are needed")
+    with np.errstate(over="ignore"):
+        spread = float(observed.std())
+    if not np.isfinite(spread):
+        raise ValueError("the variance of the field leaves the range of float64: use another unit")
+    deviation = real_number(noise, "noise") if noise is not None else 0.1 * spread or 0.1
     model = LatentKroneckerGP(chosen, noise=deviation, mean=float(observed.mean()))
     report = model.fit(
-        [torch.as_tensor(inputs, device=device) for inputs, _ in sides.values()],
-        torch.as_tensor(values, device=device),
+        [torch.as_tensor(inputs, device=place) for inputs, _ in sides.values()],
+        torch.as_tensor(values, device=place),
         time_limit=time_limit,
         steps=steps,
         # Given values are where learning starts.
-        initialise="model" if kernels or noise else "auto",
+        initialise="auto" if not kernels and noise is None else "model",
         samples=samples,
         solver=solver,
         tol=tol,
@@ -121,23 +130,42 @@ def fill(
     )
 
 
+def _read_kernels(kernels: Any) -> dict[Hashable, Kernel]:
+    """Check that the argument ``kernels`` is a mapping from dimensions to kernels."""
+    if kernels is None:
+        return {}
+    if not isinstance(kernels, Mapping):
+        got = f"got {type(kernels).__name__}"
+        raise TypeError(f"kernels must be a dict of kernels by dimension, such as {{'time': kernel}}, {got}")
+    for dim, kernel in kernels.items():
+        if not isinstance(kernel, Kernel):
+            raise TypeError(
+                f"the kernel of {dim!r} must be a pathgp kernel such as kernels.Matern(1.5), got {kernel!r}"
+            )
+    return dict(kernels)
+
+
 def _read_field(
     field: xr.DataArray, given: dict[Hashable, Kernel]
 ) -> tuple[NDArray[Any], dict[Hashable, tuple[NDArray[np.float64], Kernel | None]], list[Kernel | None]]:
     """Check a field and given kernels: its values, inputs and own kernel of every dimension, and all kernels."""
     if not isinstance(field, xr.DataArray):
-        raise TypeError(f"fill takes a DataArray, got {type(field).__name__}: choose one variable of a Dataset")
+        is_dataset = isinstance(field, xr.Dataset)
+        remedy = "choose one of its variables" if is_dataset else "wrap it by xarray.DataArray(values, coords, dims)"
+        raise TypeError(f"fill takes a DataArray, got {type(field).__name__}: {remedy}")
     if field.ndim == 0:
         raise ValueError("the field has no dimension")
-    if "sample" in field.dims:
-        raise ValueError("the samples have a dimension 'sample' of their own: rename that of the field")
+    for name in (*_RESULTS, "sample"):
+        if name in field.dims or name in field.coords:
+            raise ValueError(f"the result has a {name!r} of its own: rename that dimension or coordinate of the field")
     unknown = [dim for dim in given if dim not in field.dims]
     if unknown:
         dimensions = ", ".join(map(repr, field.dims))
         raise ValueError(f"kernels are given for {unknown[0]!r}, but the dimensions are {dimensions}")
     if not np.issubdtype(field.dtype, np.number) or np.issubdtype(field.dtype, np.complexfloating):
         raise TypeError(f"the field has dtype {field.dtype}: it must hold real numbers")
-    values = np.asarray(field.values, dtype=np.float32 if field.dtype == np.float32 else np.float64)
+    # A copy in order: torch does not accept the negative strides of a reversed field.
+    values = np.array(field.values, dtype=np.float32 if field.dtype == np.float32 else np.float64, order="C")
     if not np.isfinite(values).any():
         raise ValueError("every value of the field is missing: at least one observation is needed")
     sides = {dim: _side(field, dim) for dim in field.dims}
@@ -154,6 +182,12 @@ def fill_table(frame: Any, dims: Sequence[str], value: str, **options: Any) -> A
     Returns a table of all cells of the grid that the values in ``dims`` span, with columns ``mean`` and ``std``, and
     ``value`` of the observed cells. ``options`` are those of `fill`. Every row needs a value in ``dims``.
     """
+    if not hasattr(frame, "set_index"):
+        raise TypeError(f"fill_table takes a DataFrame of pandas, got {type(frame).__name__}")
+    if isinstance(dims, str) or not dims:
+        raise TypeError(f"dims must be a list of columns, such as ['station', 'time'], got {dims!r}")
+    if value in dims or value in ("mean", "std"):
+        raise ValueError(f"the value column {value!r} is also a column of the result: choose or rename another")
     missing = [name for name in (*dims, value) if name not in frame.columns]
     if missing:
         raise ValueError(f"the table has no column {missing[0]!r}; it has {', '.join(map(repr, frame.columns))}")

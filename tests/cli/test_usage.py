@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ from cli_cases import Capture, fails, numbers, read
 from pathgp.cli import fitting, main, output
 from pathgp.cli.arguments import _parser
 from pathgp.cli.commands import example_table
+from pathgp.learning.progress import LongFitWarning
+from pathgp.posterior.convergence import ConvergenceWarning
 
 
 @pytest.mark.parametrize(
@@ -143,3 +146,15 @@ def test_from_outside(folder: Path, tmp_path: Path) -> None:
     )
     os.close(write_end)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_warnings_name_options(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def warn(options: object) -> None:
+        warnings.warn("5,000 rows: about 4 min; limit it by time_limit= (seconds)", LongFitWarning, stacklevel=1)
+        warnings.warn("rounding errors: use float64", ConvergenceWarning, stacklevel=1)
+
+    monkeypatch.setattr(fitting, "fit", warn)
+    assert main(["fit"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].endswith("5,000 rows: about 4 min; limit it with --minutes, or use a GPU with --device cuda")
+    assert lines[1].endswith("rounding errors: use --precision float64")

@@ -163,8 +163,9 @@ def test_known_noise_and_wrong_names() -> None:
     y[0] = 50.0
     model = GPRegressor(steps=10, standardise=False).fit(X, y, noise=noise)
     assert abs(model.predict(X[:1])[0]) < 5
-    with pytest.raises(ValueError, match="kernel must be a pathgp kernel or one of 'squared-exponential'"):
-        GPRegressor(kernel="rbf").fit(X, y)
+    for kernel in ("rbf", ["rbf"]):
+        with pytest.raises(ValueError, match="kernel must be a pathgp kernel or one of 'squared-exponential'"):
+            GPRegressor(kernel=kernel).fit(X, y)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

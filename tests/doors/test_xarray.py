@@ -100,10 +100,40 @@ def test_stations_lie_on_the_sphere() -> None:
     assert float(abs(ds["mean"][3, 1] - np.sin(np.deg2rad(lat[3])))) < 0.2
 
 
+def test_a_reversed_field_is_the_same_field() -> None:
+    da, _ = field()
+    kernel = {"lat": kernels.Scale(kernels.Matern(2.5, 20.0), 3.0), "day": kernels.SquaredExponential(4.0)}
+    options: dict[str, Any] = {"noise": 0.1, "steps": 0, "samples": 2, "tol": 1e-10, "progress": False}
+    turned = fill(da[::-1, ::-1], kernel, generator=seeded(), **options)
+    np.testing.assert_allclose(turned["mean"][::-1, ::-1], fill(da, kernel, **options)["mean"], atol=1e-6)
+
+
+def test_bad_options_are_named() -> None:
+    da, _ = field()
+    with pytest.raises(TypeError, match=r"kernels must be a dict of kernels by dimension, .* got Matern"):
+        fill(da, kernels.Matern(1.5))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"the kernel of 'lat' must be a pathgp kernel .* got 'matern'"):
+        fill(da, {"lat": "matern"})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="noise must be positive"):
+        fill(da, noise=0)
+    with pytest.raises(TypeError, match="noise must be a number"):
+        fill(da, noise=np.ones(da.shape))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"device must be .* got 'tpu'"):
+        fill(da, device="tpu")
+
+
 def test_bad_fields_are_named() -> None:
     da, _ = field()
-    with pytest.raises(TypeError, match="choose one variable"):
+    with pytest.raises(TypeError, match="choose one of its variables"):
         fill(da.to_dataset(name="t"))
+    with pytest.raises(TypeError, match=r"got ndarray: wrap it by xarray\.DataArray"):
+        fill(da.values)
+    with pytest.raises(ValueError, match="one observation, from which nothing can be learned"):
+        fill(da.where(da == da.max()))
+    with pytest.raises(ValueError, match="range of float64: use another unit"):
+        fill(da * 1e200)
+    with pytest.raises(ValueError, match="the result has a 'std' of its own: rename"):
+        fill(da.rename(lat="std"))
     with pytest.raises(ValueError, match="kernels are given for 'lon', but the dimensions are 'lat', 'day'"):
         fill(da, {"lon": kernels.Matern(1.5)})
     with pytest.raises(ValueError, match="every value of the field is missing"):
@@ -134,6 +164,12 @@ def test_long_tables() -> None:
     twice = pd.concat([frame, frame.iloc[:1]], ignore_index=True)
     with pytest.raises(ValueError, match=f"occurs twice, again in row {len(frame)}"):
         fill_table(twice, ["lat", "day"], "t")
+    with pytest.raises(TypeError, match=r"dims must be a list of columns, .* got 'lat'"):
+        fill_table(frame, "lat", "t")
+    with pytest.raises(ValueError, match="'mean' is also a column of the result"):
+        fill_table(frame.rename(columns={"t": "mean"}), ["lat", "day"], "mean")
+    with pytest.raises(TypeError, match="takes a DataFrame of pandas, got ndarray"):
+        fill_table(frame.to_numpy(), ["lat", "day"], "t")
 
 
 @pytest.mark.parametrize("names", [True, False])
@@ -160,7 +196,7 @@ def test_more_bad_coordinates() -> None:
     time = np.array(["2000-01-01", "NaT", "2000-01-03"], dtype="datetime64[ns]")
     with pytest.raises(ValueError, match="coordinate 'time' has no time at position 1"):
         fill(xr.DataArray([1.0, 2.0, 3.0], {"time": time}, ("time",)))
-    with pytest.raises(ValueError, match="a dimension 'sample' of their own"):
+    with pytest.raises(ValueError, match="the result has a 'sample' of its own"):
         fill(xr.DataArray([1.0, 2.0, 3.0], dims=("sample",)))
     frame = pd.DataFrame({"a": [1, 1], "b": [2, 2], "v": [0.1, 0.2]}, index=[7, 7])
     with pytest.raises(ValueError, match="the cell a = 1, b = 2 occurs twice, again in row 1"):

@@ -130,7 +130,13 @@ def test_a_plan_agrees_with_the_fit() -> None:
 
 
 def test_durations() -> None:
-    assert [describe_seconds(s) for s in (0.2, 41.2, 100.0, 7200.0)] == ["1 s", "41 s", "2 min", "2 h"]
+    assert [describe_seconds(s) for s in (0.2, 41.2, 100.0, 7200.0, 3.2e6)] == [
+        "1 s",
+        "41 s",
+        "2 min",
+        "2 h",
+        "37 days",
+    ]
 
 
 # Limits

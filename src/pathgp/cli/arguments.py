@@ -28,7 +28,7 @@ _COMMANDS = """\
   sample    posterior samples, functions evaluated at the rows of a file
   info      describe a model file
   plan      estimate the cost of a posterior and of a fit
-  example   write the made-up table of the examples
+  example   write the generated table of the examples
   demo      two Gaussian processes on 10,000 points, a table and a picture
 """
 # Imported when the command runs: the others need not be.
@@ -37,7 +37,7 @@ _MODULES = {"fit": "fitting", "predict": "predicting", "sample": "predicting", "
 _NOISE_WITH_NUMBER = re.compile(r"(?<!\S)--noise[= ]([+-]?[\d.]+(?:[eE][+-]?\d+)?)(?!\S)")
 _EPILOG = """\
 `pathgp COMMAND --help` lists the options of a command. `pathgp fit` without a
-file fits made-up data, to try it.
+file fits generated data, to try it.
 """
 
 
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         warnings.simplefilter("ignore")
         warnings.filterwarnings("always", category=ConvergenceWarning)
         warnings.filterwarnings("always", category=LongFitWarning)
-        warnings.showwarning = lambda message, *_: print_note(f"warning: {message}")
+        warnings.showwarning = lambda message, *_: print_note(f"warning: {_name_options(message)}")
         try:
             module = importlib.import_module(f"pathgp.cli.{_MODULES.get(options.command, 'commands')}")
             return getattr(module, options.command)(options) or 0
@@ -78,6 +78,14 @@ def main(arguments: list[str] | None = None) -> int:
         except (ValueError, TypeError, OSError, NotImplementedError, RuntimeError, MemoryError) as error:
             print_note(f"error: {_one_line(error)}")
             return 1
+
+
+def _name_options(message: Warning | str) -> str:
+    """A warning whose remedies are options of the command line in place of arguments of `GP.fit`."""
+    text = str(message)
+    if isinstance(message, LongFitWarning):
+        return f"{text.rpartition('; ')[0]}; limit it with --minutes, or use a GPU with --device cuda"
+    return text.replace("use float64", "use --precision float64")
 
 
 def _one_line(error: BaseException) -> str:
@@ -145,7 +153,7 @@ def _fit(command: argparse.ArgumentParser) -> None:
     result = command.add_argument_group("results")
     _add(result, "--out", "MODEL", "save the model, for predict, sample and info", Path)
     _add(result, "--report", "HTML", "write a report to look at in a browser", Path)
-    checkpoint = "save the fit here as it goes on; the same command continues an interrupted fit"
+    checkpoint = "save the fit here while it runs; the same command continues an interrupted fit"
     _add(result, "--checkpoint", "FILE", checkpoint, Path)
     _add_output_options(result)
     predictions = command.add_argument_group("predictions")
@@ -184,7 +192,7 @@ def _plan(command: argparse.ArgumentParser) -> None:
     _add(command, "rows", "ROWS", "rows of the data", _whole)
     _add(command, "columns", "COLUMNS", "columns of the inputs", _whole)
     _add(command, "--samples", "N", "posterior samples (default: 64)", _count, 64)
-    command.add_argument("--device", default="cpu", help="cpu, cuda, or h200 from anywhere (default: cpu)")
+    command.add_argument("--device", default="cpu", help="cpu, cuda, or h200 on any machine (default: cpu)")
     command.add_argument("--precision", choices=["float32", "float64"], default="float32", help="default: float32")
     _add(command, "--memory", "SIZE", "for K, such as 8GB, 8GiB or 8e9 (default: half of what is free)", _bytes)
     _add(command, "--members", "N", "processes or devices that share the work", _whole, 1)
@@ -193,7 +201,7 @@ def _plan(command: argparse.ArgumentParser) -> None:
 
 
 def _example(command: argparse.ArgumentParser) -> None:
-    """Write the example table as CSV: how fast 600 plants grew, by temperature, light, water and soil, made up."""
+    """Write the example table as CSV: growth of 600 plants by temperature, light, water and soil; generated data."""
     _add(command, "--out", "CSV", "default: standard output", Path)
 
 
@@ -214,7 +222,7 @@ def _add_model_and_file(command: argparse.ArgumentParser) -> None:
     _add(command, "model", "MODEL", "a file of pathgp fit --out or of post.save", Path)
     _add(command, "file", "FILE", f"{_FILE}; it needs the model's columns", Path)
     _add(command, "--id", "COL", "a column of the file to copy into the output", _names, [])
-    _add(command, "--inputs", "A,B", "the inputs in order, for a model that knows no column names", _names)
+    _add(command, "--inputs", "A,B", "the inputs in order, for a model without column names", _names)
     _add_reading_options(command, "rows without a value in an input get empty predictions, and are counted")
 
 
@@ -243,7 +251,7 @@ def _add_result_options(command: argparse.ArgumentParser) -> None:
 
 
 def _add_output_options(group: Any) -> None:
-    group.add_argument("--json", action="store_true", help="one JSON object on standard output, nothing else there")
+    group.add_argument("--json", action="store_true", help="print one JSON object on standard output, and nothing else")
     group.add_argument("--quiet", action="store_true", help="no progress and no notes; warnings and errors only")
 
 

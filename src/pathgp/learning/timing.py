@@ -250,10 +250,12 @@ def describe_stages(stages: Sequence[Stage]) -> str:
 
 
 def describe_seconds(seconds: float) -> str:
-    """A duration that is known roughly, such as "40 s", "4 min" or "3.5 h"."""
+    """A duration that is known roughly, such as "40 s", "4 min", "3.5 h" or "37 days"."""
     if seconds < 90:
         return f"{max(seconds, 1.0):.2g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.2g} h"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.2g} h" if seconds < 72 * 3600 else f"{seconds / 86400:,.0f} days"
 
 
 @cache
