@@ -26,7 +26,7 @@ from pathgp.learning.guard import Guard
 from pathgp.learning.hyperparameters import Coordinates, description
 from pathgp.learning.model import Learnable
 from pathgp.learning.optimisers import LBFGS, Adam
-from pathgp.learning.policy import FitOptions, make_stages
+from pathgp.learning.policy import VALIDATION_ROWS, FitOptions, make_stages
 from pathgp.learning.report import Step
 
 # Increase this number if earlier files cannot be continued bit for bit.
@@ -35,7 +35,8 @@ FORMAT = 5
 _ADVICE = "remove the file to start anew, or use another path"
 # Attributes that a step binds anew, and the seed.
 _STATE: tuple[str, ...] = ("seed", "evaluated_at", "state", "data", "order", "stage", "stage_began", "planned_rows")
-_STATE += ("previous", "best", "history", "guard")
+_GUARDS = ("guard", "validation")
+_STATE += ("previous", "best", "history", *_GUARDS)
 
 
 @dataclass
@@ -137,6 +138,8 @@ class Resumable:
         optimiser = Adam if options.optimiser == "adam" else LBFGS
         self.optimiser = optimiser(self.coordinates, options.learning_rate)
         self.guard = None if options.estimator == "exact" else Guard.draw(data)
+        has_exact_stage = any(stage.exact for stage in self.stages)
+        self.validation = Guard.draw(data, VALIDATION_ROWS, seed=1) if has_exact_stage else None
         self.state = State()
         self.history: list[Step] = []
         self.stopped = ""
@@ -173,12 +176,12 @@ class Resumable:
         def place(parts: dict[str, Any]) -> dict[str, Any]:
             return {name: part.to(device) if isinstance(part, Tensor) else part for name, part in parts.items()}
 
-        device, state, guard = self.data.device, content["state"], content["guard"]
+        device, state = self.data.device, content["state"]
         prior = None if state["prior"] is None else self.model.restore_prior(state["prior"])
         content |= {
             "order": place(content)["order"],
             "state": State(**place(state) | {"prior": prior}),
-            "guard": None if guard is None else Guard(**place(guard)),
+            **{name: None if content[name] is None else Guard(**place(content[name])) for name in _GUARDS},
             "data": self.data.to(torch.float64) if content["is_float64"] else self.data,
             "history": [Step(**step) for step in content["history"]],
         }
@@ -189,12 +192,12 @@ class Resumable:
         """Write the snapshot in tensors and plain types, without the data."""
         if self.checkpoint is None:
             return
-        snapshot, prior, guard = self.snapshot(), self.state.prior, self.guard
+        snapshot, prior = self.snapshot(), self.state.prior
         snapshot |= {
             "facts": self._facts,
             "mean": self._mean_values,
             "state": vars(snapshot["state"]) | {"prior": None if prior is None else prior.state()},
-            "guard": None if guard is None else vars(guard),
+            **{name: None if snapshot[name] is None else vars(snapshot[name]) for name in _GUARDS},
             "is_float64": snapshot.pop("data").dtype == torch.float64,
             "history": [vars(step) for step in self.history],
         }

@@ -2,7 +2,8 @@
 
 Estimated gradients can be wrong after a failed solve, and iterative fits do not know the value of the objective. The
 likelihood of a fixed random subset is exact and costs one Cholesky factorisation in float64. It is close enough to that
-of all rows to detect bad steps. L-BFGS also uses the exact gradient of this likelihood, for its first steps.
+of all rows to detect bad steps. L-BFGS also uses the exact gradient of this likelihood, for its first steps. A larger
+subset, drawn independently, then shows whether these steps suit other rows as well.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ class Guard:
     state: dict[str, Tensor] | None = None
 
     @classmethod
-    def draw(cls, data: Data) -> Guard:
+    def draw(cls, data: Data, rows: int = GUARD_ROWS, seed: int = 0) -> Guard:
         """Draw a random subset, with a fixed seed: the generator of the fit does not change."""
         n = len(data.y)
-        return cls(permutation(n, torch.Generator().manual_seed(0), data.device)[:GUARD_ROWS].sort().values, n)
+        return cls(permutation(n, torch.Generator().manual_seed(seed), data.device)[:rows].sort().values, n)
 
     def value(self, model: Learnable, data: Data) -> float:
         """Log marginal likelihood of the subset plus log prior, in nats per row; -inf if H is not positive definite."""

@@ -30,6 +30,7 @@ from pathgp.learning.guard import Guard
 from pathgp.learning.hyperparameters import log_prior, values
 from pathgp.learning.optimisers import LBFGS
 from pathgp.learning.pace import TIME_LIMIT, Pace
+from pathgp.learning.policy import VALIDATE_EVERY
 from pathgp.learning.report import Step
 from pathgp.solvers import Status
 from pathgp.solvers.solution import NumericalFailure
@@ -44,6 +45,9 @@ WINDOW = 10
 WINDOW_LBFGS = 2
 # A misfit above this shows that the noise, learned from fewer rows, is too small; see `Fit._raise_noise`.
 _LARGEST_MISFIT = 4.0
+# Nats per row of the validation rows by which the end of the exact stage must be worse than an earlier step to be
+# given up; see `Fit._return_to_validated`.
+_REFUTED = 0.002
 
 
 class StalledSolve(NumericalFailure):
@@ -91,7 +95,7 @@ class Fit(Resumable):
         self._undo = before = self.snapshot()
         start_time = time.perf_counter()
         self._update_stage()
-        self.evaluated_at = before["model"]
+        self.evaluated_at = self._copy_parameters()
         state_before = replace(self.state, operator=None)
         last_failure = NumericalFailure("the noise is too small for the rows of this stage")
         for _ in range(1 + _MAX_RETRIES):
@@ -154,9 +158,34 @@ class Fit(Resumable):
         value, gradients = self.compute.on_main_process(lambda: guard.gradient(self.model, self.data, parameters))
         guard.check(value)
         self.guard = guard.update(value, self.evaluated_at)
+        if (len(self.history) - self.stage_began) % VALIDATE_EVERY == 0:
+            assert self.validation is not None
+            self.validation = self.validation.update(self._validate(), self.evaluated_at)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = -gradient
         return None, value
+
+    def _validate(self) -> float:
+        """The likelihood of the validation rows at the current hyperparameters, in nats per row."""
+        validation = self.validation
+        assert validation is not None
+        return self.compute.on_main_process(lambda: validation.value(self.model, self.data))
+
+    def _return_to_validated(self) -> None:
+        """At the end of the exact stage, return to its hyperparameters that suit the validation rows best.
+
+        The likelihood of few rows may be largest where each explains itself alone, with length scales near zero. Of
+        5,000 rows of the flights, from there, a fit ended 0.02 nats per row below the one from here.
+        """
+        validation = self.validation
+        if validation is None or validation.state is None or validation.best <= self._validate() + _REFUTED:
+            return
+        self.model.load_state_dict(validation.state)
+        self.optimiser.forget()
+        if self.previous is not None:
+            self.previous = (self.coordinates.position(), self.previous[1], None)
+        # What the guard found best does not suit other rows.
+        self.guard = None if self.guard is None else Guard(self.guard.rows, self.guard.n)
 
     def _estimate_gradient(self) -> tuple[GradientEstimate, float | None]:
         """Set ``grad`` to the gradient of the estimator; return the estimate and, if known, the objective per row."""
@@ -303,6 +332,8 @@ class Fit(Resumable):
 
     def _enter_stage(self, stage: int) -> None:
         """Restrict the state to the rows of a stage, and restart the optimiser."""
+        if self._is_exact_stage and stage > self.stage:
+            self._return_to_validated()
         self.state.restrict_rows(self.first_rows(self.stages[stage].rows), len(self.data.y))
         self.stage, self.stage_began = stage, len(self.history)
         if self.previous is not None:

@@ -36,6 +36,8 @@ LEARNING_RATE = 0.1
 # Rows of the subset on which `Guard` checks every step, and on which L-BFGS takes its first steps. One Cholesky
 # factorisation of 1,000 rows takes milliseconds.
 GUARD_ROWS = 1000
+# Rows whose likelihood decides, every few steps, whether these first steps suit other rows as well.
+VALIDATION_ROWS, VALIDATE_EVERY = 2000, 5
 # Minimum ratio of the numbers of rows of two successive stages.
 STAGE_RATIO = 2.5
 
