@@ -62,7 +62,7 @@ class PriorPaths:
         return self.features.weighted(X, self.weights.to(X), only)
 
     def at(self, X: Tensor, paths: Tensor) -> Tensor:
-        """Values (p, q) of the paths with these numbers (p,), each at its own points X (p, q, d); differentiable in X."""
+        """Values (p, q) of paths with these numbers (p,), each at its own points X (p, q, d); differentiable in X."""
         return self.features.weighted_at(X, self.weights[paths].to(X), paths)
 
 
