@@ -158,7 +158,7 @@ class Domain:
                 return torch.cat(parts)
         tried = _ATTEMPTS * max(count, _AT_ONCE)
         raise ValueError(
-            f"the constraint allowed {count - missing} of {tried:,} points, but {count} are needed: give tighter bounds, "
+            f"the constraint allowed {count - missing} of {tried:,} points, {count} are needed: give tighter bounds, "
             "or candidates= that satisfy it"
         )
 
