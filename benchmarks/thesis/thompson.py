@@ -2,7 +2,7 @@
 
     python -m benchmarks.thesis.thompson [--lengthscales .1 .2 .3 .4 .5] [--seeds 0 1 2 3 4] [--solvers ap cg sdd sgd]
                                          [--start 50000] [--rounds 30] [--batch 1000] [--starts 30]
-                                         [--proposals 50000] [--steps 100] [--figure FILE]
+                                         [--proposals 50000] [--steps 100] [--figure FILE] [--axes evaluations]
 
 The target is a draw from a Matern-3/2 prior with 2,000 random features; the model has the same kernel, noise 1e-3, and
 learns nothing. All solvers start from the same uniform points. "random" adds uniform points instead. A run results in
@@ -22,7 +22,7 @@ import torch
 
 import pathgp
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, read, table, write
+from benchmarks.common.recording import device_name, read, results_file, table, write
 from pathgp import kernels
 from pathgp.decisions import ThompsonSampler
 
@@ -65,24 +65,25 @@ def run(lengthscale: float, seed: int, solver: str, options: argparse.Namespace)
     return {**place, "best": best, "seconds": seconds}
 
 
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
+def draw(rows: list[dict[str, Any]], path: Path, axes_names: list[str]) -> None:
     """Best value, as a gain over the start, averaged over length scales and seeds."""
     from benchmarks.common.drawing import COLOURS, grid, legend, save
 
-    figure, axes = grid(1, 2, width=8.0)
-    left, right = axes[0]
+    figure, axes = grid(1, len(axes_names), width=1.0 + 4.5 * len(axes_names))
     for colour, solver in zip(COLOURS, sorted({row["solver"] for row in rows}), strict=False):
         mine = [row for row in rows if row["solver"] == solver]
         gains = np.array([np.array(row["best"]) - row["best"][0] for row in mine])
         mean, error = gains.mean(0), gains.std(0) / np.sqrt(len(gains))
-        evaluations = mine[0]["start"] + mine[0]["batch"] * np.arange(len(mean))
-        for axis, places in ((left, evaluations), (right, np.mean([row["seconds"] for row in mine], 0))):
-            axis.plot(places, mean, color=colour, lw=1.6, label=solver)
-            axis.fill_between(places, mean - error, mean + error, color=colour, alpha=0.15, lw=0)
-    left.set_xlabel("evaluations", fontsize=8)
-    right.set_xlabel("seconds", fontsize=8)
-    left.set_title("gain over the best start point", fontsize=9, loc="left")
-    legend(figure, left)
+        places = {
+            "evaluations": mine[0]["start"] + mine[0]["batch"] * np.arange(len(mean)),
+            "seconds": np.mean([row["seconds"] for row in mine], 0),
+        }
+        for axis, name in zip(axes[0], axes_names, strict=True):
+            axis.plot(places[name], mean, color=colour, lw=1.6, label=solver)
+            axis.fill_between(places[name], mean - error, mean + error, color=colour, alpha=0.15, lw=0)
+            axis.set_xlabel(name, fontsize=8)
+    axes[0][0].set_title("gain over the best start point", fontsize=9, loc="left")
+    legend(figure, axes[0][0])
     save(figure, path)
 
 
@@ -99,6 +100,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="steps of the ascent")
     parser.add_argument("--device", default=device_name())
     parser.add_argument("--figure", type=Path, help="PNG to draw")
+    parser.add_argument("--axes", nargs="*", default=["evaluations", "seconds"], help="horizontal axes of the figure")
     tiny = {"lengthscales": [0.4], "seeds": [0], "solvers": ["ap", "random"], "start": 30, "rounds": 1, "batch": 3}
     options = parse(parser, **tiny, starts=1, proposals=20, steps=2, device="cpu")
     name = f"thompson_{options.device.split(':')[0]}"
@@ -109,14 +111,14 @@ def main() -> None:
             for solver in options.solvers:
                 row = run(lengthscale, seed, solver, options)
                 rows[tuple(row[part] for part in key)] = row
-                written = write(name, list(rows.values()))
+                write(name, list(rows.values()))
     shown = [
         {part: row[part] for part in key} | {"first": row["best"][0], "last": row["best"][-1]} for row in rows.values()
     ]
     print(table([line | {"seconds": row["seconds"][-1]} for line, row in zip(shown, rows.values(), strict=True)]))
-    print("written to", written)
+    print("results in", results_file(name))
     if options.figure:
-        draw(list(rows.values()), options.figure)
+        draw(list(rows.values()), options.figure, options.axes)
 
 
 if __name__ == "__main__":
