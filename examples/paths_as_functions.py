@@ -36,8 +36,8 @@ def climb(post: pathgp.Posterior, steps: int = 60) -> torch.Tensor:
     optimiser = torch.optim.Adam([x], lr=0.01)
     for _ in range(steps):
         optimiser.zero_grad()
-        # Entry (j, j) is path j at its own point: one backward pass gives the gradients of 64 independent ascents.
-        (-post.paths(x).diagonal().sum()).backward()
+        # Path j at its own point only: one backward pass gives the gradients of 64 independent ascents.
+        (-post.paths_at(x.unsqueeze(1)).sum()).backward()
         optimiser.step()
         with torch.no_grad():
             x.clamp_(0.0, 1.0)

@@ -33,6 +33,7 @@ PAGES = {
     "guides/grid-with-holes.md": ["xarray"],
     "guides/optimisation.md": ["botorch"],
     "guides/molecules.md": [],
+    "guides/thompson.md": [],
     "doors/botorch.md": ["botorch"],
     "doors/gpytorch.md": ["gpytorch"],
     "doors/sklearn.md": ["sklearn"],

@@ -27,16 +27,17 @@ LAYERS = (
     ("io",),
     ("plans",),
     ("plots",),
+    ("decisions",),
     ("html",),
     ("pathgp",),
-    ("sklearn", "xarray", "gpytorch"),
+    ("sklearn", "xarray", "gpytorch", "chem"),
     ("botorch",),
     ("cli",),
     ("__main__",),
 )
 # The only modules outside of a package.
 TOP = {"__init__", "__main__", "_version", "pathwise", "plans", "metrics", "means", "plots"}
-TOP |= {"sklearn", "botorch", "gpytorch", "xarray"}
+TOP |= {"sklearn", "botorch", "gpytorch", "xarray", "chem"}
 # Convenience methods, which import when they are called.
 UPWARDS = {("posterior", "io"), ("posterior", "html")}
 

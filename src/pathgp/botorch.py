@@ -168,14 +168,13 @@ class _Functions(SamplePath):
         self.model, self.index = model, index
 
     def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
-        values = self.model.posterior(x).at(self.index)[..., 0]
-        dims = self.index.ndim
-        # (sample dims) x batch x q, or the diagonal of both if the batch ends in the sample dims.
+        dims, (q, d) = self.index.ndim, x.shape[-2:]
+        # (sample dims) x batch x q, or each path at its own points if the batch ends in the sample dims.
         if dims == 0 or x.ndim - 2 < dims or x.shape[-2 - dims : -2] != self.index.shape:
-            return values
-        for _ in range(dims):
-            values = values.diagonal(dim1=0, dim2=values.ndim - 1 - dims)
-        return values.movedim(tuple(range(-dims, 0)), tuple(range(-dims - 1, -1)))
+            return self.model.posterior(x).at(self.index)[..., 0]
+        own = x.reshape(-1, self.index.numel(), q, d).transpose(0, 1)
+        values = self.model.posteriors[0].paths_at(own.flatten(1, 2), self.index.flatten())
+        return values.unflatten(1, (-1, q)).transpose(0, 1).reshape(x.shape[:-1])
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
         """Do nothing: the model is not an ensemble in BoTorch's sense."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from pathgp.compute.random import normal
 from pathgp.features import FeatureMap
 from pathgp.kernels import Kernel
-from pathgp.operators import cross_product
+from pathgp.operators import cross_product, own_product
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,10 @@ class PriorPaths:
         """Values (s, m) at X (m, d); differentiable in X. Time O(s m features). ``only``: see `FeatureMap.weighted`."""
         return self.features.weighted(X, self.weights.to(X), only)
 
+    def at(self, X: Tensor, paths: Tensor) -> Tensor:
+        """Values (p, q) of paths with these numbers (p,), each at its own points X (p, q, d); differentiable in X."""
+        return self.features.weighted_at(X, self.weights[paths].to(X), paths)
+
 
 @dataclass(frozen=True)
 class UpdatePaths:
@@ -74,6 +78,10 @@ class UpdatePaths:
     def __call__(self, Xs: Tensor) -> Tensor:
         """Values (s, m) at Xs (m, d); differentiable in Xs. Time O(s m n), memory one tile and the output."""
         return cross_product(self.kernel, Xs, self.X, self.weights, self.memory).T
+
+    def at(self, Xs: Tensor) -> Tensor:
+        """Values (s, q) of function j at its own points Xs[j], Xs (s, q, d); differentiable in Xs. Time O(s q n)."""
+        return own_product(self.kernel, Xs, self.X, self.weights, self.memory)
 
 
 def variance_from_paths(g: Tensor, h: Tensor, prior: Tensor) -> Tensor:

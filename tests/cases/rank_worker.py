@@ -89,6 +89,7 @@ def prediction(group: Group) -> dict[str, Any]:
     options["compute"] = pathgp.Compute("streamed", group=group)
     post = gp.condition(X, y, generator=torch.Generator().manual_seed(3), **options)
     Xs = torch.linspace(0.1, 0.9, 22, dtype=torch.float64).reshape(11, 2).requires_grad_()
+    own = Xs.detach()[:10].reshape(5, 2, 2).requires_grad_()
     (post.paths(Xs).square().sum() + post.mean(Xs).sum() + post.variance(Xs, method="samples").sum()).backward()
     later = post.update(Xs.detach()[:3], torch.zeros(3), generator=torch.Generator().manual_seed(4))
     found = {
@@ -97,6 +98,8 @@ def prediction(group: Group) -> dict[str, Any]:
         "one row": post.mean(Xs[:1]).detach(),
         "no row": post.mean(Xs[:0]).detach(),
         "paths": post.paths(Xs).detach(),
+        "paths at own points": post.paths_at(own).detach(),
+        "their gradient": torch.autograd.grad(post.paths_at(own).square().sum(), own)[0],
         "neighbours": post.variance(Xs, method="neighbours").detach(),
         "solve": post.variance(Xs, method="solve").detach(),
         "updated": later.mean(Xs).detach(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,6 +77,21 @@ def test_prediction(standardise: bool) -> None:
         with PeakMemory() as meter:
             predict(Xs)
         assert meter.peak <= 20_000_000 + 4 * result, predict
+
+
+def test_paths_at_their_own_points() -> None:
+    """16 paths at 40 points each, values and gradients: K would take 1 MB."""
+    X, y, Xs = data(400, 640)
+    gp = pathgp.GP(Matern(1.5, 0.3), 0.1)
+    post = gp.condition(X, y, samples=16, features=32, tol=0.9)
+    post.settings = replace(post.settings, compute=pathgp.Compute(memory=400_000))
+    own = Xs.unflatten(0, (16, 40)).requires_grad_()
+    with PeakMemory() as meter:
+        post.paths_at(own.detach())
+    assert meter.peak <= 400_000
+    with PeakMemory() as meter:
+        post.paths_at(own).sum().backward()
+    assert meter.peak <= 400_000 + 20 * own.numel() * 4
 
 
 @pytest.mark.parametrize(("n", "method"), [(1000, "neighbours"), (700, "solve")])

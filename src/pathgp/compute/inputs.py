@@ -54,6 +54,33 @@ def read_matrix(X: Array, name: str = "X", columns: int | None = None, like: Ten
     return Matrix(tensor, is_numpy)
 
 
+def read_points(X: Array, name: str, sets: int, columns: int, like: Tensor) -> Matrix:
+    """Check sets of points of equal size (sets, q, columns), as `read_matrix` checks one set."""
+    tensor, is_numpy = _tensor(X, name)
+    if tensor.ndim != 3 or tensor.shape[0] != sets or tensor.shape[2] != columns:
+        hint = ""
+        if tensor.ndim == 2 and tensor.shape == (sets, columns):
+            hint = f"; one point for every path is {name}[:, None, :]"
+        elif tensor.ndim == 2:
+            hint = f"; all paths at the same points are paths({name})"
+        shape = f"({sets}, q, {columns}): q points of {columns} columns for each of the {sets} paths"
+        raise ValueError(f"{name} must have shape {shape}; got {tuple(tensor.shape)}{hint}")
+    _require_finite(tensor, name)
+    tensor = _move(tensor, like, name, is_numpy)
+    read_matrix(tensor.detach().flatten(0, 1), name, like=like)
+    return Matrix(tensor, is_numpy)
+
+
+def read_numbers(numbers: Any, name: str, count: int) -> Tensor:
+    """Check whole numbers (p,) from 0 to count - 1; int64 on the CPU."""
+    array = np.asarray(numbers.cpu() if isinstance(numbers, Tensor) else numbers)
+    if array.ndim != 1 or not (array.dtype.kind in "iu" or array.size == 0):
+        raise TypeError(f"{name} must be a list of whole numbers, got {array.dtype} of shape {array.shape}")
+    if array.size and not (array.min() >= 0 and array.max() < count):
+        raise ValueError(f"{name} must be numbers from 0 to {count - 1}, got {array.min()} to {array.max()}")
+    return torch.from_numpy(array.astype(np.int64))
+
+
 def read_vector(y: Array, n: int, name: str, like: Tensor) -> Tensor:
     """Check targets or noise (n,), as float64 on the device of ``like``.
 
@@ -216,7 +243,8 @@ def _require_finite(tensor: Tensor, name: str) -> None:
     if not bool(bad.any()):
         return
     first = torch.nonzero(bad)[0].tolist()
-    place = f"row {first[0]}" + (f", column {first[1]}" if len(first) == 2 else "")
+    titles = {1: ("row",), 2: ("row", "column"), 3: ("path", "point", "column")}[len(first)]
+    place = ", ".join(f"{title} {number}" for title, number in zip(titles, first, strict=True))
     value = float(tensor.detach()[tuple(first)])
     raise ValueError(
         f"{name} contains {value} at {place} ({int(bad.sum())} such values in all): remove or fill them, "

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from pathgp.compute.inputs import real_number
 from pathgp.compute.threads import count_threads
@@ -118,6 +119,13 @@ def spans(n: int, step: int) -> Iterator[slice]:
     """Consecutive slices of length ``step`` that cover range(n)."""
     for start in range(0, n, step):
         yield slice(start, min(start + step, n))
+
+
+def as_slice(index: Tensor) -> slice | Tensor:
+    """Numbers (p,) on the CPU as a slice if they are consecutive, which avoids a copy of what they select."""
+    if not len(index) or not bool((index.diff() == 1).all()):
+        return index
+    return slice(int(index[0]), int(index[-1]) + 1)
 
 
 def halve_on_failure(compute: Callable[[int], T], edge: int) -> tuple[T, int]:

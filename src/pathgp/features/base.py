@@ -128,6 +128,17 @@ class FeatureMap:
         chosen = (self._weighted(term, X, weights) for i, term, weights in parts if only is None or i in only)
         return reduce(torch.add, chosen)
 
+    def weighted_at(self, X: Tensor, W: Tensor, paths: Tensor) -> Tensor:
+        """The functions of some paths, each at its own points: sum_f phi_j(X[j, i])_f W[j, f], (p, q).
+
+        X: (p, q, d), the points of every path.  W: the weights of these paths (p, num).  paths: their numbers (p,), on
+        the CPU. Differentiable in X. Time O(p q num); the (p, q, num) features are never stored.
+        """
+        assert self.paths is not None
+        self._inputs(X.flatten(0, 1))
+        parts = zip(self.terms, W.to(X).split([term.num for term in self.terms], 1), strict=True)
+        return reduce(torch.add, (self._weighted_at(term, X, weights, paths) for term, weights in parts))
+
     def _frequencies(self) -> list[Frequencies]:
         maps = [term for term in self.terms if isinstance(term, RandomMap)]
         return [f for term in maps for f in term.frequencies + term.circle_frequencies]
@@ -145,6 +156,17 @@ class FeatureMap:
             # The faster method below uses amplitude and phase, which have no derivative at weights of zero.
             return tiled(lambda part: torch.einsum("snf,sf->sn", term(part), W), [X], W.numel())
         return term.weighted(X, W)
+
+    def _weighted_at(self, term: ExactMap | RandomMap, X: Tensor, W: Tensor, paths: Tensor) -> Tensor:
+        if isinstance(term, RandomMap):
+            return term.weighted_at(X, W, paths)
+        p, q, _ = X.shape
+        owner = torch.arange(p, device=X.device).repeat_interleave(q)
+
+        def contract(part: Tensor, own: Tensor) -> Tensor:
+            return (term(part)[0] * W[own]).sum(1).unsqueeze(0)
+
+        return tiled(contract, [X.flatten(0, 1), owner], 2 * term.num).view(p, q)
 
 
 def _build_maps(

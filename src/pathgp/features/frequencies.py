@@ -45,13 +45,13 @@ class Frequencies:
         self.uniform: Tensor | None = None
         self.weight: Tensor | None = None
 
-    def weights(self, dim: int, device: torch.device, paths: slice) -> Tensor:
+    def weights(self, dim: int, device: torch.device, paths: slice | Tensor) -> Tensor:
         """sqrt(p / q) of the frequencies of these paths: (paths, num), float64."""
         self._draws(len(self.leaf.columns_of(dim)), device)
         assert self.weight is not None
         return self.weight[paths].to(device)
 
-    def __call__(self, dim: int, device: torch.device, paths: slice) -> Tensor:
+    def __call__(self, dim: int, device: torch.device, paths: slice | Tensor) -> Tensor:
         """Current frequencies of these paths in the space of all ``dim`` columns: (paths, dim, num), float64."""
         columns = self.leaf.columns_of(dim)
         normal = self._draws(len(columns), device)[paths]

@@ -25,6 +25,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from pathgp.compute.memory import as_slice, spans
 from pathgp.features.exact import Harmonics, finite_columns, finite_features
 from pathgp.features.frequencies import Frequencies
 from pathgp.features.hashing import Hashes
@@ -110,21 +111,41 @@ class RandomMap:
         """
         # Signs are kept for a block of rows and one group of paths at a time.
         block = max(1, _SIGNS // self.pairs) if self.hashes else max(1, X.shape[0])
-        return torch.cat([self._weighted(part, W.to(torch.float64)) for part in X.split(block)], 1)
+        paths = slice(0, self.paths)
+        return torch.cat([self._weighted(part, W.to(torch.float64), paths) for part in X.split(block)], 1)
 
-    def _weighted(self, X: Tensor, W: Tensor) -> Tensor:
+    def weighted_at(self, X: Tensor, W: Tensor, paths: Tensor) -> Tensor:
+        """sum_f phi_j(x_ji)_f W[j, f] for paths with these numbers (p,), each at its own points X (p, q, d): (p, q).
+
+        Time O(p q pairs d), memory a tile and the frequencies of its paths.
+        """
+        W, (p, q, d) = W.to(torch.float64), X.shape
+        if self.has_columns or self.hashes:
+            numbers = enumerate(paths.tolist())
+            return torch.cat([self._weighted(X[i], W[i : i + 1], slice(j, j + 1)) for i, j in numbers])
+        rows = max(1, min(q, tile_entries(X.device) // self.pairs))
+        group = max(1, min(tile_entries(X.device) // (rows * self.pairs), _PREPARED // ((d + 1) * self.pairs)))
+        result = []
+        for J in spans(p, group):
+            own = as_slice(paths[J])
+            contract = self._contraction(X[0], W[J], self._amplitude(X[0], own), own)
+            parts = [contract(self._augmented(part), X.new_ones(1, 1)) for part in X[J].split(rows, 1)]
+            result.append(torch.cat(parts, 1))
+        return torch.cat(result)
+
+    def _weighted(self, X: Tensor, W: Tensor, chosen: slice) -> Tensor:
         tokens = [hashes.tokens(X) for hashes in self.hashes]
         columns = finite_features(self.term, X)
-        augmented = torch.cat([self._points(X), X.new_ones(X.shape[0], 1, dtype=torch.float64)], 1)
+        augmented = self._augmented(X)
         modulated = self.has_columns or bool(self.hashes)
         # Sums of sines have tiles of their own, except with gradients.
         alone = self.has_waves and not modulated and not torch.is_grad_enabled()
         entries = _PREPARED // augmented.shape[1] if alone else tile_entries(X.device) // max(1, X.shape[0])
         group = max(1, entries // self.pairs)
         result = []
-        for start in range(0, self.paths, group):
-            paths = slice(start, min(start + group, self.paths))
-            contract = self._contraction(X, W[paths], self._amplitude(X, paths), paths)
+        for part in spans(len(W), group):
+            paths = slice(chosen.start + part.start, chosen.start + part.stop)
+            contract = self._contraction(X, W[part], self._amplitude(X, paths), paths)
             signs = [
                 hashes.signs(bags, X.shape[1], range(paths.start, paths.stop))
                 for hashes, bags in zip(self.hashes, tokens, strict=True)
@@ -133,7 +154,7 @@ class RandomMap:
             result.append(contract(*rows) if alone else tiled(contract, rows, group * self.pairs, recompute=modulated))
         return torch.cat(result)
 
-    def _contraction(self, X: Tensor, W: Tensor, amplitude: Tensor, paths: slice) -> Callable[..., Tensor]:
+    def _contraction(self, X: Tensor, W: Tensor, amplitude: Tensor, paths: slice | Tensor) -> Callable[..., Tensor]:
         """The function of a tile of rows in ``weighted``, for these paths: (paths, rows)."""
         if self.has_waves:
             a, b = W.split(self.pairs, 1)
@@ -156,13 +177,18 @@ class RandomMap:
 
         return contract
 
+    def _augmented(self, X: Tensor) -> Tensor:
+        """The points of `_points` with a column of ones, for the phase: (..., d + c + 1), float64."""
+        points = self._points(X.reshape(-1, X.shape[-1])).unflatten(0, X.shape[:-1])
+        return torch.cat([points, torch.ones_like(points[..., :1])], -1)
+
     def _points(self, X: Tensor) -> Tensor:
         """X and the positions on the circles of periodic kernels without a series: (n, d + c), float64."""
         kernels = ((leaf.kernel, leaf.select(X)) for leaf in self.circles)
         circles = [kernel.embed(columns) for kernel, columns in kernels if isinstance(kernel, Periodic)]
         return torch.cat([X.to(torch.float64), *circles], 1)
 
-    def _turns(self, X: Tensor, paths: slice) -> Tensor:
+    def _turns(self, X: Tensor, paths: slice | Tensor) -> Tensor:
         """The frequencies in turns per unit, whose fractional part reduces the range: (s, d + c, pairs)."""
         dim, device = X.shape[1], X.device
         total = torch.zeros(1, dim, self.pairs, dtype=torch.float64, device=device)
@@ -175,7 +201,7 @@ class RandomMap:
             total = torch.cat([total.expand(len(more), -1, -1), more], 1)
         return total
 
-    def _amplitude(self, X: Tensor, paths: slice) -> Tensor:
+    def _amplitude(self, X: Tensor, paths: slice | Tensor) -> Tensor:
         """(s, pairs), float64."""
         device = X.device
         amplitude = (self.term.signal.to(device) * self.count.to(device).rsqrt()).unsqueeze(0)

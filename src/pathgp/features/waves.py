@@ -50,11 +50,13 @@ def runs_fused(weight: Tensor) -> bool:
 
 
 class _SineSum(torch.autograd.Function):
-    """f_j(x_i) = sum_k weight_jk sin(2 pi x_i . turns_jk); gradients compute the angles again."""
+    """f_j(x_i) = sum_k weight_jk sin(2 pi x_i . turns_jk), or f_j(x_ji); gradients compute the angles again."""
 
     @staticmethod
     def forward(ctx: Any, X: Tensor, turns: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(X, turns, weight)
+        if X.ndim == 3:
+            return torch.matmul(angles(X, turns, weight.dtype).sin_(), weight.unsqueeze(2)).squeeze(2)
         if runs_fused(weight):
             from pathgp.features.sines import fused_sine_sum
 
@@ -72,10 +74,11 @@ class _SineSum(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             slope = (2.0 * math.pi * weight).unsqueeze(2) * turns.to(weight.dtype).transpose(1, 2)
             directions = torch.matmul(angle.cos(), slope)
-            grad_X = torch.einsum("sn,snd->nd", grad, directions).to(X.dtype)
+            rows = "snd" if X.ndim == 3 else "nd"
+            grad_X = torch.einsum(f"sn,snd->{rows}", grad, directions).to(X.dtype)
         if ctx.needs_input_grad[1]:
             pulled = angle.cos() * (2.0 * math.pi * weight).unsqueeze(1) * grad.unsqueeze(2)
-            grad_turns = torch.matmul(X.T, pulled.to(X.dtype))
+            grad_turns = torch.matmul(X.mT, pulled.to(X.dtype))
         return grad_X, grad_turns, grad_weight
 
 
@@ -99,6 +102,9 @@ def _tile_by_tile(X: Tensor, turns: Tensor, weight: Tensor) -> Tensor:
 
 
 def sine_sum(X: Tensor, turns: Tensor, weight: Tensor) -> Tensor:
-    """sum_k weight[j, k] sin(2 pi x_i . turns[j, :, k]): (s, n) for (n, d), (s, d, pairs) and (s, pairs)."""
+    """sum_k weight[j, k] sin(2 pi x_i . turns[j, :, k]): (s, n) for (n, d), (s, d, pairs) and (s, pairs).
+
+    X may be (s, n, d), the rows of every function for itself; this case has no tiles.
+    """
     result: Tensor = _SineSum.apply(X, turns, weight)
     return result

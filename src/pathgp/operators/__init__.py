@@ -11,3 +11,4 @@ from pathgp.operators.grid_blocks import GridBlocks as GridBlocks
 from pathgp.operators.grid_inverse import GridInverse as GridInverse
 from pathgp.operators.kernel import KernelOperator as KernelOperator
 from pathgp.operators.latent_kronecker import LatentKroneckerOperator as LatentKroneckerOperator
+from pathgp.operators.own_points import own_product as own_product

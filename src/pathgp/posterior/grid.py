@@ -140,6 +140,13 @@ class GridPosterior(BasePosterior):
         f = prior(cells(sides)).T.reshape(*(len(G) for G in sides), self.num_samples)
         return to_caller(self._restore((f + update).movedim(-1, 0), sides))
 
+    def paths_at(self, Xs: Array) -> Array:
+        """Raise NotImplementedError: `Posterior.paths_at` is for tables."""
+        raise NotImplementedError(
+            "the paths of a grid are evaluated on grids of inputs: use paths(*sides). For paths at their own points "
+            "condition a GP on the observed cells as rows, with a product of kernels that have active_dims"
+        )
+
     def at(self, points: Array, generator: torch.Generator | None = None) -> Predictions:
         """Mean, variance and samples at scattered points (m, d_1 + ... + d_k), the columns side by side.
 

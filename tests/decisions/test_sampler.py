@@ -1,0 +1,176 @@
+"""Ask and tell: progress, schedule, files, failures and repetitions."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pathgp
+from pathgp import kernels
+from pathgp.decisions import ThompsonSampler
+
+BOX = np.array([[0.0, 0.0], [1.0, 1.0]])
+SMALL: dict[str, Any] = {"starts": 2, "proposals": 100, "steps": 15}
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def hill(X: Any) -> Any:
+    """Largest, one, at (0.6, 0.3)."""
+    return np.exp(-8 * ((np.asarray(X) - [0.6, 0.3]) ** 2).sum(1))
+
+
+def sampler(place: Any = BOX, **options: Any) -> ThompsonSampler:
+    gp = pathgp.GP(kernels.Scale(kernels.Matern(2.5, [0.5, 0.5]), 0.7), 0.02)
+    options = {"refit": None, "generator": seeded(), "search": SMALL, "condition": {"features": 64}} | options
+    return ThompsonSampler(gp, place, **options)
+
+
+@pytest.mark.parametrize("minimise", [False, True])
+def test_finds_the_top(minimise: bool) -> None:
+    sign = -1.0 if minimise else 1.0
+    optimiser = sampler(minimise=minimise, refit=2.0, fit={"steps": 5})
+    with pytest.raises(ValueError, match="call tell first"):
+        _ = optimiser.best
+    for _ in range(4):
+        X = optimiser.ask(6)
+        assert isinstance(X, np.ndarray)
+        assert X.shape == (6, 2)
+        assert len(optimiser.pending) == 6
+        optimiser.tell(X, sign * hill(X))
+    assert len(optimiser.pending) == 0
+    assert len(optimiser.y) == 24
+    assert sign * optimiser.best.y > 0.97
+    np.testing.assert_allclose(optimiser.best.X, [0.6, 0.3], atol=0.1)
+    rounds = optimiser.history.rounds
+    assert [each.evaluations for each in rounds] == [6, 12, 18, 24]
+    assert rounds[-1].best == optimiser.best.y
+    assert "24 evaluations in 4 rounds, best" in repr(optimiser)
+    assert len({tuple(row) for row in optimiser.X.tolist()}) == 24
+
+
+def test_schedule_of_fits_and_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    for owner, name in ((pathgp.GP, "fit"), (pathgp.GP, "condition"), (pathgp.Posterior, "update")):
+        original = getattr(owner, name)
+
+        def counted(self: Any, X: Any, *args: Any, _name: str = name, _original: Any = original, **options: Any) -> Any:
+            calls.append((_name, len(X)))
+            return _original(self, X, *args, **options)
+
+        monkeypatch.setattr(owner, name, counted)
+    optimiser = sampler(refit=2.0, fit={"steps": 1})
+    for _ in range(4):
+        X = optimiser.ask(4)
+        optimiser.tell(X, hill(X))
+    # Fits at 4 and 8 rows, an update at 12; the next fit would be at 16.
+    assert calls == [("fit", 4), ("condition", 4), ("fit", 8), ("condition", 8), ("update", 4)]
+
+
+def test_failures_are_kept_and_not_asked_for_again() -> None:
+    optimiser = sampler()
+    X = optimiser.ask(6)
+    values = hill(X)
+    values[[1, 4]] = np.nan, np.inf
+    with pytest.warns(UserWarning, match="2 of 6 values are not finite"):
+        optimiser.tell(X, values)
+    assert len(optimiser.y) == 4
+    assert optimiser.history.rounds[0].failed == 2
+    assert "2 failed" in repr(optimiser)
+    assert optimiser.ask(3).shape == (3, 2)
+    with pytest.raises(ValueError, match=r"y must have shape \(6,\)"):
+        optimiser.tell(X, values[:2])
+
+
+def test_candidates_run_out() -> None:
+    pool = np.stack(np.meshgrid(np.linspace(0, 1, 4), np.linspace(0, 1, 3)), -1).reshape(-1, 2)
+    gp = pathgp.GP(kernels.Matern(2.5, 0.5), 0.02)
+    optimiser = ThompsonSampler(
+        gp,
+        candidates=pool,
+        constraint=lambda X: X[:, 0] < 0.9,
+        refit=None,
+        generator=seeded(),
+        condition={"features": 64},
+    )
+    first = optimiser.ask(4)
+    optimiser.tell(first, hill(first))
+    second = optimiser.ask(3)
+    with pytest.warns(UserWarning, match="2 candidates are left"):
+        third = optimiser.ask(5)
+    asked = np.concatenate([first, second, third])
+    assert {tuple(row) for row in asked} == {tuple(row) for row in pool if row[0] < 0.9}
+    assert len(asked) == 9
+    optimiser.tell(asked[4:], hill(asked[4:]))
+    with pytest.raises(ValueError, match="all candidates have been asked for"):
+        optimiser.ask(1)
+
+
+CRASH = """
+import os, signal, sys
+import numpy as np
+sys.path.insert(0, {folder!r})
+from test_sampler import hill, sampler
+optimiser = sampler(checkpoint={path!r})
+X = optimiser.ask(5)
+optimiser.tell(X, hill(X))
+np.save({asked!r}, optimiser.ask(4))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_killed_between_ask_and_tell(tmp_path: Path) -> None:
+    path, asked = tmp_path / "run.pathgp", tmp_path / "asked.npy"
+    code = CRASH.format(folder=str(Path(__file__).parent), path=str(path), asked=str(asked))
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    optimiser = sampler(checkpoint=path)
+    assert len(optimiser.y) == 5
+    np.testing.assert_array_equal(optimiser.pending, np.load(asked))
+    assert len(optimiser.history) == 1
+    X = optimiser.pending
+    optimiser.tell(X, hill(X))
+    assert len(optimiser.y) == 9
+    again = sampler(checkpoint=path)
+    np.testing.assert_array_equal(again.X, optimiser.X)
+    assert (len(again.pending), len(again.history)) == (0, 2)
+    with pytest.raises(ValueError, match="bounds or minimise differ"):
+        sampler(checkpoint=path, minimise=True)
+    with pytest.raises(ValueError, match="belongs to another model"):
+        ThompsonSampler(pathgp.GP(kernels.Linear()), BOX, checkpoint=path)
+    pathgp.GP(kernels.Matern(1.5)).condition(X, hill(X), samples=1).save(path)
+    with pytest.raises(ValueError, match="not a checkpoint of a ThompsonSampler"):
+        sampler(checkpoint=path)
+
+
+def test_history_plots_itself() -> None:
+    pytest.importorskip("matplotlib")
+    optimiser = sampler(torch.from_numpy(BOX))
+    with pytest.raises(ValueError, match="no evaluations"):
+        optimiser.history.plot()
+    for _ in range(2):
+        X = optimiser.ask(3)
+        assert isinstance(X, torch.Tensor)
+        optimiser.tell(X, hill(X))
+    figure = optimiser.history.plot(optimum=1.0)
+    left, right = figure.axes
+    assert (left.get_xlabel(), right.get_xlabel()) == ("evaluations", "seconds")
+    regret = left.lines[1].get_ydata()
+    np.testing.assert_allclose(regret[-1], 1.0 - optimiser.best.y)
+    assert "evaluations" in repr(optimiser.history)
+
+
+def test_wrong_models() -> None:
+    with pytest.raises(TypeError, match=r"must be a pathgp\.GP"):
+        ThompsonSampler(pathgp.LatentKroneckerGP([kernels.Matern(1.5)]), BOX)
+    with pytest.raises(ValueError, match="more than 1"):
+        sampler(refit=0.5)

@@ -1,0 +1,72 @@
+"""Fingerprints of molecules."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+import pathgp
+from pathgp import kernels
+
+pytest.importorskip("rdkit", reason="molecules need RDKit")
+pytest.importorskip("sklearn", reason="the transformer needs scikit-learn")
+
+from rdkit import Chem
+from rdkit.Chem import rdFingerprintGenerator
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+
+from pathgp.chem import MorganFingerprints, fingerprints
+from pathgp.sklearn import GPRegressor
+
+SMILES = ["CCO", "CCN", "c1ccccc1", "CC(=O)Oc1ccccc1C(=O)O", "CCCCCC", "O"]
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_those_of_rdkit(counts: bool) -> None:
+    found = fingerprints(SMILES, radius=1, size=256, counts=counts)
+    generator = rdFingerprintGenerator.GetMorganGenerator(radius=1, fpSize=256)
+    name = "GetCountFingerprintAsNumPy" if counts else "GetFingerprintAsNumPy"
+    expected = np.stack([getattr(generator, name)(Chem.MolFromSmiles(text)) for text in SMILES])
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, expected)
+    thin = fingerprints(SMILES, radius=1, size=256, counts=counts, sparse=True)
+    assert sparse.issparse(thin)
+    np.testing.assert_array_equal(thin.toarray(), expected)
+
+
+def test_errors_name_the_row() -> None:
+    with pytest.raises(ValueError, match=r"row 1 is not a valid SMILES: 'C\(C'"):
+        fingerprints(["CC", "C(C"])
+    with pytest.raises(ValueError, match="row 2 is an empty SMILES"):
+        fingerprints(["CC", "C", " "])
+    with pytest.raises(TypeError, match="row 0 is nan, of float"):
+        fingerprints([float("nan")])
+    with pytest.raises(TypeError, match=r"use \['CC'\]"):
+        fingerprints("CC")
+    with pytest.raises(ValueError, match="radius must be at least 0"):
+        fingerprints(SMILES, radius=-1)
+    with pytest.raises(ValueError, match=r"one column of SMILES, got shape \(1, 2\)"):
+        MorganFingerprints().transform([["C", "CC"]])
+
+
+def test_no_molecules() -> None:
+    assert fingerprints([], size=16).shape == (0, 16)
+
+
+def test_in_a_pipeline() -> None:
+    transformer = clone(MorganFingerprints(radius=1, size=64))
+    assert transformer.get_params() == {"radius": 1, "size": 64, "counts": True, "sparse": False}
+    assert len(transformer.get_feature_names_out()) == 64
+    column = np.array(SMILES, dtype=object)[:, None]
+    np.testing.assert_array_equal(transformer.transform(column), transformer.transform(SMILES))
+    regressor = GPRegressor(kernel=kernels.Tanimoto(), standardise=False, steps=1, samples=2)
+    model = make_pipeline(transformer, regressor).fit(SMILES, np.arange(6.0))
+    assert model.predict(SMILES[:2]).shape == (2,)
+
+
+def test_as_inputs_of_a_model() -> None:
+    X = fingerprints(SMILES, radius=1, size=64)
+    post = pathgp.GP(kernels.Tanimoto(), 0.1).condition(X, np.arange(6.0), samples=2, features=16)
+    assert post.mean(X).shape == (6,)
