@@ -13,6 +13,7 @@ from fit_cases import X, Y, close, gp_noise, likelihood, model, optimum, seeded
 from learning_cases import Values
 from pathgp.kernels import Matern, Scale, SquaredExponential
 from pathgp.learning import guard, initialise, policy
+from pathgp.learning.loop import Fit
 from plain_fits import plain_fit
 
 # What learning may do
@@ -183,8 +184,14 @@ def test_rows_at_first_few_then_all(best: Values, monkeypatch: pytest.MonkeyPatc
     assert gp.posterior.report.worst_residual < 1e-8
 
 
-def test_noise_of_few_rows_is_raised_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Far from each other, rows do not tell signal and noise apart; repeated ones do, and the noise was too small."""
+@pytest.mark.parametrize("is_validated", [True, False])
+def test_noise_of_few_rows_is_raised_for_more(is_validated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Far from each other, rows do not tell signal and noise apart; repeated ones do, and the noise was too small.
+
+    Validated on more rows, the fit returns to an earlier step with more noise; otherwise the noise is raised.
+    """
+    if not is_validated:
+        monkeypatch.setattr(Fit, "_return_to_validated", lambda self: None)
     for module in (policy, guard):
         monkeypatch.setattr(module, "GUARD_ROWS", 40)
     few = guard.Guard.draw(model().prepare_data(X[:1].expand(160, 2), Y[:1].expand(160))).rows
@@ -197,5 +204,5 @@ def test_noise_of_few_rows_is_raised_for_more(monkeypatch: pytest.MonkeyPatch) -
     report = gp.fit(places[:, None].to(torch.float64), f[places] + 0.3 * noise, generator=seeded(1), **options)
     last = [step for step in report.history if step.rows == 40][-1].values["noise"][0]
     first = next(step for step in report.history if step.rows == 160).values["noise"][0]
-    assert first > 30.0 * last
+    assert first > (2.0 if is_validated else 30.0) * last
     assert 0.27 < float(gp.noise.detach()) < 0.33

@@ -45,9 +45,9 @@ class Guard:
     state: dict[str, Tensor] | None = None
 
     @classmethod
-    def draw(cls, data: Data, rows: int = GUARD_ROWS, seed: int = 0) -> Guard:
-        """Draw a random subset, with a fixed seed: the generator of the fit does not change."""
-        n = len(data.y)
+    def draw(cls, data: Data, rows: int | None = None, seed: int = 0) -> Guard:
+        """Draw a random subset, by default of 1,000 rows, from a fixed seed: the generator of the fit is not used."""
+        n, rows = len(data.y), rows or GUARD_ROWS
         return cls(permutation(n, torch.Generator().manual_seed(seed), data.device)[:rows].sort().values, n)
 
     def value(self, model: Learnable, data: Data) -> float:
