@@ -35,6 +35,16 @@ class PriorPaths:
         phi = kernel.features(features, generator=generator, paths=samples, dim=columns)
         return cls(phi, normal((samples, phi.num), generator, torch.float64, torch.device("cpu")))
 
+    @property
+    def samples(self) -> int:
+        """The number of paths s."""
+        return len(self.weights)
+
+    @property
+    def num_features(self) -> int:
+        """The number of features of each path."""
+        return int(self.features.num)
+
     def state(self) -> dict[str, Any]:
         """Numbers and tensors that define the paths together with their kernel, for ``from_state``."""
         return {"features": self.features.state(), "weights": self.weights}
@@ -60,6 +70,26 @@ class PriorPaths:
     def __call__(self, X: Tensor, only: Collection[int] | None = None) -> Tensor:
         """Values (s, m) at X (m, d); differentiable in X. Time O(s m features). ``only``: see `FeatureMap.weighted`."""
         return self.features.weighted(X, self.weights.to(X), only)
+
+
+@dataclass(frozen=True)
+class ZeroPaths:
+    """The zero function s times: the prior part of paths that consist of their update alone."""
+
+    samples: int
+    num_features: int = 0
+
+    def state(self) -> dict[str, Any]:
+        """Numbers that define the paths."""
+        return {"zero": self.samples}
+
+    def follow(self, generator: torch.Generator) -> ZeroPaths:
+        """These paths, which no hyperparameter changes."""
+        return self
+
+    def __call__(self, X: Tensor, only: Collection[int] | None = None) -> Tensor:
+        """Zeros (s, m) at X (m, d)."""
+        return X.new_zeros(self.samples, len(X))
 
 
 @dataclass(frozen=True)

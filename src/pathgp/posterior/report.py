@@ -33,6 +33,9 @@ class ConditionReport:
 
     ``rows`` are those of the posterior. If a fit had no time for all, ``all_rows`` is the number of rows of the data,
     and ``subset_reason`` says why.
+
+    With inducing points ``inducing`` says how many there are and how they were chosen, and ``approximation`` what the
+    sparse method approximates; the error bounds are then relative to its exact solution.
     """
 
     rows: int
@@ -54,6 +57,8 @@ class ConditionReport:
     paths: ConditionReport | None = None
     all_rows: int | None = None
     subset_reason: str = ""
+    inducing: str = ""
+    approximation: str = ""
 
     def warn_unless_converged(self, purpose: str = "mean and samples") -> None:
         """Warn if the solve missed its tolerance, and say which numbers its error makes unreliable."""
@@ -121,6 +126,8 @@ class ConditionReport:
         return [
             ("data", f"{self.rows} rows, {self.columns} columns, {self.precision}, {self.device}"),
             *([("subset", self.subset)] if self.subset else []),
+            *([("inducing", self.inducing)] if self.inducing else []),
+            *([("approximation", self.approximation)] if self.approximation else []),
             ("kernel matrix", self.backend),
             ("products", self.products),
             ("solver", solution.solver),
