@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -51,6 +52,8 @@ def solve_verdict(report: ConditionReport) -> Verdict:
 def describe_error(post: Posterior | GridPosterior) -> str:
     """The error of the solver, in a sentence; with its bound if that is smaller than the noise."""
     report = post.report
+    if math.isnan(report.resolution):
+        return "The error of the iterative solver at the data is not known."
     words = f"At the data the solver's error is about {number(report.resolution, 2)}"
     words += f", {number(report.relative_resolution, 2)} posterior standard deviations"
     if not report.error_bound < post.noise_std:

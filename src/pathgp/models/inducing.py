@@ -23,10 +23,13 @@ from pathgp.models.gp import GP
 from pathgp.pathwise import PriorPaths, ZeroPaths
 from pathgp.posterior.conditioning import Settings, SolveRequest
 from pathgp.posterior.inducing import InducingPosterior
-from pathgp.solvers import Auto, Cholesky
+from pathgp.solvers import CG, SGD, Auto, Cholesky
 from pathgp.sparse.choose import CHOICES, choose_points
 from pathgp.sparse.family import METHODS, Method
 from pathgp.sparse.problem import Problem, required_bytes
+
+# Mini-batches of a fit with svgp, and the learning rate of Adam, whose gradients are random.
+SVGP_STEPS, SVGP_RATE = 1000, 0.03
 
 
 class InducingGP(GP):
@@ -121,8 +124,8 @@ class InducingGP(GP):
                 raise ValueError(
                     f"inducing points are computed in blocks, by one process: leave Compute({name}=...) out"
                 )
-        if not isinstance(settings.solver, Auto | Cholesky):
-            raise ValueError(f"inducing points are solved by 'cholesky', got {settings.solver!r}")
+        if not isinstance(settings.solver, Auto | Cholesky | CG | SGD):
+            raise ValueError(f"inducing points are solved by 'cholesky', 'cg' or 'sgd', got {settings.solver!r}")
 
     def draw_noise(self, data: Rows, samples: int, generator: torch.Generator) -> Tensor:
         """No draws: those of the inducing values are made when the posterior is known."""
@@ -150,12 +153,20 @@ class InducingGP(GP):
     def solve(  # type: ignore[override]
         self, data: Rows, prior: Any, draws: Tensor, request: SolveRequest
     ) -> InducingPosterior:
-        budget = request.settings.compute.budget(data.device)
-        if (needed := required_bytes(self.num_inducing)) > budget:
+        solver = request.settings.solver
+        by_descent = isinstance(solver, SGD) or (self.method == "sgd" and isinstance(solver, Auto))
+        budget, needed = request.settings.compute.budget(data.device), required_bytes(self.num_inducing)
+        is_iterative = by_descent or isinstance(solver, CG) or (needed > budget and not isinstance(solver, Cholesky))
+        problem = "" if needed <= budget or is_iterative else "cholesky"
+        if is_iterative and (self.family.correction != "none" or self.family.is_low_rank):
+            problem = self.method
+        if problem:
             raise ValueError(
-                f"{self.num_inducing:,} inducing points need {needed / 1e9:.2g} GB, and the memory budget is "
-                f"{budget / 1e9:.2g} GB: use fewer points, or raise Compute(memory=...)"
+                f"{problem} needs factors of {self.num_inducing:,} inducing points, {needed / 1e9:.2g} GB, and the "
+                f"budget is {budget / 1e9:.2g} GB: use fewer points, solver='auto' with sgpr, or Compute(memory=...)"
             )
+        if is_iterative:
+            return InducingPosterior.solve_iteratively(self, data, prior, request, by_descent)
         return InducingPosterior.solve_directly(self, data, prior, request)
 
     def adapt_options(self, options: FitOptions) -> FitOptions:
@@ -168,7 +179,9 @@ class InducingGP(GP):
         if self.method == "svgp":
             if optimiser == "lbfgs":
                 raise ValueError("svgp has random gradients, which lbfgs cannot use: use 'adam'")
-            optimiser = "adam"
+            steps = SVGP_STEPS if options.steps is None else options.steps
+            rate = options.learning_rate or SVGP_RATE
+            options, optimiser = replace(options, steps=steps, learning_rate=rate), "adam"
         return replace(options, estimator="exact", stages="full", optimiser=optimiser)
 
     def begin_fit(self, data: Rows, options: FitOptions, generator: torch.Generator) -> Learnable:

@@ -39,15 +39,19 @@ from pathgp.posterior.leave_one_out import LeaveOneOut
 from pathgp.posterior.report import ConditionReport
 from pathgp.posterior.system import System
 from pathgp.posterior.table import Posterior
-from pathgp.solvers import Solution, Status
+from pathgp.solvers import CG, Solution, Solver, Status
 from pathgp.solvers.cholesky import factorise
 from pathgp.solvers.run import column_norms
 from pathgp.solvers.solution import Callback
+from pathgp.sparse.descent import InducingSGD
+from pathgp.sparse.operator import InducingOperator, right_hand_sides
 from pathgp.sparse.problem import Problem, root_of
 from pathgp.sparse.statistics import Sums, accumulate
 
 # Test rows whose covariances with the inducing points are computed at once.
 _ROWS_AT_ONCE = 1024
+# Passes over the data of stochastic gradient descent, unless max_epochs is given; tolerance of CG in units of ``tol``.
+_DESCENT_EPOCHS, _CG_TOL = 100.0, 1e-4
 # Bytes per entry of a covariance (q, q), and of K(Z, Xs) (m, q) with its temporaries, float64.
 _BYTES_PER_COVARIANCE, _BYTES_PER_CROSS = 32, 64
 
@@ -74,6 +78,39 @@ class InducingPosterior(Posterior):
         root, jitter = problem.root()
         B, sums = accumulate(problem, root)
         return _from_statistics(model, problem, (root, jitter), B, sums, prior, request)
+
+    @classmethod
+    def solve_iteratively(
+        cls, model: Any, data: Rows, prior: Any, request: SolveRequest, by_descent: bool
+    ) -> InducingPosterior:
+        """By stochastic gradient descent, or by preconditioned conjugate gradients: memory O(m s) and one block."""
+        settings, generator = request.settings, request.generator
+        problem = model.problem(data, settings.compute)
+        H, sides = InducingOperator(problem), right_hand_sides(problem, prior, generator)
+        solver: Solver = InducingSGD(prior, sides.noise)
+        tol, max_epochs = settings.tol, settings.max_epochs
+        if by_descent:
+            max_epochs = max_epochs or _DESCENT_EPOCHS
+        else:
+            solver = settings.solver if isinstance(settings.solver, CG) else CG()
+            # Residuals are weighted by K_ZX: small ones remain where the mean is far off.
+            tol = _CG_TOL * settings.tol
+        limits: dict[str, Any] = {"tol": tol, "max_epochs": max_epochs, "time_limit": request.seconds_left}
+        solution = solver.solve(H, sides.whole, generator=generator, callback=request.callback, **limits)
+        report = make_report(model, problem, replace(solution, x=solution.x[:0]), math.nan, prior, request)
+        report = replace(report, tol=tol)
+        return cls(
+            model,
+            data.scaling,
+            _system(problem),
+            prior,
+            solution.x,
+            settings,
+            report,
+            factor=None,
+            sums=None,
+            data=data,
+        )
 
     @property
     def X(self) -> Tensor:
