@@ -70,7 +70,7 @@ def ours(data: Regression, Z: Tensor, method: str, steps: int) -> tuple[dict[str
 def theirs(
     data: Regression, Z: Tensor, method: str, steps: int, values: dict[str, Any] | None = None
 ) -> tuple[dict[str, Any], dict[str, Any], Prediction]:
-    """The same with GPyTorch; at given hyperparameters ``values`` only q(u) of SVGP is learned, by full natural steps."""
+    """The same with GPyTorch; at given hyperparameters ``values`` only q(u) is learned, by full natural steps."""
     gpytorch = require("gpytorch")
 
     def covariance() -> Any:

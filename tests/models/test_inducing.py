@@ -130,9 +130,6 @@ def test_a_fit_changes_the_model_only_at_its_end_and_keeps_learned_points() -> N
     gp = InducingGP(kernel(), NOISE, 12, learn_inducing=True)
     before = {name: value.clone() for name, value in gp.state_dict().items()}
 
-    def stop(step: Any) -> None:
-        raise KeyboardInterrupt
-
     fixed = InducingGP(kernel(), NOISE, 12)
     fixed.fit(X, Y, steps=2, samples=2, generator=seeded())
     assert len(fixed.posterior.Z) == 12

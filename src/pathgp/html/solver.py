@@ -13,7 +13,7 @@ from pathgp.html.charts import Axis, Chart
 from pathgp.html.markup import Html, Section, Verdict, chart_grid, figure, paragraph, table
 from pathgp.html.numbers import count, number, seconds
 from pathgp.learning.report import FitReport
-from pathgp.models import LatentKroneckerGP
+from pathgp.models import InducingGP, LatentKroneckerGP
 from pathgp.models.base import Model
 from pathgp.posterior.grid import GridPosterior
 from pathgp.posterior.report import ConditionReport
@@ -24,9 +24,10 @@ from pathgp.solvers import Auto
 def solver_section(post: Posterior | GridPosterior, fit: FitReport | None, variances: str) -> Section:
     """The linear systems, their solution and how to repeat it. variances: where they come from, in a sentence."""
     report, solution = post.report, post.report.solution
+    size = len(post.weights)
     samples = f" and one for each of {count(report.samples, 'sample')}" if report.samples else ""
     words = (
-        f"{count(1 + report.samples, 'linear system')} with a matrix of {report.rows:,} × {report.rows:,} entries, one "
+        f"{count(1 + report.samples, 'linear system')} with a matrix of {size:,} × {size:,} entries, one "
         f"for the mean{samples}, took {seconds(report.seconds)} and {number(solution.epochs)} epochs (one epoch is one "
         f"product with the matrix). {variances}"
     )
@@ -120,7 +121,8 @@ def _recipe(post: Posterior | GridPosterior, fit: FitReport | None) -> list[Html
     lead = "With the same data and versions, on the same kind of device; other options as named above:"
     if seed is None:
         lead = "The generator had been used before, so that no seed repeats the draws; otherwise:"
-    constructor = f"gp = pathgp.{type(model).__name__}({kernels}, standardise={model.standardise})"
+    sparse = f", inducing={model.inducing_in_words}, method={model.method!r}" if isinstance(model, InducingGP) else ""
+    constructor = f"gp = pathgp.{type(model).__name__}({kernels}{sparse}, standardise={model.standardise})"
     calls = escape(f"# {kernels} and noise: {start}\n{constructor}\n{call}")
     return [
         paragraph(lead),

@@ -82,6 +82,11 @@ class InducingGP(GP):
         return METHODS[self.method]
 
     @property
+    def inducing_in_words(self) -> str:
+        """The argument ``inducing``, for reprs."""
+        return f"Z of {len(self.inducing)} points" if isinstance(self.inducing, Tensor) else str(self.inducing)
+
+    @property
     def num_inducing(self) -> int:
         return len(self.points)
 
@@ -231,9 +236,8 @@ class InducingGP(GP):
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def __repr__(self) -> str:
-        given = f"{len(self.inducing)} points" if isinstance(self.inducing, Tensor) else self.inducing
-        options = f"inducing={given}, method={self.method!r}, noise={short(self.noise)}, {self._repr_details()}"
-        return f"InducingGP({self.kernel!r}, {options})"
+        options = f"inducing={self.inducing_in_words}, method={self.method!r}, {self._repr_details()}"
+        return f"InducingGP({self.kernel!r}, noise={short(self.noise)}, {options})"
 
 
 def _read_inducing(inducing: Any) -> int | Tensor:
