@@ -80,7 +80,7 @@ def test_pivots_explain_more_than_random_rows() -> None:
         with torch.no_grad():
             V = torch.linalg.solve_triangular(torch.linalg.cholesky(kernel(Z)), kernel(Z, X), upper=False)
         left[choice] = float((1.0 - V.square().sum(0)).sum())
-    assert left["pivots"] < 0.7 * left["random"]
+    assert left["pivots"] < 0.8 * left["random"]
     assert left["kmeans"] < left["random"]
 
 

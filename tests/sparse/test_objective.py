@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -103,9 +105,10 @@ def test_batches_estimate_the_gradient_without_bias() -> None:
 def test_every_method_learns(method: str) -> None:
     X, y, _ = CASES[2].data(200, 4)
     gp = InducingGP(Scale(Matern(1.5, 1.0)), 1.0, 30, method)
-    start = gp.condition(X, y, samples=0, generator=torch.Generator().manual_seed(0))
-    report = gp.fit(X, y, steps=25, samples=4, features=32, generator=torch.Generator().manual_seed(0))
-    assert len(report.history) == 25
+    options: dict[str, Any] = {"samples": 2, "features": 16, "solver": "cholesky"}
+    start = gp.condition(X, y, generator=torch.Generator().manual_seed(0), **options)
+    report = gp.fit(X, y, steps=15, generator=torch.Generator().manual_seed(0), learning_rate=0.1, **options)
+    assert len(report.history) == 15
     gain = gp.posterior.log_marginal_likelihood().value - start.log_marginal_likelihood().value
-    assert gain > 50.0
+    assert gain > 40.0
     assert gp.posterior.has_paths

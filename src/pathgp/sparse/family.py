@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from pathgp.kernels import Kernel
+from pathgp.solvers.solution import NumericalFailure
 
 # Rows of a block of PITC.
 BLOCK_ROWS = 256
@@ -81,8 +82,9 @@ def whiten_rows(method: Method, kernel: Kernel, X: Tensor, V: Tensor, r: Tensor,
     """
     zero = noise.new_zeros(())
     if method.correction == "blocks":
-        covariance = kernel(X) - V.T @ V
-        root = torch.linalg.cholesky(covariance + noise.diag_embed())
+        root, failed = torch.linalg.cholesky_ex(kernel(X) - V.T @ V + noise.diag_embed())
+        if int(failed):
+            raise NumericalFailure("the noise is too small beside the signal for pitc: raise it, or use sgpr")
         white = torch.linalg.solve_triangular(root, torch.cat([V.T, r.unsqueeze(1)], 1), upper=False)
         return WhitenedRows(white[:, :-1].T, white[:, -1], 2.0 * root.diagonal().log().sum(), zero)
     # Rounding of V^T V may exceed the prior variance.
