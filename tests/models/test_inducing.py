@@ -225,7 +225,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "an unknown choice": ({"choice": "grid"}, {}, "choice must be one of 'pivots'"),
     "float32": ({}, {"dtype": torch.float32}, "computed in float64"),
     "another solver": ({}, {"solver": "ap"}, "solved by 'cholesky', 'cg' or 'sgd'"),
-    "a backend": ({}, {"compute": Compute("streamed")}, "leave backend= out"),
+    "a backend": ({}, {"compute": Compute("streamed")}, r"leave Compute\(backend=...\) out"),
     "a small budget": ({"inducing": 100}, {"solver": "cholesky", "compute": Compute(memory=300_000)}, "need"),
     "FITC by CG": ({"method": "fitc"}, {"solver": "cg"}, "fitc needs factors"),
 }

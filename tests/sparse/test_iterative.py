@@ -114,13 +114,15 @@ def test_a_budget_too_small_for_factors_is_solved_by_cg() -> None:
 
 
 def test_descent_approaches_the_closed_form() -> None:
-    with pytest.warns(ConvergenceWarning, match="InducingSGD"):
-        early = model("sgd").condition(X, Y, samples=2, tol=1e-6, max_epochs=7, generator=seeded())
-    with pytest.warns(ConvergenceWarning, match="InducingSGD"):
-        late = model("sgd").condition(X, Y, samples=2, tol=1e-6, max_epochs=400, generator=seeded())
-    mean, _ = sparse_reference.posterior("sgd", covariance, Z, X, Y, NOISE, XS)
-    errors = [float((post.mean(XS) - mean).abs().max()) for post in (early, late)]
-    assert errors[1] < 0.03
-    assert errors[1] < 0.5 * errors[0]
-    assert late.report.worst_residual < early.report.worst_residual
-    assert late.paths(XS).shape == (2, 12)
+    """Inducing points that are far apart: a well-conditioned system."""
+    points = torch.cartesian_prod(torch.tensor([0.1, 0.5, 0.9]), torch.tensor([0.1, 0.9])).to(torch.float64)
+    gp = InducingGP(Scale(Matern(1.5, 0.4), 1.2), 1.0, points, "sgd")
+    mean, _ = sparse_reference.posterior("sgd", covariance, points, X, Y, 1.0, XS)
+    errors = []
+    for epochs in (7, 100):
+        with pytest.warns(ConvergenceWarning, match="InducingSGD"):
+            post = gp.condition(X, Y, samples=2, tol=1e-6, max_epochs=epochs, generator=seeded())
+        errors.append(float((post.mean(XS) - mean).abs().max()))
+        assert post.paths(XS).shape == (2, 12)
+    assert errors[0] > 0.1
+    assert errors[1] < 0.01
