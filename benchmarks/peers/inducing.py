@@ -10,8 +10,9 @@ their steps differ; after enough steps both are at the same optimum.
 Columns: seconds of the fit and of the predictions, the bound per row at the learned hyperparameters (that of SGPR for
 all, computed by pathgp), root mean square error and mean test log-likelihood. The last two rows of a set predict at
 pathgp's own hyperparameters: there the posteriors of both packages are the same function, ``difference`` says how
-closely, in standard deviations of the prediction. GPyTorch's SGPR predicts without its diagonal correction, which would
-replace the training covariance of SGPR by that of FITC.
+closely, in standard deviations of the prediction. GPyTorch's SGPR learns by the bound, and by default predicts with the
+training covariance of FITC (its diagonal correction). In the row at our hyperparameters the correction is off: the mean
+is then that of SGPR, but the variances are those of SoR, so that its log-likelihood differs from ours.
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ def theirs(
     def predict() -> None:
         gp.eval()
         likelihood.eval()
-        # By default GPyTorch predicts with the training covariance of FITC, which is not that of its own bound.
-        with torch.no_grad(), gpytorch.settings.sgpr_diagonal_correction(False):
+        # Its default is to predict by FITC; without the correction it predicts by SoR, whose mean is that of SGPR.
+        with torch.no_grad(), gpytorch.settings.sgpr_diagonal_correction(values is None):
             observed = likelihood(gp(data.X_test))
             predicted.append((observed.mean, observed.variance))
 
