@@ -21,6 +21,7 @@ LAYERS = (
     ("solvers",),
     ("pathwise",),
     ("data",),
+    ("sparse",),
     ("posterior",),
     ("learning",),
     ("models",),

@@ -5,6 +5,7 @@ from pathgp import kernels as kernels
 from pathgp import means as means
 from pathgp import operators as operators
 from pathgp import solvers as solvers
+from pathgp import sparse as sparse
 from pathgp._version import __version__ as __version__
 from pathgp.compute.groups import Devices as Devices
 from pathgp.compute.groups import Ranks as Ranks
@@ -17,10 +18,12 @@ from pathgp.learning.checkpoint import Checkpoint as Checkpoint
 from pathgp.learning.progress import LongFitWarning as LongFitWarning
 from pathgp.learning.report import FitReport as FitReport
 from pathgp.models import GP as GP
+from pathgp.models import InducingGP as InducingGP
 from pathgp.models import LatentKroneckerGP as LatentKroneckerGP
 from pathgp.plans import plan as plan
 from pathgp.plans import plan_grid as plan_grid
 from pathgp.posterior import GridPosterior as GridPosterior
+from pathgp.posterior import InducingPosterior as InducingPosterior
 from pathgp.posterior import Posterior as Posterior
 from pathgp.posterior.convergence import ConvergenceWarning as ConvergenceWarning
 from pathgp.posterior.report import ConditionReport as ConditionReport

@@ -35,6 +35,16 @@ class PriorPaths:
         phi = kernel.features(features, generator=generator, paths=samples, dim=columns)
         return cls(phi, normal((samples, phi.num), generator, torch.float64, torch.device("cpu")))
 
+    @property
+    def samples(self) -> int:
+        """The number of paths s."""
+        return len(self.weights)
+
+    @property
+    def num_features(self) -> int:
+        """The number of features of each path."""
+        return int(self.features.num)
+
     def state(self) -> dict[str, Any]:
         """Numbers and tensors that define the paths together with their kernel, for ``from_state``."""
         return {"features": self.features.state(), "weights": self.weights}
@@ -64,6 +74,26 @@ class PriorPaths:
     def at(self, X: Tensor, paths: Tensor) -> Tensor:
         """Values (p, q) of paths with these numbers (p,), each at its own points X (p, q, d); differentiable in X."""
         return self.features.weighted_at(X, self.weights[paths].to(X), paths)
+
+
+@dataclass(frozen=True)
+class ZeroPaths:
+    """The zero function s times: the prior part of paths that consist of their update alone."""
+
+    samples: int
+    num_features: int = 0
+
+    def state(self) -> dict[str, Any]:
+        """Numbers that define the paths."""
+        return {"zero": self.samples}
+
+    def follow(self, generator: torch.Generator) -> ZeroPaths:
+        """These paths, which no hyperparameter changes."""
+        return self
+
+    def __call__(self, X: Tensor, only: Collection[int] | None = None) -> Tensor:
+        """Zeros (s, m) at X (m, d)."""
+        return X.new_zeros(self.samples, len(X))
 
 
 @dataclass(frozen=True)

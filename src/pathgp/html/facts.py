@@ -45,7 +45,7 @@ class Facts:
 
     @property
     def has_targets(self) -> bool:
-        return self.post.system.is_complete
+        return self.post.has_targets
 
     @cached_property
     def rows(self) -> NDArray[Any]:
@@ -55,9 +55,8 @@ class Facts:
     @cached_property
     def X(self) -> NDArray[np.float64]:
         """Training inputs of `rows` in the caller's units."""
-        X = self.post.system.X
-        scaled = X[torch.from_numpy(self.rows).to(X.device)].to(torch.float64)
-        return self.post.scaling.restore_inputs(scaled).cpu().numpy()
+        rows = torch.from_numpy(self.rows).to(self.post.system.X.device)
+        return self.post.training_inputs(rows).cpu().numpy()
 
     @cached_property
     def medians(self) -> NDArray[np.float64]:
@@ -66,10 +65,7 @@ class Facts:
 
     def targets(self) -> NDArray[np.float64]:
         """All training targets in the caller's units."""
-        system, scaling = self.post.system.require_targets("the page"), self.post.scaling
-        with torch.no_grad():
-            mean = self.post.model.mean_at(self.post.X)
-            return scaling.restore(system.targets[:, 0], mean, torch.float64).cpu().numpy()
+        return self.post.training_targets().cpu().numpy()
 
     def levels(self, column: int) -> NDArray[np.float64] | None:
         """The distinct values of an input with few of them, or of task numbers; None for other inputs."""

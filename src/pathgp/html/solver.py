@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -12,7 +13,7 @@ from pathgp.html.charts import Axis, Chart
 from pathgp.html.markup import Html, Section, Verdict, chart_grid, figure, paragraph, table
 from pathgp.html.numbers import count, number, seconds
 from pathgp.learning.report import FitReport
-from pathgp.models import LatentKroneckerGP
+from pathgp.models import InducingGP, LatentKroneckerGP
 from pathgp.models.base import Model
 from pathgp.posterior.grid import GridPosterior
 from pathgp.posterior.report import ConditionReport
@@ -23,9 +24,10 @@ from pathgp.solvers import Auto
 def solver_section(post: Posterior | GridPosterior, fit: FitReport | None, variances: str) -> Section:
     """The linear systems, their solution and how to repeat it. variances: where they come from, in a sentence."""
     report, solution = post.report, post.report.solution
+    size = len(post.weights)
     samples = f" and one for each of {count(report.samples, 'sample')}" if report.samples else ""
     words = (
-        f"{count(1 + report.samples, 'linear system')} with a matrix of {report.rows:,} × {report.rows:,} entries, one "
+        f"{count(1 + report.samples, 'linear system')} with a matrix of {size:,} × {size:,} entries, one "
         f"for the mean{samples}, took {seconds(report.seconds)} and {number(solution.epochs)} epochs (one epoch is one "
         f"product with the matrix). {variances}"
     )
@@ -51,6 +53,8 @@ def solve_verdict(report: ConditionReport) -> Verdict:
 def describe_error(post: Posterior | GridPosterior) -> str:
     """The error of the solver, in a sentence; with its bound if that is smaller than the noise."""
     report = post.report
+    if math.isnan(report.resolution):
+        return "The error of the iterative solver at the data is not known."
     words = f"At the data the solver's error is about {number(report.resolution, 2)}"
     words += f", {number(report.relative_resolution, 2)} posterior standard deviations"
     if not report.error_bound < post.noise_std:
@@ -117,7 +121,8 @@ def _recipe(post: Posterior | GridPosterior, fit: FitReport | None) -> list[Html
     lead = "With the same data and versions, on the same kind of device; other options as named above:"
     if seed is None:
         lead = "The generator had been used before, so that no seed repeats the draws; otherwise:"
-    constructor = f"gp = pathgp.{type(model).__name__}({kernels}, standardise={model.standardise})"
+    sparse = f", inducing={model.inducing_in_words}, method={model.method!r}" if isinstance(model, InducingGP) else ""
+    constructor = f"gp = pathgp.{type(model).__name__}({kernels}{sparse}, standardise={model.standardise})"
     calls = escape(f"# {kernels} and noise: {start}\n{constructor}\n{call}")
     return [
         paragraph(lead),

@@ -114,7 +114,8 @@ def _variance_source(facts: Facts) -> str:
     accuracy = f"the relative error of a standard deviation is about {100 * report.std_error:.0f} % or less"
     match facts.post.variance_method:
         case "solve":
-            return "Variances are exact, from a Cholesky factor of the matrix."
+            exact = "those of the sparse method" if report.approximation else "exact"
+            return f"Variances are {exact}, from a Cholesky factor of the matrix."
         case "neighbours":
             return f"Variances come from {report.samples} paths, corrected by the nearest observations: {accuracy}."
     return f"Variances come from {report.samples} paths alone, as the targets are not in the file: {accuracy}."

@@ -25,21 +25,25 @@ from pathgp._version import __version__
 from pathgp.compute import files
 from pathgp.compute.settings import Compute
 from pathgp.data.grid import GridObservations
+from pathgp.data.rows import Rows
 from pathgp.data.standardise import Standardisation
 from pathgp.kernels.parameters import LogNormal, Positive
 from pathgp.means import Constant
-from pathgp.models import GP, LatentKroneckerGP
+from pathgp.models import GP, InducingGP, LatentKroneckerGP
 from pathgp.models.base import Model
 from pathgp.posterior.base import BasePosterior
 from pathgp.posterior.conditioning import Settings
 from pathgp.posterior.grid import GridPosterior
+from pathgp.posterior.inducing import InducingPosterior
 from pathgp.posterior.report import ConditionReport
 from pathgp.posterior.system import System
 from pathgp.posterior.table import Posterior
 from pathgp.solvers import Status
+from pathgp.sparse.statistics import Sums
 
 _PARTS = [GP, LatentKroneckerGP, Constant, LogNormal, GridObservations, Standardisation, System, Settings, Compute]
-_NAMES = [*vars(kernels).values(), *vars(solvers).values(), *_PARTS, ConditionReport]
+_PARTS += [InducingGP, Rows, Sums, ConditionReport]
+_NAMES = [*vars(kernels).values(), *vars(solvers).values(), *_PARTS]
 KNOWN: dict[str, Callable[..., Any]] = {cls.__name__: cls for cls in _NAMES if isinstance(cls, type)}
 
 
@@ -86,11 +90,14 @@ def save(
         content["data"] = encode(grid if data else replace(grid, y=torch.full_like(grid.y, torch.nan)))
     else:
         content["scaling"] = encode(posterior.scaling)
+    if isinstance(posterior, InducingPosterior):
+        content |= {"factor": posterior.factor, "sums": encode(posterior.sums)}
+        content["data"] = encode(posterior.data if data else None)
     files.write(path, content)
 
 
 def load(path: str | os.PathLike[str], device: str | torch.device | None = None) -> Any:
-    """Load the posterior that ``post.save(path)`` wrote: a `Posterior` or a `GridPosterior`, its ``model`` included.
+    """Load the posterior that ``post.save(path)`` wrote: a `Posterior`, an `InducingPosterior` or a `GridPosterior`.
 
     Predictions and updates are those of the saved posterior, to the last bit on the same kind of device. No code in the
     file is executed. A posterior that several ranks or devices shared is loaded into one process, on one device.
@@ -212,6 +219,10 @@ def _restore(content: dict[str, Any], device: torch.device) -> Posterior | GridP
         return GridPosterior(model, data.scaling, system, prior, weights, settings, report, data)
     scaling = decode(content["scaling"], device)
     _require_kinds((scaling, Standardisation))
+    if isinstance(model, InducingGP):
+        factor = None if content["factor"] is None else content["factor"].to(device)
+        sums, rows = decode(content["sums"], device), decode(content["data"], device)
+        return InducingPosterior(model, scaling, system, prior, weights, settings, report, factor, sums, rows)
     return Posterior(model, scaling, system, prior, weights, settings, report)
 
 

@@ -122,7 +122,7 @@ class Resumable:
         # The rows for which the stages are made: fewer than all if a time limit leaves no time for steps on all.
         self.planned_rows = planned_rows or len(data.y)
         self.stages = make_stages(self.planned_rows, options)
-        self.estimator: Exact | Iterative = Exact()
+        self.estimator: Exact | Iterative = model.own_estimator() or Exact()
         if options.estimator != "exact":
             is_pathwise = options.estimator == "pathwise"
             self.estimator = Iterative(is_pathwise, options.probes, options.features, bool(options.warm_start))

@@ -25,7 +25,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathgp.compute.random import normal
 from pathgp.data.observations import Data
 from pathgp.learning.model import Learnable
 from pathgp.operators import Operator
@@ -45,6 +44,7 @@ class State:
     rows: the rows of the data that the current stage uses; None for all n.
     solutions: (len(rows), 1 + s), of the previous step.
     operator: H of the previous step, whose memory the next one reuses.
+    variational: (m, m + 1) the precision of q(u) and its first natural parameter, with inducing points in mini-batches.
     """
 
     prior: Any = None
@@ -52,6 +52,7 @@ class State:
     rows: Tensor | None = None
     solutions: Tensor | None = None
     operator: Operator | None = None
+    variational: Tensor | None = None
 
     def restrict_rows(self, rows: Tensor | None, n: int) -> None:
         """Continue with other rows: weights of rows used before are kept, new ones start at zero."""
@@ -93,6 +94,11 @@ class GradientEstimate:
 @dataclass(frozen=True)
 class Exact:
     """The gradient by a Cholesky factorisation in float64. Time O(n^3), memory 24 n^2 bytes."""
+
+    @property
+    def description(self) -> str:
+        """The estimator in words, for reports."""
+        return "exact"
 
     def draw(self, model: Learnable, data: Data, state: State, generator: torch.Generator) -> None:
         """Nothing is random here."""
@@ -148,7 +154,7 @@ class Iterative:
         """Fill the state with fresh draws."""
         if self.pathwise:
             state.prior = model.draw_prior(data, self.samples, self.features, generator)
-        state.draws = normal((len(data.y), self.samples), generator, torch.float64, data.device).to(data.dtype)
+        state.draws = model.draw_noise(data, self.samples, generator)
         state.solutions = None
 
     def evaluate(

@@ -65,14 +65,15 @@ def fit(
     seed = repeating_seed(generator)
     best: tuple[float, Fit, Any, int] | None = None
     earlier, file = 0.0, checkpoint
-    costs = predict_costs(gp, data, options)
+    source = gp.begin_fit(data, options, generator)
+    costs = predict_costs(source, data, options)
     with Progress(progress and compute.is_main_process, compute.is_main_process) as shown:
         for start in range(options.starts):
             if checkpoint is not None and start:
                 # A file of its own for every further start.
                 file = replace(checkpoint, path=f"{os.fspath(checkpoint.path)}.{start}")
             pace = _share_time(options, costs, began, start, shown)
-            running = _prepare(gp, data, options, generator, seed, file, pace, is_first=start == 0)
+            running = _prepare(source, data, options, generator, seed, file, pace, is_first=start == 0)
             earlier += sum(step.seconds for step in running.history)
             try:
                 running.run(callback)
@@ -108,7 +109,7 @@ def predict_costs(gp: Learnable, data: Data, options: FitOptions) -> FitCosts:
     entries = math.prod(sizes) * sum(sizes) if has_structure else n**2
     world_size = 1 if compute.group is None else compute.group.size
     operator = ImaginedOperator((n, n), data.dtype, device, backend, compute.budget(device), entries, world_size)
-    costs = estimate_costs(data.columns, options, operator, rates(device, data.dtype))
+    costs = estimate_costs(data.columns, options, operator, rates(device, data.dtype), gp.num_inducing)
     if costs.predict(make_stages(n, options), n) > MEASURE_FROM:
         return replace(costs, rates=compute.on_main_process(lambda: measured_rates(device, data.dtype)))
     return costs
@@ -165,7 +166,7 @@ def _warn_if_late(limit: float | None, seconds: float, is_grid: bool) -> None:
 
 def _resolve(gp: Learnable, data: Data, options: FitOptions) -> tuple[FitOptions, str]:
     """The options with every automatic choice made, and a note: chosen kernels, dtype, why there are no paths."""
-    chosen = gp.choose_kernels(data)
+    options, chosen = gp.adapt_options(options), gp.choose_kernels(data)
     is_automatic, options = options.initialise == "auto", options.resolve(len(data.y), gp.is_grid)
     if chosen and is_automatic:
         # The choice ends at an optimum of sub-grids.
@@ -221,7 +222,7 @@ def _report(running: Fit, posterior: Any, note: str, seconds: float) -> FitRepor
 
 def _estimator_in_words(estimator: Exact | Iterative, history: list[Step]) -> str:
     if isinstance(estimator, Exact):
-        return "exact"
+        return estimator.description
     kind = "pathwise" if estimator.pathwise else "standard"
     words = f"{kind}, {estimator.samples} probes, {'warm' if estimator.warm_start else 'cold'} starts"
     opening = [step for step in history if not step.solver]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pathgp.compute.inputs import real_number
+from pathgp.compute.random import normal
 from pathgp.data.observations import Data
 from pathgp.kernels import Kernel, Product, Sum
 from pathgp.kernels.parameters import Positive, PositiveValue
@@ -69,6 +70,27 @@ class Learnable(nn.Module):
     def choose_kernels(self, data: Any) -> str:
         """Choose the kernels that the user left open, at the start of a fit; return a note for the report."""
         return ""
+
+    def adapt_options(self, options: Any) -> Any:
+        """The `FitOptions` of a fit with what this model decides itself; ValueError for those it cannot use."""
+        return options
+
+    def begin_fit(self, data: Any, options: Any, generator: torch.Generator) -> Learnable:
+        """The model that a fit starts from, with everything in place that is learned."""
+        return self
+
+    def own_estimator(self) -> Any:
+        """The gradient estimator of this model in place of the exact one; None for that."""
+        return None
+
+    @property
+    def num_inducing(self) -> int:
+        """The number of inducing points; 0 for none."""
+        return 0
+
+    def draw_noise(self, data: Any, samples: int, generator: torch.Generator) -> Tensor:
+        """Standard normal draws (n, s) for the noise of the samples, in the dtype of the data."""
+        return normal((len(data.y), samples), generator, torch.float64, data.device).to(data.dtype)
 
     def require_supported(self, data: Any, settings: Settings, has_draws: bool) -> None:
         """ValueError for settings that this model cannot use, or a memory budget that prior draws exceed."""

@@ -37,6 +37,8 @@ _EXACT_STEPS, _STAGE_STEPS = 46, 11
 _DENSE_ENTRY, _FEATURE, _GRADIENT, _GRADIENT_COLUMN = 1.5, 0.6, 2.4, 0.06
 # Operations of an exact step in units of n^3, and evaluations in units of n^2.
 _EXACT_CUBIC, _EXACT_SQUARE = 1.2, 6.0
+# Operations of a step with m inducing points, in units of (n + m) m^2.
+_INDUCING = 12.0
 # Exact steps and estimated steps take at least these multiples of the latency: a GPU waits for many small operations.
 _EXACT_LATENCY, _STEP_LATENCY = 4.0, 10.0
 # Seconds to compile fused products at their first use.
@@ -83,6 +85,7 @@ class FitCosts:
     exact_factor, solve_factor, rest_factor: observed seconds over predicted ones, of exact steps, of the solves of
     estimated steps and of the rest of these steps.
     first_epochs, later_epochs: of a solve on rows that are new, and of one that starts near its solution.
+    inducing: number of inducing points m; 0 for none.
     """
 
     operator: ImaginedOperator
@@ -97,6 +100,7 @@ class FitCosts:
     rest_factor: float = 1.0
     first_epochs: float = _FIRST_EPOCHS
     later_epochs: float = _LATER_EPOCHS
+    inducing: int = 0
 
     @property
     def rows(self) -> int:
@@ -104,8 +108,10 @@ class FitCosts:
 
     def exact_step(self, rows: int) -> float:
         """A step with exact gradients."""
-        r = self.rates
+        r, m = self.rates, self.inducing
         seconds = _EXACT_CUBIC * rows**3 / r.factorise + _EXACT_SQUARE * rows**2 / r.evaluate
+        if m:
+            seconds = _INDUCING * (rows + m) * m**2 / r.factorise + _EXACT_SQUARE * rows * m / r.evaluate
         return self.exact_factor * (seconds + _EXACT_LATENCY * r.latency)
 
     def solve(self, rows: int, epochs: float, method: str = "") -> float:
@@ -144,6 +150,8 @@ class FitCosts:
 
     def last_solve(self, rows: int, is_first: bool = True) -> float:
         """The solve for the posterior; ``is_first``: no step has used all of these rows."""
+        if self.inducing:
+            return self.exact_step(rows) / 3.0
         epochs = self.first_epochs if is_first else self.later_epochs
         return self.rest(rows, is_last=True) + self.solve(rows, epochs + _LAST_EPOCHS)
 
@@ -217,8 +225,10 @@ class FitCosts:
         return replace(found, first_epochs=max(first, later), later_epochs=later)
 
 
-def estimate_costs(columns: int, options: FitOptions, operator: ImaginedOperator, r: Rates) -> FitCosts:
-    """The costs of a fit with resolved options, for data with this number of columns."""
+def estimate_costs(
+    columns: int, options: FitOptions, operator: ImaginedOperator, r: Rates, inducing: int = 0
+) -> FitCosts:
+    """The costs of a fit with resolved options, for data with this number of columns and of inducing points."""
     is_grid = operator.backend == "kronecker"
     # Prior draws on a grid come from square roots of its sides.
     features = options.features if options.estimator == "pathwise" and not is_grid else 0
@@ -236,6 +246,7 @@ def estimate_costs(columns: int, options: FitOptions, operator: ImaginedOperator
         is_exact=options.estimator == "exact",
         first_epochs=digits * first,
         later_epochs=digits * later,
+        inducing=inducing,
     )
 
 

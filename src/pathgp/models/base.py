@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pathgp.compute.inputs import Array, whole_number
-from pathgp.compute.random import as_generator, normal, repeating_seed, spawn_generator
+from pathgp.compute.random import as_generator, repeating_seed, spawn_generator
 from pathgp.compute.settings import Compute
 from pathgp.kernels.parameters import LogNormal, Positive
 from pathgp.learning.checkpoint import Checkpoint
@@ -100,7 +100,7 @@ class Model(Learnable, Generic[P]):
             prior = model.draw_prior(data, samples, features, generator) if samples else None
         except NotImplementedError as error:
             samples, no_paths = 0, str(error)
-        draws = normal((len(data.y), samples), generator, torch.float64, data.device).to(data.dtype)
+        draws = model.draw_noise(data, samples, generator)
         request = SolveRequest(settings, generator, seed, no_paths, callback=callback, began=began)
         return model.make_posterior(data, prior, draws, request)
 

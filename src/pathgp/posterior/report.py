@@ -33,6 +33,10 @@ class ConditionReport:
 
     ``rows`` are those of the posterior. If a fit had no time for all, ``all_rows`` is the number of rows of the data,
     and ``subset_reason`` says why.
+
+    With inducing points ``inducing`` says how many there are and how they were chosen, and ``approximation`` what the
+    sparse method approximates; the error bounds are then relative to its exact solution, and NaN after an iterative
+    solve, which has none.
     """
 
     rows: int
@@ -54,12 +58,18 @@ class ConditionReport:
     paths: ConditionReport | None = None
     all_rows: int | None = None
     subset_reason: str = ""
+    inducing: str = ""
+    approximation: str = ""
 
     def warn_unless_converged(self, purpose: str = "mean and samples") -> None:
         """Warn if the solve missed its tolerance, and say which numbers its error makes unreliable."""
         consequence = (
-            f"Means and samples are off by about {self.resolution:.1g} at the data; standard deviations below "
-            f"{UNRESOLVED * self.resolution:.1g} (without noise) are not reliable"
+            ""
+            if math.isnan(self.resolution)
+            else (
+                f"Means and samples are off by about {self.resolution:.1g} at the data; standard deviations below "
+                f"{UNRESOLVED * self.resolution:.1g} (without noise) are not reliable"
+            )
         )
         warn_unless_converged(self.solution, self.tol, purpose, consequence)
 
@@ -121,6 +131,8 @@ class ConditionReport:
         return [
             ("data", f"{self.rows} rows, {self.columns} columns, {self.precision}, {self.device}"),
             *([("subset", self.subset)] if self.subset else []),
+            *([("inducing", self.inducing)] if self.inducing else []),
+            *([("approximation", self.approximation)] if self.approximation else []),
             ("kernel matrix", self.backend),
             ("products", self.products),
             ("solver", solution.solver),
@@ -128,12 +140,17 @@ class ConditionReport:
             ("status", solution.status.name),
             ("epochs", _describe_epochs(solution)),
             ("residual", f"mean {self.mean_residual:.1e}, worst {self.worst_residual:.1e}, tol {self.tol:.0e}"),
-            ("error bound", f"mean {self.error_bound:.2g}, samples {self.sample_error_bound:.2g}, anywhere"),
-            ("error at data", f"about {self.resolution:.2g}, {self.relative_resolution:.1g} posterior std"),
+            *([] if math.isnan(self.error_bound) else self._describe_errors()),
             ("samples", sampled),
             *([] if self.paths is None else [("paths", _describe_paths(self.paths))]),
             ("seconds", _format_seconds(self.seconds)),
             ("seed", "of a generator used before" if self.seed is None else str(self.seed)),
+        ]
+
+    def _describe_errors(self) -> list[tuple[str, str]]:
+        return [
+            ("error bound", f"mean {self.error_bound:.2g}, samples {self.sample_error_bound:.2g}, anywhere"),
+            ("error at data", f"about {self.resolution:.2g}, {self.relative_resolution:.1g} posterior std"),
         ]
 
     def __repr__(self) -> str:

@@ -59,6 +59,21 @@ class Posterior(BasePosterior):
         """The inputs of the data (n, d), in the units of the caller."""
         return self.scaling.restore_inputs(self.system.X)
 
+    @property
+    def has_targets(self) -> bool:
+        """Whether the observed values are known: a file may have been saved without them."""
+        return self.system.is_complete
+
+    def training_inputs(self, rows: Tensor) -> Tensor:
+        """Inputs of numbered rows of the data, float64, in the units of the caller."""
+        return self.scaling.restore_inputs(self.system.X[rows].to(torch.float64))
+
+    def training_targets(self) -> Tensor:
+        """All observed values (n,), float64, in the units of the caller."""
+        system = self.system.require_targets("the training targets")
+        with torch.no_grad():
+            return self.scaling.restore(system.targets[:, 0], self._prior_mean(), torch.float64)
+
     def mean(self, Xs: Array) -> Array:
         """Posterior mean (m,): mu + K(Xs, X) v. Time O(m n d), memory one tile. Differentiable in Xs."""
         inputs, scaled = self._read(Xs)
