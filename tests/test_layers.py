@@ -22,6 +22,7 @@ LAYERS = (
     ("pathwise",),
     ("data",),
     ("posterior",),
+    ("diagnostics",),
     ("learning",),
     ("models",),
     ("io",),
