@@ -29,6 +29,7 @@ PAGES = {
     "grids.md": [],
     "saving.md": [],
     "architecture.md": [],
+    "diagnostics.md": [],
     "guides/big-table.md": [],
     "guides/grid-with-holes.md": ["xarray"],
     "guides/optimisation.md": ["botorch"],

@@ -23,6 +23,7 @@ LAYERS = (
     ("data",),
     ("sparse",),
     ("posterior",),
+    ("diagnostics",),
     ("learning",),
     ("models",),
     ("io",),

@@ -9,7 +9,7 @@ from pathgp.plots import COLOURS as COLOURS
 from pathgp.plots import tidy
 
 try:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Figure
     from PIL import Image
 except ImportError:
     raise SystemExit("figures need matplotlib: pip install matplotlib") from None

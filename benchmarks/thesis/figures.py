@@ -2,10 +2,11 @@
 
     python -m benchmarks.thesis.figures [NAME ...] [--out DIR] [--rows N]
 
-NAME is 2.1, 2.2, 2.3 (priors), 3.1 (solvers on a toy problem), 3.3 (error norms), 4.1, 4.2, 4.3 (gradient methods),
-5.1, 5.3, 5.4, 5.5, 5.8, 5.9 (learning), 6.2, 6.3 (grids with holes), or all. Figures on real data use a subset of
-the rows on a CPU (--rows, 3000 by default, 1000 for learning, with 30 steps instead of 100; 1000 per side for 6.2, 250
-for 6.3) and all rows on a GPU.
+NAME is 2.1, 2.2, 2.3 (priors), 3.1 (solvers on a toy problem), 3.2 (noise of gradients), 3.3 (error norms), 3.4,
+regions, directions (spectral view of descent), 3.5 (errors by time), 4.1, 4.2, 4.3 (gradient methods), 5.1, 5.3, 5.4,
+5.5, 5.8, 5.9 (learning), 6.2, 6.3 (grids with holes), or all. Figures on real data use a subset of the rows on a CPU
+(--rows, 3000 by default, 1000 for learning, with 30 steps instead of 100; 1000 per side for 6.2, 250 for 6.3) and all
+rows on a GPU.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from benchmarks.thesis import (
     figures_learning,
     figures_norms,
     figures_priors,
+    figures_sgd,
+    figures_spectral,
     figures_toy,
 )
 
@@ -36,7 +39,12 @@ PRIORS: dict[str, Callable[[Path], Path]] = {
 }
 DATA: dict[str, Callable[[Path, int | None], Path]] = {
     "3.1": figures_toy.solvers_compared,
+    "3.2": figures_sgd.gradient_noise,
     "3.3": figures_norms.error_norms,
+    "3.4": figures_spectral.error_and_basis,
+    "regions": figures_spectral.regions_of_a_map,
+    "directions": figures_spectral.errors_by_direction,
+    "3.5": figures_sgd.errors_by_time,
     "4.1": figures_descent.primal_and_dual,
     "4.2": figures_descent.features_and_coordinates,
     "4.3": figures_descent.momentum_and_averaging,

@@ -1,5 +1,6 @@
 """Gaussian processes at any scale: exact inference by iterative solvers, posterior samples that are functions."""
 
+from pathgp import diagnostics as diagnostics
 from pathgp import features as features
 from pathgp import kernels as kernels
 from pathgp import means as means

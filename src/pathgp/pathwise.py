@@ -95,6 +95,10 @@ class ZeroPaths:
         """Zeros (s, m) at X (m, d)."""
         return X.new_zeros(self.samples, len(X))
 
+    def at(self, points: Tensor, paths: Tensor) -> Tensor:
+        """Zeros (p, q) at points (p, q, d) of p paths."""
+        return points.new_zeros(points.shape[:2])
+
 
 @dataclass(frozen=True)
 class UpdatePaths:

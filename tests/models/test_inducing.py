@@ -257,3 +257,18 @@ def test_noise_almost_zero() -> None:
     post = InducingGP(kernel(), 1e-6, 150).condition(X, X[:, 0], samples=2, generator=seeded())
     assert float((post.mean(X) - X[:, 0]).abs().max()) < 1e-3
     assert bool(torch.isfinite(post.paths(XS)).all())
+
+
+@pytest.mark.parametrize("method", DIRECT)
+def test_paths_at_their_own_points(method: str) -> None:
+    post = InducingGP(kernel(), NOISE, inducing=12, method=method).condition(
+        X, Y, samples=4, features=32, generator=seeded()
+    )
+    points = XS.view(4, 3, 2)
+    expected = torch.stack([post.paths(points[j])[j] for j in range(4)])
+    torch.testing.assert_close(post.paths_at(points), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_the_rule_of_predictions_is_refused() -> None:
+    with pytest.raises(ValueError, match="until='predictions' is for GP"):
+        InducingGP(kernel(), NOISE, inducing=12).condition(X, Y, until="predictions", at=XS)

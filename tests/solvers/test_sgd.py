@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -109,6 +110,25 @@ def test_predictions_come_long_before_small_residuals(make: Make) -> None:
     assert float((solution.x - truth).norm() / truth.norm()) > 0.3
 
 
+def test_the_arithmetic_average_is_the_mean_of_all_iterates(make: Make) -> None:
+    """Full batches without momentum: the iterates follow by hand, and the features are drawn again from the seed."""
+    H, B = make(n=N, s=2, noise=0.5)
+    K = H.block(torch.arange(N)) - 0.25 * torch.eye(N, dtype=torch.float64)
+    solver = SGD(batch_size=N, step_size=0.1, momentum=0.0, clip=1e9, averaging="arithmetic")
+    solution = solver.solve(H, B, tol=0.0, max_epochs=8, generator=seeded(3))
+    generator, a, iterates = seeded(3), torch.zeros_like(B), []
+    permutation(N, generator, H.device)
+    drawn = H.features(100, generator, draws=8)
+    for step in range(solution.iterations):
+        phi = drawn[step]
+        a = a - 0.1 * (K @ (K @ a - B) / N + 0.25 / N * phi @ (phi.T @ a))
+        iterates.append(a)
+    assert len(iterates) >= 3
+    torch.testing.assert_close(solution.x, torch.stack(iterates).mean(0))
+    tail = replace(solver, averaging="tail").solve(H, B, tol=0.0, max_epochs=8, generator=seeded(3)).x
+    assert (tail - a).norm() < (solution.x - a).norm()
+
+
 def test_an_enormous_step_is_survived(make: Make) -> None:
     H, B = make(n=200, noise=0.3, dtype=torch.float32)
     solution = SGD(batch_size=50, step_size=1e30, clip=1e30).solve(H, B, generator=seeded(), max_epochs=400)
@@ -134,7 +154,8 @@ def test_a_kernel_without_features_says_so() -> None:
 
 
 def test_errors(make: Make) -> None:
-    for settings in ({"batch_size": 0}, {"features": 0}, {"step_size": -1.0}, {"momentum": 1.0}, {"clip": 0.0}):
+    wrong = ({"batch_size": 0}, {"features": 0}, {"step_size": -1.0}, {"momentum": 1.0}, {"clip": 0.0})
+    for settings in (*wrong, {"averaging": "geometric"}):
         with pytest.raises(ValueError, match=next(iter(settings))):
             SGD(**settings)  # type: ignore[arg-type]
     noise = torch.full((30,), 0.2, dtype=torch.float64)

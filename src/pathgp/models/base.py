@@ -26,6 +26,7 @@ from pathgp.means import Constant
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior.base import BasePosterior
 from pathgp.posterior.conditioning import Settings, SolveRequest
+from pathgp.posterior.prediction_rule import read_goal
 from pathgp.solvers import Solver
 from pathgp.solvers.solution import Callback
 
@@ -59,6 +60,8 @@ class Model(Learnable, Generic[P]):
         callback: Callback | None = None,
         compute: Compute | None = None,
         dtype: torch.dtype | str | None = None,
+        until: str = "residual",
+        at: Array | None = None,
     ) -> P:
         """Return the posterior given observations, with fixed hyperparameters.
 
@@ -74,7 +77,8 @@ class Model(Learnable, Generic[P]):
             solver: "auto", "cholesky", "cg", "ap", "sdd", "sgd", or a solver with settings.
             samples: number of posterior paths. Grids need at least 1; with 0, variances are computed by solves.
             features: number of random features of each prior path.
-            tol: relative residual to reach in every system.
+            tol: relative residual to reach in every system. With until="predictions": the largest error of mean and
+                paths at the inputs ``at``, in posterior standard deviations, for instance 0.1.
             max_epochs: budget in products with K; 1000 by default.
             generator: source of all draws; None draws a fresh seed, which the report records.
             callback: called with a `Record` whenever residuals are known.
@@ -85,10 +89,15 @@ class Model(Learnable, Generic[P]):
                 scaled (``standardise=True``), then rounded; ValueError if float32 has too few digits for a column. If
                 the noise is too small for float32, float64 is always used. Predictions have the dtype of X, or float64
                 if y needs more digits than that, such as 2.4e8 + sin(x) in float64 with X in float32.
+            until: "residual", or "predictions": stop as soon as mean and paths are accurate at given inputs, for tables
+                with paths. The report says what was promised. See `pathgp.posterior.prediction_rule`.
+            at: inputs (m, d) for until="predictions". A few hundred suffice; a check costs m / n of an epoch.
         """
         began = time.perf_counter()
         samples, features = whole_number(samples, "samples", self.least_samples), whole_number(features, "features", 1)
-        settings = Settings.read(solver, tol, max_epochs, compute)
+        goal = read_goal(until, at, tol)
+        # A later update, without inputs to predict at, uses the default for residuals.
+        settings = Settings.read(solver, tol if goal is None else 1e-2, max_epochs, compute)
         settings.compute.require_equal(samples=samples, features=features)
         generator = settings.compute.sync_generator(generator)
         seed = repeating_seed(generator)
@@ -101,7 +110,7 @@ class Model(Learnable, Generic[P]):
         except NotImplementedError as error:
             samples, no_paths = 0, str(error)
         draws = model.draw_noise(data, samples, generator)
-        request = SolveRequest(settings, generator, seed, no_paths, callback=callback, began=began)
+        request = SolveRequest(settings, generator, seed, no_paths, callback=callback, began=began, goal=goal)
         return model.make_posterior(data, prior, draws, request)
 
     def fit(

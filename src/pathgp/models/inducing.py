@@ -148,6 +148,8 @@ class InducingGP(GP):
 
     def make_posterior(self, data: Any, prior: Any, draws: Tensor, request: SolveRequest) -> InducingPosterior:
         """The posterior of this model, which keeps references to the model and the draws: pass copies."""
+        if request.goal is not None:
+            raise ValueError("until='predictions' is for GP: a sparse method is solved directly, or to a residual")
         if not self.num_inducing:
             self._choose_points(data, self.kernel, request.generator, request.settings.compute)
         self.requires_grad_(False)

@@ -16,6 +16,7 @@ from pathgp.compute.settings import Compute
 from pathgp.data.standardise import Standardisation
 from pathgp.kernels import Kernel
 from pathgp.operators import KernelOperator, Operator
+from pathgp.posterior.prediction_rule import PredictionGoal, PredictionRule
 from pathgp.posterior.report import ConditionReport
 from pathgp.posterior.system import System
 from pathgp.solvers import Solution, Solver, as_solver
@@ -25,6 +26,8 @@ from pathgp.solvers.solution import AllowedResidual, Callback, NumericalFailure
 # Largest error of the solver at the data, in posterior standard deviations. At a tenth the standard deviations of paths
 # were within 3 % of those of exact solves, and means within 0.21 standard deviations.
 ACCURACY = 0.1
+# The largest relative residual at which predictions are checked, if they decide when to stop.
+_LOOSEST = 0.5
 # Rounding errors of sums K(x, X) v are at most this factor times eps |v| max k(x, x).
 _ROUNDING = 4.0
 
@@ -95,7 +98,8 @@ class SolveRequest:
     """One solve for a posterior, and what its report records.
 
     seed: repeats the draws.  no_paths: why there are no paths.  x0: an initial guess.  began: when the caller started,
-    so that the report's seconds include its preparations.  deadline: when to end, by the same clock.
+    so that the report's seconds include its preparations.  deadline: when to end, by the same clock.  goal: where the
+    predictions must be accurate, in place of the rule for residuals.
     """
 
     settings: Settings
@@ -106,6 +110,7 @@ class SolveRequest:
     callback: Callback | None = None
     began: float = field(default_factory=time.perf_counter)
     deadline: float | None = None
+    goal: PredictionGoal | None = None
 
     @property
     def seconds_left(self) -> float | None:
@@ -114,11 +119,18 @@ class SolveRequest:
 
 
 def solve_system(
-    H: Operator, largest: float, columns: int, system: System, scaling: Standardisation, request: SolveRequest
+    H: Operator,
+    largest: float,
+    columns: int,
+    system: System,
+    scaling: Standardisation,
+    request: SolveRequest,
+    rule: PredictionRule | None = None,
 ) -> tuple[Tensor, ConditionReport]:
     """Representer weights (n, 1 + s), and the report in the units of y.
 
-    ``largest``: the largest prior variance at the data.  ``columns``: number of columns of the inputs.
+    ``largest``: the largest prior variance at the data.  ``columns``: number of columns of the inputs.  ``rule``: when
+    to stop, in place of the tolerance of the settings and of the error at the data.
     """
     settings, n = request.settings, H.shape[0]
     size = float(column_norms(system.targets[:, 0]))
@@ -128,8 +140,9 @@ def solve_system(
     def allowed(x: Tensor | None) -> float:
         return ACCURACY * system.error_scale(x, largest)
 
-    limits: dict[str, Any] = {"allowed": allowed, "time_limit": request.seconds_left}
-    solution = settings.solve(H, system, request.generator, request.x0, request.callback, **limits)
+    limits: dict[str, Any] = {"allowed": rule or allowed, "time_limit": request.seconds_left}
+    used = settings if rule is None else replace(settings, tol=_LOOSEST)
+    solution = used.solve(H, system, request.generator, request.x0, request.callback, **limits)
     residual = solution.residual.cpu() * system.sizes().cpu()
     rounding = _ROUNDING * torch.finfo(H.dtype).eps * largest * column_norms(solution.x).cpu()
     bounds = math.sqrt(largest) * residual / (2.0 * float(system.deviation.min())) + rounding
@@ -153,6 +166,14 @@ def solve_system(
         seed=request.seed,
         no_paths=request.no_paths,
     )
+    if rule is not None:
+        report = replace(
+            report,
+            prediction_inputs=len(rule.goal.at),
+            prediction_tol=rule.goal.tol,
+            prediction_error=rule.error,
+            prediction_note=f"{rule.checks} checks, by the {rule.source}" if rule.checks else "no check",
+        )
     return solution.x, report
 
 

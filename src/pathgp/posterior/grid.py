@@ -58,6 +58,8 @@ class GridPosterior(BasePosterior):
         cls, model: Any, data: GridObservations, system: System, prior: GridPrior | None, request: SolveRequest
     ) -> GridPosterior:
         """Solve the systems of a model and its prior draws: the last step of conditioning, updates and fits."""
+        if request.goal is not None:
+            raise ValueError("until='predictions' is for tables: a grid is solved until='residual'")
         H, largest = model.operator(data, request.settings), model.largest_variance(data)
         weights, report = solve_system(H, largest, data.columns, system, data.scaling, request)
         return cls(model, data.scaling, system, prior, weights, request.settings, report, data)

@@ -31,6 +31,10 @@ class ConditionReport:
     generator had been used before. ``no_paths`` says why a posterior has no paths, if it has none. ``paths`` is the
     report of the second batch of systems, which `GridPosterior.paths` solves at its first call.
 
+    With ``condition(until="predictions")``, ``prediction_error`` is the estimated error of mean and paths at the
+    ``prediction_inputs`` inputs given, in posterior standard deviations; it was asked to be at most ``prediction_tol``.
+    ``prediction_note`` says how often it was checked, and by what it is bounded (see `prediction_rule`).
+
     ``rows`` are those of the posterior. If a fit had no time for all, ``all_rows`` is the number of rows of the data,
     and ``subset_reason`` says why.
 
@@ -60,6 +64,10 @@ class ConditionReport:
     subset_reason: str = ""
     inducing: str = ""
     approximation: str = ""
+    prediction_inputs: int = 0
+    prediction_tol: float = math.nan
+    prediction_error: float = math.nan
+    prediction_note: str = ""
 
     def warn_unless_converged(self, purpose: str = "mean and samples") -> None:
         """Warn if the solve missed its tolerance, and say which numbers its error makes unreliable."""
@@ -128,6 +136,7 @@ class ConditionReport:
         else:
             sampled = f"no paths: {self.no_paths}" if self.no_paths else "none: variances come from solves"
         solution = self.solution
+        goal = "" if self.prediction_inputs else f", tol {self.tol:.0e}"
         return [
             ("data", f"{self.rows} rows, {self.columns} columns, {self.precision}, {self.device}"),
             *([("subset", self.subset)] if self.subset else []),
@@ -139,7 +148,8 @@ class ConditionReport:
             ("why", solution.note or "as asked"),
             ("status", solution.status.name),
             ("epochs", _describe_epochs(solution)),
-            ("residual", f"mean {self.mean_residual:.1e}, worst {self.worst_residual:.1e}, tol {self.tol:.0e}"),
+            ("residual", f"mean {self.mean_residual:.1e}, worst {self.worst_residual:.1e}{goal}"),
+            *([("predictions", self._describe_predictions())] if self.prediction_inputs else []),
             *([] if math.isnan(self.error_bound) else self._describe_errors()),
             ("samples", sampled),
             *([] if self.paths is None else [("paths", _describe_paths(self.paths))]),
@@ -152,6 +162,12 @@ class ConditionReport:
             ("error bound", f"mean {self.error_bound:.2g}, samples {self.sample_error_bound:.2g}, anywhere"),
             ("error at data", f"about {self.resolution:.2g}, {self.relative_resolution:.1g} posterior std"),
         ]
+
+    def _describe_predictions(self) -> str:
+        return (
+            f"off by at most {self.prediction_error:.2g} posterior std at {self.prediction_inputs:,} inputs, asked for "
+            f"{self.prediction_tol:g}: {self.prediction_note}"
+        )
 
     def __repr__(self) -> str:
         pairs = self.summary_items()

@@ -23,6 +23,7 @@ from pathgp.posterior.base import BasePosterior
 from pathgp.posterior.conditioning import SolveRequest, solve_system
 from pathgp.posterior.exact_covariance import ExactCovariance
 from pathgp.posterior.path_variance import NEIGHBOURS, SampledVariance
+from pathgp.posterior.prediction_rule import PredictionRule
 from pathgp.posterior.system import System
 from pathgp.solvers.solution import Callback
 
@@ -50,7 +51,11 @@ class Posterior(BasePosterior):
         """Solve the systems of a model and its prior draws: the last step of conditioning, updates and fits."""
         H = request.settings.operator(model.kernel, system.X, system.deviation)
         largest = float(model.kernel.diag(system.X).max())
-        weights, report = solve_system(H, largest, system.X.shape[1], system, scaling, request)
+        rule = None
+        if request.goal is not None:
+            memory = request.settings.compute.memory
+            rule = PredictionRule(request.goal, model.kernel, system, scaling, prior, largest, memory)
+        weights, report = solve_system(H, largest, system.X.shape[1], system, scaling, request, rule)
         report = replace(report, features=0 if prior is None else prior.features.num)
         return cls(model, scaling, system, prior, weights, request.settings, report)
 

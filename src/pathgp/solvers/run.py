@@ -188,13 +188,15 @@ class Run:
     def is_converged(self, x: Tensor, residual: Tensor) -> bool:
         """Whether x, whose relative residuals have been recomputed, is good enough.
 
-        If ``allowed`` depends on the solution, the goals are first adapted to x.
+        If ``allowed`` depends on the solution, the goals are first adapted to x, until it asks for no smaller ones.
         """
-        if not self.is_satisfied(residual):
-            return False
-        if self._allowed is not None:
-            self._tighten(self._allowed(x * self.scale))
-        return self.is_satisfied(residual)
+        while self.is_satisfied(residual):
+            previous = self.goal
+            if self._allowed is not None:
+                self._tighten(self._allowed(x * self.scale))
+            if torch.equal(previous, self.goal):
+                return True
+        return False
 
     def is_stalled(self, residual: Tensor, patience: float, has_progressed: bool = False) -> bool:
         """Whether the mean residual has not fallen by a percent for ``patience`` calls in a row, nor

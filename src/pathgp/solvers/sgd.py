@@ -17,9 +17,9 @@ from pathgp.solvers.solution import Solution, Status
 
 # Epochs of steps between two products that measure the residual.
 _CHECK_EVERY = 10.0
-# The average of the iterates gives iterate t a weight of about t^3: an average of the tail that does not need to know
-# the length of the run (Shamir and Zhang 2013).
-_TAIL = 3.0
+# An average gives iterate t a weight of about t^power. Power 3 is an average of the tail that does not need to know the
+# length of the run (Shamir and Zhang 2013); power 0 is the arithmetic mean of all iterates (Polyak).
+_POWERS = {"tail": 3.0, "arithmetic": 0.0}
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class SGD(Solver):
             g = K[:, I] (K[I, :] u - b[I]) / |I| + sigma^2 / n Phi Phi^T (u - delta)
             v = rho v - step clip(g)
             a = a + v
-            average = average + 4 / (t + 3) (a - average)
+            average = average + 4 / (t + 3) (a - average)              # averaging="arithmetic": 1 / t
 
     The noise of a posterior sample belongs in ``delta``, where it does not add to the gradient's variance.
     With one noise variance per row, row i of the batch is weighted by mean(sigma^2) / sigma_i^2.
@@ -48,6 +48,8 @@ class SGD(Solver):
     momentum: rho, in [0, 1).
     features: number of random features per step.
     clip: largest norm of a column's gradient, in units of the root mean square of its right-hand side.
+    averaging: "tail" favours late iterates; "arithmetic" is the mean of all iterates (Polyak), the average of the
+        thesis's convergence bound (proposition 3.1), which forgets the start slowly.
 
     If the residuals grow, the last good iterate is restored and the step halved. Time per epoch: one product with H,
     plus features / (2 batch_size) of a product. Memory O(n s + n features).
@@ -58,6 +60,7 @@ class SGD(Solver):
     momentum: float = 0.9
     features: int = 100
     clip: float = 0.1
+    averaging: str = "tail"
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.features < 1:
@@ -68,13 +71,16 @@ class SGD(Solver):
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
         if not self.clip > 0:
             raise ValueError(f"clip must be positive, got {self.clip}")
+        if self.averaging not in _POWERS:
+            raise ValueError(f"averaging must be 'tail' or 'arithmetic', got {self.averaging!r}")
 
     def _solve(self, run: Run) -> Solution:
         n = run.b.shape[0]
         batches = math.ceil(n / self.batch_size)
         batch = math.ceil(n / batches)
         indices, features = _batches(run, batches), _features(run, self.features)
-        descent = _Descent(run, self._steps(run), self.momentum, self.clip / math.sqrt(n))
+        power = _POWERS[self.averaging]
+        descent = _Descent(run, self._steps(run), self.momentum, self.clip / math.sqrt(n), power)
         control = StepControl(run, column_norms(run.initial_residual))
         good, status = (run.start, run.start, control.best), Status.BUDGET_EXHAUSTED
         while (steps := _affordable_steps(run, 2 * run.H.cost(batch))) > 0:
@@ -107,8 +113,8 @@ class SGD(Solver):
 class _Descent:
     """The iterate a, its velocity v and the average of the iterates, (n, s) each."""
 
-    def __init__(self, run: Run, step_size: Tensor, momentum: float, max_norm: float) -> None:
-        self.run, self.step_size, self.momentum, self.max_norm = run, step_size, momentum, max_norm
+    def __init__(self, run: Run, step_size: Tensor, momentum: float, max_norm: float, power: float) -> None:
+        self.run, self.step_size, self.momentum, self.max_norm, self.power = run, step_size, momentum, max_norm, power
         self.weights = row_weights(run)
         self.restore(run.start, run.start)
 
@@ -117,14 +123,14 @@ class _Descent:
         self.a, self.v, self.average, self.t = a.clone(), torch.zeros_like(a), average.clone(), 0
 
     def step(self, index: Tensor, phi: Tensor) -> None:
-        """u = a + rho v;  v = rho v - step clip(g(u));  a = a + v;  average = average + 4 / (t + 3) (a - average)."""
+        """u = a + rho v;  v = rho v - step clip(g(u));  a = a + v;  update the average."""
         u = self.a + self.momentum * self.v
         g = gradient(self.run, index, u, self.weights, phi)
         g *= torch.clamp(self.max_norm / torch.linalg.vector_norm(g, dim=0), max=1.0)
         self.v = self.momentum * self.v - self.step_size * g
         self.a += self.v
         self.t += 1
-        self.average.lerp_(self.a, min(1.0, (_TAIL + 1) / (self.t + _TAIL)))
+        self.average.lerp_(self.a, min(1.0, (self.power + 1.0) / (self.t + self.power)))
 
 
 def gradient(run: Run, index: Tensor, u: Tensor, weights: Tensor, phi: Tensor) -> Tensor:
