@@ -34,7 +34,7 @@ gp = pathgp.GP(kernels.Scale(kernels.Matern(nu=1.5, lengthscale=torch.ones(2))),
 report = gp.fit(
     X[train],
     y[train],
-    steps=15,
+    steps=6,
     samples=16,
     learning_rate=0.2,
     solver="ap",
