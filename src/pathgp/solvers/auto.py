@@ -30,6 +30,7 @@ from pathgp.solvers.run import Run
 from pathgp.solvers.sdd import SDD
 from pathgp.solvers.sgd import SGD
 from pathgp.solvers.solution import Solution, Status
+from pathgp.solvers.vecchia import Vecchia, choose_neighbours, cost_of_choice, neighbours_to_try, predict_choice
 
 # A trial on one column takes place for this number of columns, from this number of predicted seconds, and with at most
 # this number of epochs.
@@ -38,6 +39,9 @@ _TRIAL_COLUMNS, _TRIAL_SECONDS, _TRIAL_EPOCHS = 16, 0.1, 1000.0
 _UNCERTAINTY = 2.5
 # The largest part of the predicted seconds that a rehearsal may take.
 _REHEARSAL_PART = 0.1
+# Vecchia's preconditioner is an option for inputs of up to this number of columns, if it is the fastest with this number
+# of epochs.
+_VECCHIA_COLUMNS, _BEST_CASE_EPOCHS = 4, 3.0
 # Another solver replaces one that exceeds its predicted epochs by this factor.
 _PATIENCE = 2.0
 
@@ -53,7 +57,8 @@ class Predicted(NamedTuple):
 class Auto(Solver):
     """The fastest of Cholesky, AP with shuffled blocks and CG, by predicted seconds.
 
-    The epochs of AP and CG, and the rank of CG's preconditioner, come from a `Rehearsal` on a few hundred rows if that
+    For stationary kernels of up to four columns, CG with `Vecchia` is a further option: its neighbours and iterations
+    come from a rehearsal of its own, which takes place if the best case would be the fastest. The epochs of AP and CG, and the rank of CG's preconditioner, come from a `Rehearsal` on a few hundred rows if that
     takes less than a tenth of the solve; otherwise they are typical values. On a grid with holes they come from a trial
     solve of one column. Seconds follow from the sizes, the dtype, the device and the backend. Nothing is timed, so that
     the choice is the same in every run. Options that exceed the operator's memory budget or ``max_epochs`` are left
@@ -125,7 +130,7 @@ def predict_options(run: Run) -> tuple[dict[Solver, Predicted], str]:
         run.epochs += cost
         del options[CG(preconditioner)]
         options |= _rehearse(run)
-    return options, excluded
+    return options | _try_vecchia(run, min(option.seconds for option in options.values()), work), excluded
 
 
 def _rehearse(run: Run) -> dict[Solver, Predicted]:
@@ -140,6 +145,23 @@ def _rehearse(run: Run) -> dict[Solver, Predicted]:
         by_rank[CG(preconditioner)] = Predicted(iterations + preconditioner.cost(H), seconds)
     best = min(by_rank, key=lambda solver: by_rank[solver].seconds)
     return {AP(): Predicted(epochs, predict_ap(H, s, epochs)), best: by_rank[best]}
+
+
+def _try_vecchia(run: Run, least: float, work: float) -> dict[Solver, Predicted]:
+    """The predicted cost of CG with Vecchia's preconditioner; empty if it cannot take less than ``least`` seconds."""
+    H, s = run.H, run.b.shape[1]
+    fewest = neighbours_to_try(H)[0]
+    if H.stationary_dim is None or H.stationary_dim > _VECCHIA_COLUMNS or run.tol == 0 or not fewest:
+        return {}
+    best_case = predict_cg(H, s, _BEST_CASE_EPOCHS, preconditioner=Vecchia(fewest))
+    is_short = predict_choice(H, rates(H.device, H.dtype)) <= _REHEARSAL_PART * least
+    if not (best_case < least and is_short and run.affords(Vecchia().cost(H) + _BEST_CASE_EPOCHS * H.cost())):
+        return {}
+    run.epochs += cost_of_choice(H)
+    m, iterations = choose_neighbours(H, run.b, run.generator)
+    preconditioner, epochs = Vecchia(m), 1.0 + iterations * work
+    seconds = predict_cg(H, s, epochs, preconditioner=preconditioner)
+    return {CG(preconditioner): Predicted(epochs + preconditioner.cost(H), seconds)}
 
 
 def _limit(run: Run, options: dict[Solver, Predicted], choice: Solver, others: list[Solver]) -> float:
