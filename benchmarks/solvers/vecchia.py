@@ -3,9 +3,9 @@
     python -m benchmarks.solvers.vecchia [PROBLEM ...] [--rows 10000] [--columns 16] [--max-epochs 200]
 
 Problems are generated: pixels of an image of which a tenth is missing, points on the sphere, and uniform points in the
-unit cube. The length scales belong to a number of rows (``density``); with fewer rows they are longer, so that neighbours
-are as correlated. Right-hand sides are draws of the prior with noise. float32. CG with 15, 30 and 60 neighbours, with
-the automatic number, with its default preconditioner, AP, and `Auto`.
+unit cube. The length scales belong to a number of rows (``density``); with fewer rows they are longer, so that
+neighbours are as correlated. Right-hand sides are draws of the prior with noise. float32. CG with 15, 30 and 60
+neighbours, with the automatic number, with its default preconditioner, AP, and `Auto`.
 
 Seconds are those of the processor on a CPU (all threads together, whatever else runs there), of the clock on a GPU.
 They include the build of the preconditioner and the choice of the number of neighbours.
@@ -17,13 +17,14 @@ import argparse
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, seconds, table, write
+from benchmarks.common.recording import device_name, table, write
 from pathgp import kernels, solvers
 from pathgp.operators import KernelOperator
 from pathgp.pathwise import PriorPaths
@@ -82,12 +83,14 @@ def make_system(problem: Problem, n: int, columns: int, device: str) -> tuple[Ke
     return KernelOperator(kernel, X, problem.noise), (f + noise).contiguous()
 
 
-def time_of(action: Callable[[], Any], device: str) -> float:
-    if device != "cpu":
-        return seconds(action)
-    began = time.process_time()
-    action()
-    return time.process_time() - began
+def time_of(solve: Callable[[], solvers.Solution], device: str) -> tuple[float, solvers.Solution]:
+    """Seconds of a solve, and its result."""
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    began = clock()
+    solution = solve()
+    # The residual is on the CPU once the device has finished.
+    solution.residual.cpu()
+    return clock() - began, solution
 
 
 def main() -> None:
@@ -98,25 +101,23 @@ def main() -> None:
     parser.add_argument("--max-epochs", type=float, default=200.0)
     options = parse(parser, rows=150, columns=2, problems=["uniform, d 2"])
     device = device_name()
+    facts = {"rows_of_data": options.rows, "columns": options.columns, "max_epochs": options.max_epochs}
     rows: list[dict[str, Any]] = []
     for name in options.problems:
         H, B = make_system(PROBLEMS[name], options.rows, options.columns, device)
         for label, solver in ENTRANTS.items():
-            found: list[solvers.Solution] = []
-
-            def solve(solver: solvers.Solver = solver, found: list[solvers.Solution] = found) -> None:
-                generator = torch.Generator().manual_seed(1)
-                found.append(solver.solve(H, B, tol=0.01, max_epochs=options.max_epochs, generator=generator))
-
-            taken, solution = time_of(solve, device), found[0]
+            generator = torch.Generator().manual_seed(1)
+            solve = partial(solver.solve, H, B, tol=0.01, max_epochs=options.max_epochs, generator=generator)
+            taken, solution = time_of(solve, device)
             result = {"iterations": solution.iterations, "epochs": solution.epochs, "seconds": taken}
             rows.append(
                 {"problem": name, "solver": label, "converged": solution.converged, **result, "note": solution.note}
             )
             print({key: value for key, value in rows[-1].items() if key != "note"}, flush=True)
+        # After every problem: an interrupted run keeps its results.
+        path = write(f"vecchia_{device}", rows, **facts)
     print(table([{key: value for key, value in row.items() if key != "note"} for row in rows]))
-    facts = {"rows_of_data": options.rows, "columns": options.columns, "max_epochs": options.max_epochs}
-    print("written to", write(f"vecchia_{device}", rows, **facts))
+    print("written to", path)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from torch import Tensor
 from pathgp.compute.memory import spans
 from pathgp.compute.threads import count_threads
 
-# A k-d tree holds a prefix of the points, the next this factor more, and at least this number more. Points that search
-# a tree then find few later ones, which do not count.
-_GROWTH, _LEAST_GROWTH = 1.5, 1024
+# A k-d tree holds a prefix of the points, the next one this factor more. Points that search a tree then find few later
+# ones, which do not count. The first points, this number of them, search among each other.
+_GROWTH, _FIRST = 1.5, 1024
 # Points that search a tree together, and bytes of a tile per pair: distances, indices, and what topk makes of them.
 _AT_ONCE, _BYTES_PER_PAIR = 2**14, 48
 # The largest number of pairs of a tile.
@@ -26,16 +26,17 @@ def earlier_neighbours(X: Tensor, m: int, memory: int) -> Tensor:
     Time O(n m log n) by k-d trees on a CPU, O(n^2) by tiles of distances elsewhere. Memory O(n m), and a quarter of
     ``memory`` in bytes for the tiles.
     """
-    return _search_trees(X, m) if X.device.type == "cpu" else search_tiles(X, m, memory)
+    return _search_trees(X, m, memory) if X.device.type == "cpu" else search_tiles(X, m, memory)
 
 
-def _search_trees(X: Tensor, m: int) -> Tensor:
+def _search_trees(X: Tensor, m: int, memory: int) -> Tensor:
     """Rows of [a, b) search in a tree of the rows before b, for more than m rows: some of those found come later."""
     points, n = X.numpy(), len(X)
     nearest = torch.empty(max(0, n - m - 1), m, dtype=torch.int32)
-    a = m + 1
+    a = min(n, max(m + 1, _FIRST))
+    nearest[: a - m - 1] = search_tiles(X[:a], m, memory)
     while a < n and m:
-        b = min(n, max(math.ceil(_GROWTH * a), a + _LEAST_GROWTH))
+        b = min(n, math.ceil(_GROWTH * a))
         tree = cKDTree(points[:b])
         # The number of earlier rows among k is about k a / b or more.
         k = math.ceil((m + 2.0 * math.sqrt(m)) * b / a) + 2

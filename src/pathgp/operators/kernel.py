@@ -15,8 +15,8 @@ from pathgp.compute import triton
 from pathgp.compute.groups import words
 from pathgp.compute.random import neighbourhoods
 from pathgp.compute.settings import Compute
-from pathgp.kernels import Kernel, Stationary
-from pathgp.kernels.expression import leaves
+from pathgp.kernels import Kernel
+from pathgp.kernels.blocks import stationary_blocks, stationary_columns
 from pathgp.operators.base import Invert, Operator, Solve, T
 from pathgp.operators.dense import Dense
 from pathgp.operators.fused import Fused, fallback_reason
@@ -124,10 +124,8 @@ class KernelOperator(Operator):
 
     @cached_property
     def stationary_dim(self) -> int | None:  # type: ignore[override]
-        parts = leaves(self._snapshot, range(self.X.shape[1]))
-        if not all(isinstance(kernel, Stationary) for kernel, _ in parts):
-            return None
-        return len({column for _, columns in parts for column in columns})
+        columns = stationary_columns(self._snapshot, self.X.shape[1])
+        return None if columns is None else len(columns)
 
     def __matmul__(self, V: Tensor) -> Tensor:
         self._check(V, self.shape[0], "V")
@@ -156,19 +154,9 @@ class KernelOperator(Operator):
         return self._add_noise(self._tiles.blocks(index), index)
 
     def small_blocks(self, index: Tensor) -> Tensor:
-        """The blocks H[I, I]; for stationary kernels k(x - z, 0) at all pairs of all blocks, b^2 / 2 entries each."""
         if self.stationary_dim is None:
             return super().small_blocks(index)
-        points = self.X[index].to(torch.float64)
-        i, j = torch.tril_indices(index.shape[1], index.shape[1], -1, device=self.device)
-        origin = points.new_zeros(1, points.shape[2])
-        blocks = points.new_empty(*index.shape, index.shape[1])
-        with torch.no_grad():
-            values = self._snapshot((points[:, i] - points[:, j]).flatten(0, 1), origin).view(len(index), -1)
-            blocks.diagonal(dim1=1, dim2=2).copy_(self._snapshot.diag(origin).expand(index.shape))
-        blocks[:, i, j] = values
-        blocks[:, j, i] = values
-        return self._add_noise(blocks, index)
+        return self._add_noise(stationary_blocks(self._snapshot, self.X[index].to(torch.float64)), index)
 
     def block_inverses(self, parts: Sequence[Tensor], invert: Invert) -> Iterator[Solve]:
         if not isinstance(self._tiles, Sharded):

@@ -39,8 +39,8 @@ _TRIAL_COLUMNS, _TRIAL_SECONDS, _TRIAL_EPOCHS = 16, 0.1, 1000.0
 _UNCERTAINTY = 2.5
 # The largest part of the predicted seconds that a rehearsal may take.
 _REHEARSAL_PART = 0.1
-# Vecchia's preconditioner is an option for inputs of up to this number of columns, if it is the fastest with this number
-# of epochs.
+# Vecchia's preconditioner is an option for inputs of up to this number of columns, if it would be the fastest with this
+# number of epochs.
 _VECCHIA_COLUMNS, _BEST_CASE_EPOCHS = 4, 3.0
 # Another solver replaces one that exceeds its predicted epochs by this factor.
 _PATIENCE = 2.0
@@ -57,12 +57,12 @@ class Predicted(NamedTuple):
 class Auto(Solver):
     """The fastest of Cholesky, AP with shuffled blocks and CG, by predicted seconds.
 
-    For stationary kernels of up to four columns, CG with `Vecchia` is a further option: its neighbours and iterations
-    come from a rehearsal of its own, which takes place if the best case would be the fastest. The epochs of AP and CG, and the rank of CG's preconditioner, come from a `Rehearsal` on a few hundred rows if that
+    The epochs of AP and CG, and the rank of CG's preconditioner, come from a `Rehearsal` on a few hundred rows if that
     takes less than a tenth of the solve; otherwise they are typical values. On a grid with holes they come from a trial
     solve of one column. Seconds follow from the sizes, the dtype, the device and the backend. Nothing is timed, so that
     the choice is the same in every run. Options that exceed the operator's memory budget or ``max_epochs`` are left
-    out.
+    out. For stationary kernels of up to four columns CG with `Vecchia` is one more option: a rehearsal of its own, on
+    the rows around two random ones, gives its neighbours and its iterations.
 
     A solver that takes twice its predicted epochs, and longer than the next best would, is replaced by that one, which
     starts from its iterate. If rounding errors stall it above the tolerance, Cholesky (in float64) replaces it.
@@ -150,15 +150,15 @@ def _rehearse(run: Run) -> dict[Solver, Predicted]:
 def _try_vecchia(run: Run, least: float, work: float) -> dict[Solver, Predicted]:
     """The predicted cost of CG with Vecchia's preconditioner; empty if it cannot take less than ``least`` seconds."""
     H, s = run.H, run.b.shape[1]
-    fewest = neighbours_to_try(H)[0]
-    if H.stationary_dim is None or H.stationary_dim > _VECCHIA_COLUMNS or run.tol == 0 or not fewest:
+    if H.stationary_dim is None or H.stationary_dim > _VECCHIA_COLUMNS or run.tol == 0:
         return {}
-    best_case = predict_cg(H, s, _BEST_CASE_EPOCHS, preconditioner=Vecchia(fewest))
-    is_short = predict_choice(H, rates(H.device, H.dtype)) <= _REHEARSAL_PART * least
-    if not (best_case < least and is_short and run.affords(Vecchia().cost(H) + _BEST_CASE_EPOCHS * H.cost())):
+    best_case = {m: predict_cg(H, s, _BEST_CASE_EPOCHS, preconditioner=Vecchia(m)) for m in neighbours_to_try(H) if m}
+    candidates = [m for m, seconds in best_case.items() if seconds < least]
+    is_short = predict_choice(H, candidates, rates(H.device, H.dtype)) <= _REHEARSAL_PART * least
+    if not (candidates and is_short and run.affords(Vecchia().cost(H) + _BEST_CASE_EPOCHS * H.cost())):
         return {}
     run.epochs += cost_of_choice(H)
-    m, iterations = choose_neighbours(H, run.b, run.generator)
+    m, iterations = choose_neighbours(H, run.b, run.generator, candidates)
     preconditioner, epochs = Vecchia(m), 1.0 + iterations * work
     seconds = predict_cg(H, s, epochs, preconditioner=preconditioner)
     return {CG(preconditioner): Predicted(epochs + preconditioner.cost(H), seconds)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,9 +30,10 @@ _BYTES_PER_SMALL, _AT_ONCE = 96, {"cpu": 2**20}
 _AT_ONCE_GPU = 2**26
 # Added to the diagonal of the small systems, relative to it: equal rows without noise would make them singular.
 _RIDGE = 1e-12
-# Small systems are factorised at this part of the rate of a large one; seconds of one CPU thread per neighbour found;
-# pairs of rows per second on a GPU, as a part of the entries of K that it evaluates per second.
-_SMALL_PART, _SECONDS_PER_NEIGHBOUR, _PAIRS_PART = 0.1, 1e-6, 1.0
+# Measured on a CPU: small systems are factorised at this part of the rate of a large one, and their entries evaluated
+# at this part of the rate of a tile of K; seconds of a thread per neighbour found. On a GPU, pairs of rows whose
+# distances are compared, relative to entries of K.
+_FACTORISE_PART, _EVALUATE_PART, _SECONDS_PER_NEIGHBOUR, _PAIRS_PART = 0.04, 0.35, 5e-7, 2.0
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Vecchia(Preconditioner):
     of neighbours, and more columns, need more neighbours. From five columns on other preconditioners need fewer
     iterations.
 
-    Time O(n m^3), n m^2 / 2 entries of K, and O(n m log n) for the neighbours (O(n^2) on a GPU); O(n m s) per
+    Time O(n m^3), n m^2 entries of K, and O(n m log n) for the neighbours (O(n^2) on a GPU); O(n m s) per
     application. Memory 48 n (m + 1) bytes. All in float64. Vecchia (1988), Schaefer, Katzfuss and Owhadi (2021).
     """
 
@@ -68,7 +69,7 @@ class Vecchia(Preconditioner):
         H, iterations = run.H, None
         m = self._largest(H)
         if self.neighbours is None:
-            m, iterations = choose_neighbours(H, run.b, run.generator)
+            m, iterations = choose_neighbours(H, run.b, run.generator, neighbours_to_try(H))
             run.epochs += cost_of_choice(H)
         coordinates = _coordinates(H)
         order = permutation(H.shape[0], run.generator, H.device)
@@ -86,8 +87,8 @@ class Vecchia(Preconditioner):
         near = n**2 / (_PAIRS_PART * rates.evaluate)
         if H.device.type == "cpu":
             near = n * b * _SECONDS_PER_NEIGHBOUR / torch.get_num_threads()
-        systems = n * b**2 / rates.evaluate + n * b**3 / 3 / (_SMALL_PART * rates.factorise)
-        return near + systems + epochs * (product + 16 * n * b * s / rates.read + rates.latency / 4)
+        application = 16 * n * b * s / rates.read + rates.latency / 4
+        return near + _predict_systems(n, b, rates) + epochs * (product + application)
 
     def _largest(self, H: Operator) -> int:
         """The number of neighbours, or the largest that may be chosen."""
@@ -125,20 +126,22 @@ def neighbours_to_try(H: Operator) -> list[int]:
     return sorted({min(m, largest) for m in NEIGHBOURS})
 
 
-def choose_neighbours(H: Operator, B: Tensor, generator: torch.Generator) -> tuple[int, float]:
-    """The number of neighbours, and the iterations of CG to a residual of 0.01 that it took, on a few hundred rows.
+def choose_neighbours(
+    H: Operator, B: Tensor, generator: torch.Generator, candidates: Sequence[int]
+) -> tuple[int, float]:
+    """The best of several numbers of neighbours, and the iterations of CG to a residual of 0.01 with it.
 
-    These are the rows around random ones, as dense as the others are; the right-hand sides are those of B. The worst of
-    two places counts.
+    CG solves systems of the rows around random ones, which are as dense as in the whole system, for columns of B. The
+    worse of two places counts. The first of the candidates with four iterations is the best.
     """
     C = _coordinates(H)
     places = []
     for centre in permutation(len(C), generator, C.device)[:_PLACES]:
-        near = torch.linalg.vector_norm(C - C[centre], dim=1).topk(min(_ROWS, len(C)), largest=False).indices
+        near = torch.linalg.vector_norm(C - C[centre], dim=1).topk(_rehearsed_rows(H), largest=False).indices
         order = permutation(len(near), generator, C.device)
         places.append((C[near], H.small_blocks(near.unsqueeze(0))[0], B[near, :_COLUMNS].to(torch.float64), order))
     iterations: dict[int, float] = {}
-    for m in neighbours_to_try(H):
+    for m in candidates:
         iterations[m] = max(_rehearse(*place, m, H.memory) for place in places)
         if iterations[m] <= _FEW_ITERATIONS:
             break
@@ -148,13 +151,18 @@ def choose_neighbours(H: Operator, B: Tensor, generator: torch.Generator) -> tup
 
 def cost_of_choice(H: Operator) -> float:
     """Epochs of `choose_neighbours`, by the entries of K."""
-    return _PLACES * (min(_ROWS, H.shape[0]) / H.shape[0]) ** 2
+    return _PLACES * (_rehearsed_rows(H) / H.shape[0]) ** 2
 
 
-def predict_choice(H: Operator, rates: Rates) -> float:
+def predict_choice(H: Operator, candidates: Sequence[int], rates: Rates) -> float:
     """Seconds of `choose_neighbours`."""
-    rows, columns = _PLACES * min(_ROWS, H.shape[0]), sum((m + 1) ** 3 for m in neighbours_to_try(H))
-    return rows * columns / 3 / (_SMALL_PART * rates.factorise) + rows * _ROWS / rates.evaluate + 20 * rates.latency
+    rows = _PLACES * _rehearsed_rows(H)
+    return sum(_predict_systems(rows, m + 1, rates) + 10 * rates.latency for m in candidates)
+
+
+def _rehearsed_rows(H: Operator) -> int:
+    """Rows around a random one: 512, fewer if their systems exceed a quarter of the memory budget."""
+    return max(1, min(_ROWS, H.shape[0], math.isqrt(H.memory // (4 * _PLACES * _BYTES_PER_SMALL))))
 
 
 def _rehearse(C: Tensor, A: Tensor, B: Tensor, order: Tensor, m: int, memory: int) -> float:
@@ -207,6 +215,11 @@ def _factorise(A: Tensor) -> Tensor:
     return torch.linalg.cholesky(A)
 
 
+def _predict_systems(n: int, b: int, rates: Rates) -> float:
+    """Seconds to evaluate and factorise n systems of size b."""
+    return n * (b**2 / (_EVALUATE_PART * rates.evaluate) + b**3 / 3 / (_FACTORISE_PART * rates.factorise))
+
+
 def _sparse(starts: Tensor, index: Tensor, values: Tensor) -> Tensor:
     """A square sparse matrix by rows."""
     n = len(starts) - 1
@@ -218,7 +231,7 @@ def _sparse(starts: Tensor, index: Tensor, values: Tensor) -> Tensor:
 
 def _build_cost(H: Operator, m: int) -> float:
     """Epochs of U, by the entries of K."""
-    return H.cost() * (m + 1) ** 2 / (2.0 * H.shape[0])
+    return H.cost() * (m + 1) ** 2 / H.shape[0]
 
 
 def _coordinates(H: Operator) -> Tensor:
