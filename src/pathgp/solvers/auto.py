@@ -10,6 +10,7 @@ import torch
 
 from pathgp.compute.hardware import rates
 from pathgp.operators import Preconditioner
+from pathgp.solvers import vecchia
 from pathgp.solvers.ap import AP
 from pathgp.solvers.base import Solver
 from pathgp.solvers.cg import CG, choose_preconditioner
@@ -30,7 +31,7 @@ from pathgp.solvers.run import Run
 from pathgp.solvers.sdd import SDD
 from pathgp.solvers.sgd import SGD
 from pathgp.solvers.solution import Solution, Status
-from pathgp.solvers.vecchia import Vecchia, choose_neighbours, cost_of_choice, neighbours_to_try, predict_choice
+from pathgp.solvers.vecchia import Vecchia
 
 # A trial on one column takes place for this number of columns, from this number of predicted seconds, and with at most
 # this number of epochs.
@@ -152,16 +153,21 @@ def _try_vecchia(run: Run, least: float, work: float) -> dict[Solver, Predicted]
     H, s = run.H, run.b.shape[1]
     if H.stationary_dim is None or H.stationary_dim > _VECCHIA_COLUMNS or run.tol == 0:
         return {}
-    best_case = {m: predict_cg(H, s, _BEST_CASE_EPOCHS, preconditioner=Vecchia(m)) for m in neighbours_to_try(H) if m}
+    best_case = {
+        m: predict_cg(H, s, _BEST_CASE_EPOCHS, preconditioner=Vecchia(m)) for m in vecchia.neighbours_to_try(H) if m
+    }
     candidates = [m for m, seconds in best_case.items() if seconds < least]
-    is_short = predict_choice(H, candidates, rates(H.device, H.dtype)) <= _REHEARSAL_PART * least
+    is_short = vecchia.predict_rehearsal(H, candidates, rates(H.device, H.dtype)) <= _REHEARSAL_PART * least
     if not (candidates and is_short and run.affords(Vecchia().cost(H) + _BEST_CASE_EPOCHS * H.cost())):
         return {}
-    run.epochs += cost_of_choice(H)
-    m, iterations = choose_neighbours(H, run.b, run.generator, candidates)
-    preconditioner, epochs = Vecchia(m), 1.0 + iterations * work
-    seconds = predict_cg(H, s, epochs, preconditioner=preconditioner)
-    return {CG(preconditioner): Predicted(epochs + preconditioner.cost(H), seconds)}
+    run.epochs += vecchia.cost_of_rehearsal(H)
+    by_neighbours: dict[Solver, Predicted] = {}
+    for m, iterations in vecchia.rehearse_neighbours(H, run.b, run.generator, candidates).items():
+        preconditioner, epochs = Vecchia(m), 1.0 + iterations * work
+        seconds = predict_cg(H, s, epochs, preconditioner=preconditioner)
+        by_neighbours[CG(preconditioner)] = Predicted(epochs + preconditioner.cost(H), seconds)
+    best = min(by_neighbours, key=lambda solver: by_neighbours[solver].seconds)
+    return {best: by_neighbours[best]}
 
 
 def _limit(run: Run, options: dict[Solver, Predicted], choice: Solver, others: list[Solver]) -> float:
