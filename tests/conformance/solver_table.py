@@ -45,6 +45,7 @@ SOLVERS: dict[str, SolverCase] = {
     ),
     "cg-grid-blocks": SolverCase(solvers.CG(solvers.GridBlocks()), 20, suits=lambda operator: "smooth" in operator),
     "cg-pivoted": SolverCase(solvers.CG(solvers.PivotedCholesky(10)), 15),
+    "cg-vecchia": SolverCase(solvers.CG(solvers.Vecchia()), 15, suits=lambda operator: "grid" not in operator),
     "ap": SolverCase(solvers.AP(block_size=60), 15),
     "ap-greedy": SolverCase(solvers.AP(block_size=60, selection="greedy"), 30, converges=False),
     "sdd": SolverCase(solvers.SDD(batch_size=64), 120),

@@ -36,6 +36,7 @@ class Operator(ABC):
     is the number of processes or devices that share the work. ``fallback_reason`` says why a slower backend was chosen.
     ``precision`` is that of the products with ``low_precision``: "high", "medium" or "low".
     ``graph_capturable``: whether a product is safe to capture in a CUDA graph.
+    ``stationary_dim``: the number of input columns if K depends on differences of inputs alone, otherwise None.
     Costs are counted in epochs: one epoch is the cost of one full product.
     """
 
@@ -50,6 +51,7 @@ class Operator(ABC):
     fallback_reason: str = ""
     precision: str = "high"
     graph_capturable: bool = False
+    stationary_dim: int | None = None
 
     @abstractmethod
     def __matmul__(self, V: Tensor) -> Tensor:
@@ -93,6 +95,15 @@ class Operator(ABC):
     def low_precision(self) -> Operator:
         """The operator for the iterations between checks: H itself, or one with faster, less accurate products."""
         return self
+
+    @property
+    def coordinates(self) -> Tensor | None:
+        """Coordinates (n, c) in which rows with a large covariance are close to each other; None if unknown."""
+        return None
+
+    def small_blocks(self, index: Tensor) -> Tensor:
+        """The blocks H[I, I] for all rows I of an index (g, b), for a small b: (g, b, b), float64."""
+        return self._blocks(index).to(torch.float64)
 
     def choose_preconditioner(self, epochs: float) -> Preconditioner | None:
         """The preconditioner that suits the structure of H, for a solve of at most ``epochs``; None: no structure."""

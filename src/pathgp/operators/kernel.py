@@ -16,6 +16,7 @@ from pathgp.compute.groups import words
 from pathgp.compute.random import neighbourhoods
 from pathgp.compute.settings import Compute
 from pathgp.kernels import Kernel
+from pathgp.kernels.blocks import stationary_blocks, stationary_columns
 from pathgp.operators.base import Invert, Operator, Solve, T
 from pathgp.operators.dense import Dense
 from pathgp.operators.fused import Fused, fallback_reason
@@ -121,6 +122,11 @@ class KernelOperator(Operator):
         """Coordinates (n, c) in which inputs with a large covariance are close to each other."""
         return self._snapshot.coordinates(self.X)
 
+    @cached_property
+    def stationary_dim(self) -> int | None:  # type: ignore[override]
+        columns = stationary_columns(self._snapshot, self.X.shape[1])
+        return None if columns is None else len(columns)
+
     def __matmul__(self, V: Tensor) -> Tensor:
         self._check(V, self.shape[0], "V")
         return self._tiles.product(V, self._weighted_noise(V))
@@ -146,6 +152,11 @@ class KernelOperator(Operator):
         if not isinstance(self._tiles, Fused):
             return super()._blocks(index)
         return self._add_noise(self._tiles.blocks(index), index)
+
+    def small_blocks(self, index: Tensor) -> Tensor:
+        if self.stationary_dim is None:
+            return super().small_blocks(index)
+        return self._add_noise(stationary_blocks(self._snapshot, self.X[index].to(torch.float64)), index)
 
     def block_inverses(self, parts: Sequence[Tensor], invert: Invert) -> Iterator[Solve]:
         if not isinstance(self._tiles, Sharded):

@@ -15,3 +15,4 @@ from pathgp.solvers.sgd import SGD as SGD
 from pathgp.solvers.solution import Record as Record
 from pathgp.solvers.solution import Solution as Solution
 from pathgp.solvers.solution import Status as Status
+from pathgp.solvers.vecchia import Vecchia as Vecchia

@@ -10,6 +10,7 @@ import torch
 
 from pathgp.compute.hardware import rates
 from pathgp.operators import Preconditioner
+from pathgp.solvers import vecchia
 from pathgp.solvers.ap import AP
 from pathgp.solvers.base import Solver
 from pathgp.solvers.cg import CG, choose_preconditioner
@@ -30,6 +31,7 @@ from pathgp.solvers.run import Run
 from pathgp.solvers.sdd import SDD
 from pathgp.solvers.sgd import SGD
 from pathgp.solvers.solution import Solution, Status
+from pathgp.solvers.vecchia import Vecchia
 
 # A trial on one column takes place for this number of columns, from this number of predicted seconds, and with at most
 # this number of epochs.
@@ -38,6 +40,11 @@ _TRIAL_COLUMNS, _TRIAL_SECONDS, _TRIAL_EPOCHS = 16, 0.1, 1000.0
 _UNCERTAINTY = 2.5
 # The largest part of the predicted seconds that a rehearsal may take.
 _REHEARSAL_PART = 0.1
+# Vecchia's preconditioner is an option for inputs of up to this number of columns, if it would be the fastest with this
+# number of epochs.
+_VECCHIA_COLUMNS, _BEST_CASE_EPOCHS = 4, 3.0
+# Its iterations and seconds were up to 2.3 times those predicted.
+_VECCHIA_UNCERTAINTY = 2.0
 # Another solver replaces one that exceeds its predicted epochs by this factor.
 _PATIENCE = 2.0
 
@@ -57,7 +64,8 @@ class Auto(Solver):
     takes less than a tenth of the solve; otherwise they are typical values. On a grid with holes they come from a trial
     solve of one column. Seconds follow from the sizes, the dtype, the device and the backend. Nothing is timed, so that
     the choice is the same in every run. Options that exceed the operator's memory budget or ``max_epochs`` are left
-    out.
+    out. On a CPU, for stationary kernels of up to four columns, CG with `Vecchia` is one more option: its own
+    rehearsal, on the rows around two random ones, gives its neighbours and its iterations.
 
     A solver that takes twice its predicted epochs, and longer than the next best would, is replaced by that one, which
     starts from its iterate. If rounding errors stall it above the tolerance, Cholesky (in float64) replaces it.
@@ -125,7 +133,7 @@ def predict_options(run: Run) -> tuple[dict[Solver, Predicted], str]:
         run.epochs += cost
         del options[CG(preconditioner)]
         options |= _rehearse(run)
-    return options, excluded
+    return options | _try_vecchia(run, min(option.seconds for option in options.values()), work), excluded
 
 
 def _rehearse(run: Run) -> dict[Solver, Predicted]:
@@ -140,6 +148,31 @@ def _rehearse(run: Run) -> dict[Solver, Predicted]:
         by_rank[CG(preconditioner)] = Predicted(iterations + preconditioner.cost(H), seconds)
     best = min(by_rank, key=lambda solver: by_rank[solver].seconds)
     return {AP(): Predicted(epochs, predict_ap(H, s, epochs)), best: by_rank[best]}
+
+
+def _try_vecchia(run: Run, least: float, work: float) -> dict[Solver, Predicted]:
+    """The predicted cost of CG with Vecchia's preconditioner; empty if it cannot take less than ``least`` seconds."""
+    H, s = run.H, run.b.shape[1]
+    # On GPUs and in groups the preconditioner works, but its seconds are not known.
+    is_measured = H.device.type == "cpu" and H.world_size == 1
+    if not is_measured or H.stationary_dim is None or H.stationary_dim > _VECCHIA_COLUMNS or run.tol == 0:
+        return {}
+
+    def predict(m: int, epochs: float) -> float:
+        return _VECCHIA_UNCERTAINTY * predict_cg(H, s, epochs, preconditioner=Vecchia(m))
+
+    best_case = {m: predict(m, _BEST_CASE_EPOCHS) for m in vecchia.neighbours_to_try(H) if m}
+    candidates = [m for m, seconds in best_case.items() if seconds < least]
+    is_short = vecchia.predict_rehearsal(H, candidates, rates(H.device, H.dtype)) <= _REHEARSAL_PART * least
+    if not (candidates and is_short and run.affords(Vecchia().cost(H) + _BEST_CASE_EPOCHS * H.cost())):
+        return {}
+    run.epochs += vecchia.cost_of_rehearsal(H)
+    by_neighbours: dict[Solver, Predicted] = {}
+    for m, iterations in vecchia.rehearse_neighbours(H, run.b, run.generator, candidates).items():
+        preconditioner, epochs = Vecchia(m), 1.0 + iterations * work
+        by_neighbours[CG(preconditioner)] = Predicted(epochs + preconditioner.cost(H), predict(m, epochs))
+    best = min(by_neighbours, key=lambda solver: by_neighbours[solver].seconds)
+    return {best: by_neighbours[best]}
 
 
 def _limit(run: Run, options: dict[Solver, Predicted], choice: Solver, others: list[Solver]) -> float:

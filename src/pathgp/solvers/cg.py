@@ -50,7 +50,7 @@ class CG(Solver):
         if not (self.preconditioner in ("auto", None) or isinstance(self.preconditioner, Preconditioner)):
             raise ValueError(
                 "preconditioner must be 'auto', None, PivotedCholesky(rank), RandomlyPivotedCholesky(rank), "
-                f"GridBlocks() or GridInverse(), got {self.preconditioner!r}"
+                f"Vecchia(), GridBlocks() or GridInverse(), got {self.preconditioner!r}"
             )
 
     def _solve(self, run: Run) -> Solution:

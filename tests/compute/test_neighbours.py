@@ -1,0 +1,45 @@
+"""Nearest earlier points against sorted distances to all earlier points."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from pathgp.compute.neighbours import earlier_neighbours, search_tiles
+
+
+def _distances(X: Tensor, m: int, index: Tensor) -> Tensor:
+    return (X[m + 1 :].unsqueeze(1) - X[index.long()]).norm(dim=2).sort(1).values
+
+
+def _truth(X: Tensor, m: int) -> Tensor:
+    D = torch.cdist(X, X, compute_mode="donot_use_mm_for_euclid_dist")
+    later = torch.ones(len(X), len(X), dtype=torch.bool).triu()
+    return D.masked_fill(later, torch.inf)[m + 1 :].sort(1).values[:, :m]
+
+
+@pytest.mark.parametrize("kind", ["1 column", "3 columns", "few distinct points", "sorted"])
+@pytest.mark.parametrize("search", ["trees", "tiles"])
+def test_the_nearest_earlier_points(kind: str, search: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(1800, 1 if kind in ("1 column", "sorted") else 3, generator=generator, dtype=torch.float64)
+    if kind == "few distinct points":
+        X = X[:7].repeat(30, 1)
+    elif kind == "sorted":
+        # All near points but one in two come later.
+        X = X.sort(0).values
+    m = 6
+    # Tiles of a hundred rows.
+    index = earlier_neighbours(X, m, 10**9) if search == "trees" else search_tiles(X, m, 4 * 48 * 100**2)
+    assert index.shape == (len(X) - m - 1, m)
+    assert (index < torch.arange(m + 1, len(X)).unsqueeze(1)).all()
+    assert all(len(set(row)) == m for row in index.tolist())
+    assert torch.allclose(_distances(X, m, index), _truth(X, m), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 0), (5, 0), (5, 4)])
+def test_few_points(n: int, m: int) -> None:
+    X = torch.rand(n, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert earlier_neighbours(X, m, 10**6).shape == (n - m - 1, m)
+    assert search_tiles(X, m, 10**6).shape == (n - m - 1, m)
