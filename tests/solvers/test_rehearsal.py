@@ -115,7 +115,7 @@ def test_rehearsals_of_any_system() -> None:
 
 def test_a_rehearsal_costs_a_tenth_at_most() -> None:
     H, B = system(ROUGH, 0.03)
-    assert "for 11 epochs predicted" in Auto().solve(H, B, generator=seeded()).note, "typical values"
+    assert "s for 11 epochs" in Auto().solve(H, B, generator=seeded()).note, "typical values of AP"
     assert predict_rehearsal(H, H200) < 0.05
 
 
