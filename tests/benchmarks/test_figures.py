@@ -10,6 +10,7 @@ import pytest
 import torch
 
 pytest.importorskip("matplotlib")
+from benchmarks.common import drawing
 from benchmarks.common.uci import Regression
 from benchmarks.thesis import figures_costs, figures_learning, figures_priors, figures_sgd, figures_spectral
 
@@ -34,6 +35,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
 
     for module in (figures_costs, figures_learning, figures_sgd):
         monkeypatch.setattr(module, "uci", made_up)
+    # Drawing takes longer than the computations.
+    monkeypatch.setattr(drawing, "DPI", 30)
     monkeypatch.setattr(figures_costs, "STEPS", 3)
     monkeypatch.setattr(figures_costs, "BUDGETS", (2, 4))
     monkeypatch.setattr(figures_learning, "SEEDS", 2)
