@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from pathgp.compute.inputs import rounding_error
-from pathgp.kernels import Kernel, Tanimoto, Task
+from pathgp.data.trend import TrendScaling
+from pathgp.kernels import Kernel, Sphere, Tanimoto, Task
 from pathgp.kernels.expression import leaves
 
 Number = TypeVar("Number", float, Tensor)
@@ -26,6 +27,7 @@ class Standardisation:
     """x -> (x - shift) / scale per column, y -> (y - target_shift) / target_scale, all float64.
 
     result_dtype: that of predictions in the units of y, "float32" or "float64"; see `inputs.result_dtype`.
+    trend: the conversion of the basis of a trend, which is also taken off y, or None.
     """
 
     shift: Tensor
@@ -33,6 +35,7 @@ class Standardisation:
     target_shift: Tensor
     target_scale: Tensor
     result_dtype: str = "float64"
+    trend: TrendScaling | None = None
 
     @classmethod
     def identity(cls, X: Tensor, results: torch.dtype | None = None) -> Standardisation:
@@ -104,8 +107,9 @@ class Standardisation:
 
 
 def unscaled_columns(kernel: Kernel, X: Tensor) -> list[int]:
-    """The columns of X that must not be scaled: task numbers, which are names, and counts for `Tanimoto`."""
-    return [c for k, columns in leaves(kernel, range(X.shape[1])) if isinstance(k, (Task, Tanimoto)) for c in columns]
+    """The columns of X that must not be scaled: task numbers, counts for `Tanimoto`, and degrees for `Sphere`."""
+    kinds = (Task, Tanimoto, Sphere)
+    return [c for k, columns in leaves(kernel, range(X.shape[1])) if isinstance(k, kinds) for c in columns]
 
 
 def blurred_column(X: Tensor, dtype: torch.dtype) -> int | None:
