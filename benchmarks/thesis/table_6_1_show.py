@@ -1,4 +1,4 @@
-"""Read and write the rows of lcbench.py, and print them with the thesis's numbers and ranks."""
+"""Read and write the rows of table_6_1.py, and print them with the thesis's numbers and ranks."""
 
 from __future__ import annotations
 
@@ -8,47 +8,54 @@ from typing import Any
 
 from benchmarks.common.recording import read, table
 from benchmarks.thesis.lcbench_curves import SETS
+from benchmarks.thesis.published import Cell, mean, tables
 
-# Table 6.1, in the order of SETS; minutes are those of the thesis's GPU.
-THESIS: dict[str, dict[str, tuple[float, ...]]] = {
-    "train_rmse": {
-        "LKGP": (1.705, 0.047, 0.278, 0.061, 0.039, 0.008, 0.006),
-        "SVGP": (3.893, 0.201, 0.463, 0.240, 0.200, 0.101, 0.086),
-        "VNNGP": (4.920, 0.113, 0.284, 0.158, 0.130, 0.067, 0.072),
-        "CaGP": (3.972, 0.219, 0.511, 0.241, 0.208, 0.105, 0.091),
-    },
-    "test_rmse": {
-        "LKGP": (2.935, 0.335, 0.747, 0.351, 0.394, 0.261, 0.152),
-        "SVGP": (2.716, 0.316, 0.540, 0.294, 0.285, 0.232, 0.145),
-        "VNNGP": (3.053, 0.705, 0.915, 0.677, 0.642, 0.591, 0.568),
-        "CaGP": (2.810, 0.325, 0.593, 0.281, 0.296, 0.239, 0.153),
-    },
-    "train_nll": {
-        "LKGP": (1.955, -1.573, 0.160, -1.311, -1.718, -2.933, -2.943),
-        "SVGP": (3.098, -0.132, 0.652, 0.025, -0.150, -0.800, -0.977),
-        "VNNGP": (3.005, -0.079, 0.639, 0.104, -0.056, -0.489, -0.456),
-        "CaGP": (2.794, -0.042, 0.798, 0.034, -0.103, -0.718, -0.900),
-    },
-    "test_nll": {
-        "LKGP": (2.349, 0.051, 1.047, -0.057, -0.328, -0.633, -1.214),
-        "SVGP": (2.327, 0.319, 0.781, 0.199, 0.160, 0.065, -0.496),
-        "VNNGP": (2.733, 1.046, 1.365, 1.011, 0.891, 0.717, 0.712),
-        "CaGP": (2.451, 0.321, 0.916, 0.142, 0.171, 0.088, -0.463),
-    },
-    "minutes": {"LKGP": (0.371, 1.458, 0.487, 1.728, 2.447, 1.493, 2.012)},
-}
 # By how much an NLL may exceed the thesis's.
 MARGIN = 0.1
-# The average ranks of the thesis over all 35 sets, among these four.
-RANKS = {
-    "train_rmse": {"LKGP": 1.171, "SVGP": 2.771, "VNNGP": 2.314, "CaGP": 3.743},
-    "test_rmse": {"LKGP": 2.600, "SVGP": 1.657, "VNNGP": 3.743, "CaGP": 2.000},
-    "train_nll": {"LKGP": 1.029, "SVGP": 2.400, "VNNGP": 3.286, "CaGP": 3.286},
-    "test_nll": {"LKGP": 1.257, "SVGP": 2.543, "VNNGP": 3.200, "CaGP": 3.000},
-}
-SCORES = ("train_rmse", "test_rmse", "train_nll", "test_nll")
+# Our names of the blocks of the table.
+BLOCKS = {"train_rmse": "train RMSE", "test_rmse": "test RMSE", "train_nll": "train NLL", "test_nll": "test NLL"}
+SCORES = tuple(BLOCKS)
+MODELS = ("LKGP", "SVGP", "VNNGP", "CaGP")
+# Rows of the results by row of the table.
+METHODS = {"LKGP": "pathgp", "SVGP": "gpytorch sparse", "VNNGP": "gpytorch vnngp"}
 # What tells one row from another.
 ABOUT = ("set", "seed", "configurations", "steps", "probes", "method", "preconditioner")
+
+
+def thesis(score: str, method: str, column: str) -> float:
+    """The mean that the thesis prints."""
+    found = mean("table 6.1", BLOCKS[score], method, column)
+    assert found is not None
+    return found
+
+
+def table_cells() -> list[Cell]:
+    """Our values for the cells of the table, one per seed."""
+    protocol = {"configurations": 2000, "steps": 100, "probes": 64}
+    rows = [row for row in read("lcbench_cuda") if protocol.items() <= row.items()]
+    found = []
+    for block in tables()["table 6.1"]["blocks"]:
+        score = next((score for score, name in BLOCKS.items() if name == block), "fit_seconds")
+        for method in MODELS:
+            for column in tables()["table 6.1"]["columns"]:
+                start = METHODS.get(method)
+                mine = [row for row in rows if start and row["method"].startswith(start) and row["set"] == column]
+                mine = [row for row in mine if row["method"] != "pathgp default" and score in row]
+                found.append(_cell(block, method, column, tuple(row[score] for row in mine)))
+    return found
+
+
+def _cell(block: str, method: str, column: str, values: tuple[float, ...]) -> Cell:
+    reason = ""
+    if method == "CaGP":
+        reason = "no release of GPyTorch contains CaGP"
+    elif column == "average rank":
+        reason = "a rank needs all four methods on all 35 sets"
+    elif block == "minutes":
+        values, reason = tuple(value / 60 for value in values), "another device, shared: shown, not judged"
+    elif method != "LKGP" and values:
+        reason = "fewer inducing points or neighbours, and the seconds of ours"
+    return Cell(block, method, column, values, reason)
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -77,7 +84,7 @@ def show(device: str) -> None:
         for score in SCORES:
             known = [row[score] for row in same if score in row]
             line[score] = fmean(known) if known else None
-            line[f"thesis {score}"] = THESIS[score]["LKGP"][SETS.index(name)] if name in SETS else None
+            line[f"thesis {score}"] = thesis(score, "LKGP", name) if name in SETS else None
         if line["test_nll"] is not None:
             line["predict s"] = fmean(row["predict_seconds"] for row in same)
         lines.append(line)
@@ -85,10 +92,10 @@ def show(device: str) -> None:
             verdicts.append(f"{name}, {probes} probes, {preconditioner}: {verdict(name, line)}")
     print(table(lines))
     print("\n".join(verdicts))
-    for score, theirs in RANKS.items():
+    for score in SCORES:
         mine = [rank(line["set"], score, line[score]) for line in lines if line["set"] in SETS and complete(line)]
         if mine:
-            said = ", ".join(f"{method} {value}" for method, value in theirs.items())
+            said = ", ".join(f"{method} {thesis(score, method, 'average rank')}" for method in MODELS)
             print(f"{score}: average rank {fmean(mine):.3f} over {len(mine)} of the table's sets; thesis, all: {said}")
     for line in beside_sparse(rows):
         print(line)
@@ -101,8 +108,7 @@ def complete(line: dict[str, Any]) -> bool:
 
 def rank(name: str, score: str, value: float) -> int:
     """The place of our value among the sparse baselines of the thesis."""
-    place = SETS.index(name)
-    return 1 + sum(values[place] < value for method, values in THESIS[score].items() if method != "LKGP")
+    return 1 + sum(thesis(score, method, name) < value for method in MODELS[1:])
 
 
 def beside_sparse(rows: list[dict[str, Any]]) -> list[str]:
@@ -122,9 +128,9 @@ def beside_sparse(rows: list[dict[str, Any]]) -> list[str]:
 
 def verdict(name: str, scores: dict[str, Any]) -> str:
     """Where our NLL stands against the thesis's model and its sparse baselines."""
-    place, said = SETS.index(name), []
+    said = []
     for score in ("train_nll", "test_nll"):
-        known = {method: values[place] for method, values in THESIS[score].items()}
+        known = {method: thesis(score, method, name) for method in MODELS}
         mine, theirs = scores[score], known.pop("LKGP")
         said.append(f"{score} {mine:.3f}, thesis {theirs:.3f}{'' if mine <= theirs + MARGIN else ' MISSED'}")
         for method, value in known.items():

@@ -1,9 +1,9 @@
 """Table 6.1 of the thesis: extrapolation of the learning curves of 2,000 networks over 52 epochs.
 
-    python -m benchmarks.thesis.lcbench [--sets APSFailure ...] [--seeds 0 1 2] [--steps 100] [--probes 64]
-                                        [--rows 2000] [--default] [--sparse 1000] [--botorch float32 float64]
-                                        [--measured-steps 10] [--preconditioner auto] [--device cpu] [--processes 1]
-                                        [--table]
+    python -m benchmarks.thesis.table_6_1 [--sets APSFailure ...] [--seeds 0 1 2] [--steps 100] [--probes 64]
+                                          [--rows 2000] [--default] [--sparse 1000] [--vnngp 32] [--table]
+                                          [--botorch float32 float64] [--measured-steps 10]
+                                          [--preconditioner auto] [--device cpu] [--processes 1]
 
 The protocol:
 
@@ -27,8 +27,9 @@ already in the file are not measured again.
 ``--default`` adds the default fit of pathgp with the same kernels, bounds and samples: fewer steps, from the optimum of
 sub-grids.
 
-``--sparse`` adds a sparse variational GP of GPyTorch with the given number of inducing points and the same kernels,
-trained for the seconds of our fit and prediction: see sparse.py. The sparse baselines of the thesis's table had 6 to 26
+``--sparse`` and ``--vnngp`` add a sparse variational GP of GPyTorch with the given number of inducing points, and a
+variational nearest-neighbour GP with the given number of neighbours. They have the same kernels and are trained for the
+seconds of our fit and prediction: see peers/baselines.py. The sparse baselines of the thesis's table had 6 to 26
 minutes (SVGP: 10,000 inducing points). Their results are known for seven sets; this one can be ranked on all.
 
 ``--botorch`` times BoTorch's LatentKroneckerGP with the same kernels, probes and tolerance and a preconditioner of rank
@@ -61,14 +62,17 @@ from torch import Tensor
 import pathgp
 from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
+from benchmarks.common.peak import Peak
 from benchmarks.common.recording import device_name, seconds, write
-from benchmarks.peers.sparse import named, variational
-from benchmarks.thesis.break_even import Peak
+from benchmarks.peers.baselines import Baseline, add_options, chosen_baselines, run_baseline
 from benchmarks.thesis.lcbench_curves import SETS, Curves, curves, model, names
-from benchmarks.thesis.lcbench_table import key, show, stored
+from benchmarks.thesis.table_6_1_show import key, show, stored
+from benchmarks.thesis.table_6_1_show import table_cells as table_cells
 from pathgp import solvers
 from pathgp.metrics import coverage, nll, rmse
 
+TITLE = "Learning curves"
+RESULTS = ("lcbench_cuda",)
 SAMPLES, RATE, TOL, RANK = 64, 0.1, 0.01, 100
 PRECONDITIONERS: dict[str, Any] = {
     "auto": "auto",
@@ -142,16 +146,16 @@ def scores(part: str, y: Tensor, mean: Tensor, variance: Tensor) -> dict[str, fl
     return {f"{part}_{name}": value for name, value in found.items()}
 
 
-def sparse(data: Curves, seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """The sparse peer, in as many seconds as ours took."""
+def baseline_row(data: Curves, seed: int, options: argparse.Namespace, baseline: Baseline) -> dict[str, Any]:
+    """A baseline of GPyTorch, in as many seconds as ours took."""
     about = {"set": data.name, "seed": seed, "configurations": len(data.X), "method": "pathgp"}
     mine = stored(options.device)[key(vars(options) | about)]
 
     def kernel() -> Any:
-        from gpytorch.kernels import RBFKernel
+        from gpytorch.kernels import RBFKernel, ScaleKernel
 
         d = data.X.shape[1]
-        return RBFKernel(ard_num_dims=d, active_dims=tuple(range(d))) * RBFKernel(active_dims=(d,))
+        return ScaleKernel(RBFKernel(ard_num_dims=d, active_dims=tuple(range(d))) * RBFKernel(active_dims=(d,)))
 
     def inputs(cells: Tensor) -> Tensor:
         place, epoch = cells.nonzero(as_tuple=True)
@@ -160,7 +164,8 @@ def sparse(data: Curves, seed: int, options: argparse.Namespace) -> dict[str, An
     parts = {"train": data.observed, "test": ~data.observed}
     allowed = mine["fit_seconds"] + mine["predict_seconds"]
     given = inputs(data.observed), data.Y[data.observed]
-    row, found = variational(kernel, *given, [inputs(c) for c in parts.values()], allowed, options.sparse, seed)
+    new = [inputs(cells) for cells in parts.values()]
+    row, found = run_baseline(baseline, kernel, *given, new, seconds=allowed, seed=seed)
     for (part, cells), predicted in zip(parts.items(), found, strict=False):
         row |= scores(part, data.Y[cells], *predicted)
     return row
@@ -230,13 +235,14 @@ def alone(name: str, seed: int, method: str, options: argparse.Namespace) -> dic
         "--measured-steps": options.measured_steps,
         "--preconditioner": options.preconditioner,
         "--sparse": options.sparse,
+        "--vnngp": options.vnngp,
         "--device": options.device,
         "--only": method,
     }
     command = [
         sys.executable,
         "-m",
-        "benchmarks.thesis.lcbench",
+        "benchmarks.thesis.table_6_1",
         *(str(word) for pair in given.items() for word in pair),
     ]
     threads = max(1, (os.cpu_count() or 1) // options.processes)
@@ -252,7 +258,10 @@ def measure(name: str, seed: int, method: str, options: argparse.Namespace) -> d
     data = curves(name, seed, options.rows or None, dtype, options.device)
     about = {"set": name, "seed": seed, "configurations": len(data.X), "n": int(data.observed.sum())}
     about |= {"steps": options.steps, "probes": options.probes, "preconditioner": options.preconditioner}
-    return about | {"pathgp": ours, "default": default, "sparse": sparse}.get(method, botorch)(data, seed, options)
+    for baseline in chosen_baselines(options):
+        if method == baseline.name:
+            return about | baseline_row(data, seed, options, baseline)
+    return about | {"pathgp": ours, "default": default}.get(method, botorch)(data, seed, options)
 
 
 def record(row: dict[str, Any], device: str) -> None:
@@ -273,7 +282,7 @@ def main() -> None:
     parser.add_argument("--probes", type=int, default=64)
     parser.add_argument("--rows", type=int, default=0, help="configurations; 0 for all 2,000")
     parser.add_argument("--default", action="store_true", help="measure the default fit, too")
-    parser.add_argument("--sparse", type=int, default=0, help="inducing points of the sparse peer; 0 leaves it out")
+    add_options(parser)
     parser.add_argument(
         "--botorch", nargs="*", choices=list(PEERS), default=[], help="compare with its LatentKroneckerGP in these"
     )
@@ -289,7 +298,8 @@ def main() -> None:
         print(json.dumps(measure(chosen[0], options.seeds[0], options.only, options)))
         return
     # Ours first: BoTorch's steps are taken along its path.
-    methods = ["pathgp", *(["default"] if options.default else []), *(["sparse"] if options.sparse else [])]
+    methods = ["pathgp", *(["default"] if options.default else [])]
+    methods += [baseline.name for baseline in chosen_baselines(options)]
     methods += [PEERS[dtype] for dtype in options.botorch]
     for method in [] if options.table else methods:
         run(method, [(name, seed) for name in chosen for seed in options.seeds], options)
@@ -299,7 +309,7 @@ def main() -> None:
 def run(method: str, jobs: list[tuple[str, int]], options: argparse.Namespace) -> None:
     """All that the file does not hold yet, some at a time."""
     titles = {peer: f"botorch {dtype}" for dtype, peer in PEERS.items()}
-    titles |= {"sparse": named(options.sparse), "default": "pathgp default"}
+    titles |= {"default": "pathgp default"}
     about = vars(options) | {"configurations": options.rows or 2000, "method": titles.get(method, method)}
     known = stored(options.device)
     jobs = [(name, seed) for name, seed in jobs if key({**about, "set": name, "seed": seed}) not in known]

@@ -1,4 +1,4 @@
-"""Figures 4.1 to 4.3: variants of gradient methods for H a = b, on pol (thesis, sections 4.2.1 to 4.2.3).
+"""For figures 4.1 to 4.3: variants of gradient methods for H a = b, on pol (thesis, sections 4.2.1 to 4.2.3).
 
 The library does not include the variants that converge more slowly; they are implemented here. Errors are those of the
 representer weights a in the norm of K (the function everywhere) and in the norm of K^2 (the function at the training
@@ -12,13 +12,14 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.common.drawing import COLOURS, grid, legend, save
-from benchmarks.common.recording import device_name
-from benchmarks.common.uci import Regression, uci
+from benchmarks.common.uci import Regression
+from benchmarks.thesis.size import Size, regression
 from pathgp.operators import KernelOperator
 
 TITLES = ("‖a − a*‖_K", "‖a − a*‖_K²", "test RMSE")
@@ -37,8 +38,8 @@ class Problem:
     exact: Tensor
 
     @classmethod
-    def load(cls, rows: int | None) -> Problem:
-        data = uci("pol", dtype=torch.float64, device=device_name(), rows=rows)
+    def load(cls, size: Size) -> Problem:
+        data = regression("pol", size, torch.float64)
         kernel = data.kernel().to(data.X.device)
         H = KernelOperator(kernel, data.X, data.noise)
         full = H.block(torch.arange(len(data.y), device=H.device))
@@ -54,61 +55,6 @@ class Problem:
         fitted = self.K @ wrong
         rmse = (self.cross @ a - self.data.y_test).square().mean().sqrt()
         return float((wrong @ fitted).clamp_min(0).sqrt()), float(fitted.norm()), float(rmse)
-
-
-def primal_and_dual(path: Path, rows: int | None) -> Path:
-    """Figure 4.1. Full-batch descent has a closed form: in the eigenbasis of K the error shrinks by (1 - step c)^t."""
-    problem = Problem.load(rows)
-    n, noise = len(problem.b), problem.data.noise**2
-    values, vectors = torch.linalg.eigh(problem.K)
-    values.clamp_min_(0.0)
-    start = vectors.T @ -problem.exact
-    times = torch.logspace(0, 5, 60, dtype=torch.float64).round().unique()
-    curves: dict[str, Curve] = {}
-    for name, curvature in (("primal", values * (values + noise)), ("dual", values + noise)):
-        for step in (0.01, 0.1, 1.0) if name == "primal" else (0.1, 1.0, 10.0, 50.0):
-            factor = 1.0 - step / n * curvature
-            curve: Curve = []
-            for t in times:
-                wrong = vectors @ (factor.pow(int(t)) * start)
-                curve.append((float(t), *problem.errors(problem.exact + wrong)))
-            curves[f"{name}, βn = {step:g}"] = curve
-    styles = {name: ("--" if name.startswith("primal") else "-") for name in curves}
-    return _draw(curves, path, problem, "gradient steps", styles)
-
-
-def features_and_coordinates(path: Path, rows: int | None) -> Path:
-    """Figure 4.2: what is subsampled decides whether the noise of the gradient vanishes at the solution."""
-    problem = Problem.load(rows)
-    batch, steps = 512, _steps(2_000, 20_000)
-    curves: dict[str, Curve] = {}
-    for name, estimate, step, limit in (
-        ("random features, βn = 0.05", random_features(problem, batch), 0.05, steps // 4),
-        ("random features, βn = 1", random_features(problem, batch), 1.0, steps // 4),
-        ("coordinates of Ka only, βn = 50", half_subsampled(problem, batch), 50.0, steps),
-        ("random coordinates, βn = 50", random_coordinates(problem, batch), 50.0, steps),
-    ):
-        iterates = descend(problem, estimate, step, momentum=0.9)
-        curves |= follow(problem, iterates, limit, {name: geometric(100 / steps)})
-    return _draw(curves, path, problem, f"steps of batch size {batch}")
-
-
-def momentum_and_averaging(path: Path, rows: int | None) -> Path:
-    """Figure 4.3: momentum matters, geometric averaging helps, arithmetic averaging remembers too much."""
-    problem = Problem.load(rows)
-    batch, steps, step = 128, _steps(10_000, 100_000), 50.0
-    curves: dict[str, Curve] = {}
-    for name, momentum in (("no momentum", 0.0), ("momentum", 0.9)):
-        averages = {name: plain, f"{name}, geometric averaging": geometric(100 / steps)}
-        if momentum:
-            averages[f"{name}, arithmetic averaging"] = arithmetic(steps * 7 // 10)
-        iterates = descend(problem, random_coordinates(problem, batch), step, momentum)
-        curves |= follow(problem, iterates, steps, averages)
-    return _draw(curves, path, problem, f"steps of batch size {batch}")
-
-
-def _steps(cpu: int, cuda: int) -> int:
-    return cuda if torch.cuda.is_available() else cpu
 
 
 Estimate = Callable[[Tensor], Tensor]
@@ -202,9 +148,9 @@ def _indices(n: int, batch: int, device: torch.device) -> Callable[[], Tensor]:
     return lambda: torch.randperm(n, generator=generator, device=device)[:batch]
 
 
-def _draw(
+def draw_curves(
     curves: dict[str, Curve], path: Path, problem: Problem, unit: str, styles: dict[str, str] | None = None
-) -> Path:
+) -> dict[str, Any]:
     figure, axes = grid(1, 3, width=12, height=3.4)
     start = problem.errors(torch.zeros_like(problem.b))
     exact = problem.errors(problem.exact)[2]
@@ -231,4 +177,5 @@ def _draw(
     axes[0, 2].set_ylim(0.0, 1.1 * start[2])
     figure.suptitle(f"pol, n = {len(problem.b):,}", fontsize=9, x=0.01, ha="left")
     legend(figure, axes[0, 2])
-    return save(figure, path)
+    save(figure, path)
+    return {"n": len(problem.b), "test RMSE of the exact mean": exact}

@@ -1,8 +1,8 @@
-"""Fields over space and time with holes (thesis, section 6.3.3): generated ones of the thesis's sizes, and real ones.
+"""Table 6.2 of the thesis: fields over space and time with holes, generated ones of its sizes, and real ones.
 
-    python -m benchmarks.thesis.climate [NAME ...] [--missing 0.1 0.3 0.5] [--steps 100] [--probes 10] [--cut N]
+    python -m benchmarks.thesis.table_6_2 [NAME ...] [--missing 0.1 0.3 0.5] [--steps 100] [--probes 10] [--cut N]
                                         [--seeds 0] [--sizes 5000 1000] [--preconditioner auto]
-                                        [--sparse 1000] [--device cpu] [--table]
+                                        [--sparse 1000] [--vnngp 32] [--device cpu] [--table]
 
 NAME is one of
 
@@ -20,8 +20,9 @@ on that scale. Adam at 0.1 from GPyTorch's initial values, solves to 0.01, ``--p
 the mean, float32; then mean, variance and 64 samples of all cells. Seconds are the total; memory is the peak minus the
 memory before (GPU: of the allocator, CPU: of the process).
 
-The baseline is a sparse variational GP of GPyTorch with the same kernel and ``--sparse`` inducing points (0: none),
-trained for the same number of seconds: see sparse.py.
+The baselines are a sparse variational GP of GPyTorch with ``--sparse`` inducing points (0: none) and a variational
+nearest-neighbour GP with ``--vnngp`` neighbours, with the same kernel and the same number of seconds: see
+peers/baselines.py.
 
 ``--cut N`` uses N entries of every side, for experiments: the first ones of time, evenly spaced ones of other sides.
 The file keeps the rows of earlier runs, which are not measured again.
@@ -46,16 +47,22 @@ import pathgp
 from benchmarks.common.datasets import load
 from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
+from benchmarks.common.peak import Peak
 from benchmarks.common.recording import device_name, read, seconds, table, write
-from benchmarks.peers.sparse import named, variational
-from benchmarks.thesis.break_even import Peak
-from benchmarks.thesis.lcbench import PRECONDITIONERS, RATE, SAMPLES, TOL, scores
+from benchmarks.peers.baselines import Baseline, add_options, chosen_baselines, run_baseline
 from benchmarks.thesis.lcbench_curves import DEFAULT
+from benchmarks.thesis.published import Cell, tables
+from benchmarks.thesis.table_6_1 import PRECONDITIONERS, RATE, SAMPLES, TOL, scores
 from pathgp import kernels
 from pathgp.data.grid import root
 from pathgp.operators.grid_base import multiply_sides
 
+TITLE = "Fields over space and time"
+RESULTS = ("climate_cuda",)
 NOISE = 0.1
+STAND_IN = "the Nordic Gridded Climate Dataset could not be obtained; a stand-in of another field"
+# Stand-ins for the two fields of the thesis.
+STAND_INS = {"temperature": "era5_uk_t2m", "precipitation": "pacific_sst"}
 
 
 @dataclass(frozen=True)
@@ -213,19 +220,20 @@ def cells(field: Field, chosen: Tensor) -> Tensor:
     return torch.cat([F[place] for F, place in zip(field.factors, places, strict=True)], 1)
 
 
-def sparse(field: Field, given: Tensor, test: Tensor, allowed: float, inducing: int, seed: int) -> dict[str, Any]:
-    """GPyTorch's variational GP for ``allowed`` seconds of steps, scored."""
+def baseline_row(
+    field: Field, given: Tensor, test: Tensor, allowed: float, baseline: Baseline, seed: int
+) -> dict[str, Any]:
+    """A baseline of GPyTorch after ``allowed`` seconds of steps, scored."""
     observed, held_out = ~torch.isnan(given), ~torch.isnan(test)
     inputs = [cells(field, held_out)]
-    row, found = variational(
-        lambda: _peer(field), cells(field, observed), given[observed], inputs, allowed, inducing, seed
-    )
+    data = cells(field, observed), given[observed]
+    row, found = run_baseline(baseline, lambda: _peer(field), *data, inputs, seconds=allowed, seed=seed)
     return row if not found else row | scores("test", test[held_out], *found[0])
 
 
 def _peer(field: Field) -> Any:
     """The same kernel in GPyTorch."""
-    from gpytorch.kernels import MaternKernel, PeriodicKernel, RBFKernel
+    from gpytorch.kernels import MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
 
     start, product = 0, None
     for F, kind in zip(field.factors, field.kinds, strict=True):
@@ -237,7 +245,7 @@ def _peer(field: Field) -> Any:
             periodic.period_length = 1.0
             side = side * periodic
         product, start = side if product is None else product * side, start + F.shape[1]
-    return product
+    return ScaleKernel(product)
 
 
 def key(row: dict[str, Any]) -> str:
@@ -272,9 +280,27 @@ def compare(field: Field, share: float, seed: int, options: argparse.Namespace) 
         mine, mean, variance = ours(field, given, seed, options)
         mine |= scores("train", given[observed], mean[observed], variance[observed])
         record(about | mine | scores("test", test[held_out], mean[held_out], variance[held_out]), device)
-    peer = named(options.sparse)
-    if options.sparse and key({**about, "method": peer}) not in known:
-        record(about | sparse(field, given, test, mine["seconds"], options.sparse, seed), device)
+    for baseline in chosen_baselines(options):
+        if key({**about, "method": baseline.name}) not in known:
+            record(about | baseline_row(field, given, test, mine["seconds"], baseline, seed), device)
+
+
+def table_cells() -> list[Cell]:
+    """Values of the stand-ins, one per seed: none of them can be compared."""
+    rows, found = read("climate_cuda"), []
+    scores_of = {"train RMSE": "train_rmse", "test RMSE": "test_rmse", "train NLL": "train_nll", "test NLL": "test_nll"}
+    for block in tables()["table 6.2"]["blocks"]:
+        score = scores_of.get(block, "seconds")
+        for method, start in {"LKGP": "pathgp", "SVGP": "gpytorch sparse", "VNNGP": "gpytorch vnngp"}.items():
+            for column in tables()["table 6.2"]["columns"]:
+                kind, share, _ = column.split()
+                mine = [
+                    r for r in rows if r["field"] == STAND_INS[kind] and abs(100 * r["held_out"] - int(share)) < 0.1
+                ]
+                mine = [r for r in mine if r["method"].startswith(start) and score in r]
+                values = tuple(r[score] / (60 if block == "minutes" else 1) for r in mine)
+                found.append(Cell(block, method, column, values, STAND_IN if values else ""))
+    return found
 
 
 def show(device: str) -> None:
@@ -297,7 +323,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs=2, default=[5000, 1000], help="of the generated field")
     parser.add_argument("--cut", type=int, default=0, help="entries of every side; 0 takes all")
     parser.add_argument("--preconditioner", choices=list(PRECONDITIONERS), default="auto")
-    parser.add_argument("--sparse", type=int, default=1000, help="inducing points; 0 leaves the comparison out")
+    add_options(parser, sparse=1000)
     parser.add_argument("--device", default=device_name())
     parser.add_argument("--table", action="store_true", help="print the table of the file, measure nothing")
     options = parse(parser, names=["generated"], sizes=[20, 15], missing=[0.3], steps=2, sparse=10)
