@@ -39,15 +39,15 @@ def draw(path: Path, size: Size) -> dict[str, Any]:
         "nll": ("test NLL", fits, None),
     }
     figure, axes = grid(1, len(panels), width=12, height=3.0, sharex=True)
-    for panel, (cost, (title, lines, crossing)) in zip(axes[0], panels.items(), strict=True):
+    for panel, (cost, (title, lines, breaks_even)) in zip(axes[0], panels.items(), strict=True):
         # Predictions coincide: the second line is dashed, so that both are seen.
         for colour, style, (way, name) in zip(COLOURS, ("o-", "s--"), NAMES.items(), strict=False):
             mine = [row for row in lines if row["way"] == way]
             values = [row[cost] for row in mine]
             panel.plot([row["missing"] for row in mine], values, style, ms=3, lw=1.4, color=colour, label=name)
-        if crossing is not None:
+        if breaks_even is not None:
             panel.set_yscale("log")
-            panel.axvline(crossing, color=plots.INK, lw=0.8, ls=":")
+            panel.axvline(breaks_even, color=plots.INK, lw=0.8, ls=":")
         panel.set_title(title, fontsize=9, loc="left")
         panel.set_xlabel("missing ratio", fontsize=9)
     title = f"SARCOS: products {len(whole.Y):,} x 7 cells; predictions {len(data.Y):,} x 7 cells, {steps} steps"
