@@ -3,7 +3,7 @@
     python -m benchmarks.thesis list
     python -m benchmarks.thesis run "table 4.1" [options of that table]
     python -m benchmarks.thesis run "figure 3.3" [--rows N] [--out DIR] [--quick]
-    python -m benchmarks.thesis all --quick
+    python -m benchmarks.thesis all [NAME ...] [--kinds figure] --quick
     python -m benchmarks.thesis pages [--check]
 
 ``run`` of a figure writes its picture to docs/assets/figures and its record to benchmarks/results; figures on real data
@@ -44,10 +44,10 @@ def run(item: Item, arguments: list[str]) -> None:
     print(draw(item, options.rows, options.quick, options.out))
 
 
-def run_all(quick: bool, kinds: list[str]) -> int:
-    """All items; return how many failed. What cannot run here says why in one line."""
+def run_all(chosen: list[Item], quick: bool) -> int:
+    """These items; return how many failed. What cannot run here says why in one line."""
     failed, began = 0, time.perf_counter()
-    for item in (item for item in items() if item.kind in kinds):
+    for item in chosen:
         start = time.perf_counter()
         try:
             run(item, ["--quick"] if quick else [])
@@ -70,6 +70,7 @@ def main() -> None:
     one = verbs.add_parser("run", help="one table or figure", add_help=False)
     one.add_argument("name")
     every = verbs.add_parser("all", help="all tables and figures")
+    every.add_argument("names", nargs="*", metavar="NAME", help="only these")
     every.add_argument("--quick", action="store_true")
     every.add_argument("--kinds", nargs="*", choices=["table", "figure"], default=["table", "figure"])
     pages = verbs.add_parser("pages", help="write docs/thesis from the results")
@@ -82,7 +83,8 @@ def main() -> None:
     elif options.verb == "run":
         run(find(options.name), rest)
     elif options.verb == "all":
-        sys.exit(1 if run_all(options.quick, options.kinds) else 0)
+        chosen = [find(name) for name in options.names] or [item for item in items() if item.kind in options.kinds]
+        sys.exit(1 if run_all(chosen, options.quick) else 0)
     else:
         from benchmarks.thesis.pages import check, write_pages
 

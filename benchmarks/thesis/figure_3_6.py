@@ -23,11 +23,11 @@ FUNCTIONS, NEARBY, TOP = 3, 7, 3
 
 
 def draw(path: Path, size: Size) -> dict[str, Any]:
-    rng, generator = np.random.default_rng(3), torch.Generator().manual_seed(5)
-    target = GP(kernels.Matern(1.5, 0.25)).prior(1, 2000, torch.Generator().manual_seed(8))
-    X = rng.uniform(0.05, 0.95, (7, 1))
+    rng, generator = np.random.default_rng(3), torch.Generator().manual_seed(7)
+    target = GP(kernels.Matern(1.5, 0.25)).prior(1, 2000, torch.Generator().manual_seed(11))
+    X = np.array([0.08, 0.2, 0.36, 0.52, 0.9])[:, None]
     y = np.asarray(target(X))[0]
-    post = GP(kernels.Matern(1.5, 0.25), noise=1e-2).condition(X, y, samples=FUNCTIONS, generator=generator)
+    post = GP(kernels.Matern(1.5, 0.25), noise=0.02).condition(X, y, samples=FUNCTIONS, generator=generator)
     near = X[rng.choice(len(X), NEARBY - 1, p=np.exp(y) / np.exp(y).sum()), 0] + rng.normal(0, 0.1, NEARBY - 1)
     near = np.append(np.clip(near, 0, 1), rng.uniform())
     search: dict[str, Any] = {"starts": TOP, "proposals": 200, "steps": 100, "generator": generator}

@@ -43,7 +43,7 @@ def draw(path: Path, size: Size) -> dict[str, Any]:
                 side = {"ha": "right" if x < 5 else "left", "va": "center", "fontsize": 9}
                 panel.text(x + (-0.25 if x < 5 else 0.25), y - 0.75, label, color=plots.INK, **side)
     loop = {"arrowstyle": "-|>", "mutation_scale": 13, "color": COLOURS[1], "lw": 1.2, "ls": "--"}
-    panel.add_patch(FancyArrowPatch((8.0, 1.2), (8.0, 0.9), connectionstyle="arc3,rad=-2.6", **loop))
-    panel.text(9.0, 0.35, "warm start", ha="center", fontsize=9, color=COLOURS[1])
+    panel.add_patch(FancyArrowPatch((8.05, 2.0), (8.05, 1.1), connectionstyle="arc3,rad=-1.6", **loop))
+    panel.text(8.95, 1.55, "warm\nstart", ha="left", va="center", fontsize=9, color=COLOURS[1])
     save(figure, path)
     return {"levels": len(LEVELS)}

@@ -8,7 +8,7 @@ from typing import Any
 import pathgp
 from benchmarks.common.drawing import COLOURS, grid, legend, save
 from benchmarks.common.recording import device_name
-from benchmarks.thesis.break_even import NAMES, arm, learned, products
+from benchmarks.thesis.break_even import NAMES, arm, crossing, learned, products
 from benchmarks.thesis.size import Size
 from pathgp import plots
 

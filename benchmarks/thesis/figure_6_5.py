@@ -16,7 +16,7 @@ from benchmarks.thesis.table_6_2 import precipitation
 TITLE = "Fields over space and time"
 TEXT = """\
 Snapshots of a single time (left and right), and time series of a few places (middle). Top: air temperature of the
-United Kingdom by the hour. Bottom: anomalies of the precipitation of land by the year. They stand in for the Nordic
+United Kingdom by the hour. Bottom: anomalies of the precipitation by the year. They stand in for the Nordic
 Gridded Climate Dataset of the thesis, which could not be obtained."""
 PLACES = 4
 
@@ -36,8 +36,10 @@ def draw(path: Path, size: Size) -> dict[str, Any]:
     rain = precipitation()
     maps = rain.Y.numpy()
     years = (2, len(maps) - 3)
+    (west, east), (south, north) = ((side.min(), side.max()) for side in load("precip_ciq").X[:, 1:].T)
+    extent = (float(west), float(east), float(south), float(north))
     for panel, year in zip((axes[1, 0], axes[1, 2]), years, strict=True):
-        image = panel.imshow(maps[year].T, origin="lower", extent=(0, 360, -90, 90), cmap="BrBG", vmin=-2, vmax=2)
+        image = panel.imshow(maps[year].T, origin="lower", extent=extent, cmap="BrBG", vmin=-2, vmax=2)
         panel.set_title(f"precipitation, year {year + 1}", fontsize=9, loc="left")
         panel.set_aspect("auto")
         figure.colorbar(image, ax=panel, shrink=0.8, label="anomaly")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from benchmarks.thesis import uci_inference
 from benchmarks.thesis.published import Cell
+from benchmarks.thesis.uci_cells import explain as explain
 from benchmarks.thesis.uci_cells import make_cells
 
 TITLE = "Inference by stochastic dual descent on UCI sets"

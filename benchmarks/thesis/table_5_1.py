@@ -315,6 +315,16 @@ def table_cells() -> list[Cell]:
     return found
 
 
+def explain(cell: Cell) -> str:
+    """What the results say about a cell: the same set by shuffled AP on more splits."""
+    rows = gather([results_file("uci_learning_cuda")])[0].values()
+    other = "AP-shuffled-pathwise-warm"
+    mine = [row for row in rows if (row["set"], row["row"]) == (cell.column, other) and row["rows_of_data"] is None]
+    scores = {row["split"]: row["log_likelihood"] for row in mine if row["log_likelihood"] is not None}
+    listed = ", ".join(f"{scores[split]:.3f}" for split in sorted(scores))
+    return f"{len(cell.values)} of ten splits; {other} has {listed} on the first {len(scores)}"
+
+
 def warm_up(data: Regression) -> None:
     """Load the device's libraries before anything is timed."""
     few = replace(data, X=data.X[:512], y=data.y[:512], X_test=data.X_test[:8], y_test=data.y_test[:8])

@@ -45,6 +45,16 @@ def table_cells() -> list[Cell]:
     return found
 
 
+def explain(cell: Cell) -> str:
+    """What the results say about a cell: fits with more steps, if there are any."""
+    said = f"{len(cell.values)} of ten seeds"
+    score = next((score for score, name in BLOCKS.items() if name == cell.block), None)
+    for row in read("lcbench_cpu"):
+        if row["set"] == cell.column and row["steps"] > 100 and score in row and cell.row == "LKGP":
+            said += f"; {row[score]:.3f} after {row['steps']} steps (CPU, {row['probes']} probes, first seed)"
+    return said
+
+
 def _cell(block: str, method: str, column: str, values: tuple[float, ...]) -> Cell:
     reason = ""
     if method == "CaGP":

@@ -29,6 +29,20 @@ def make_cells(table: str, rows: dict[str, tuple[str, ...]]) -> list[Cell]:
     return cells
 
 
+def explain(cell: Cell) -> str:
+    """What the results say about a cell: the exact posterior of the same splits, and how the solve ended."""
+    known = stored("cuda", cell.block == "low-noise RMSE").values()
+    methods = ("CG-100", "CG") if cell.row == "CG" else (cell.row,)
+    exact = _values(known, cell.column, ("exact",), SCORES[cell.block])
+    said = [f"{len(cell.values)} of five splits"]
+    if len(exact) == len(cell.values):
+        said.append(f"the exact posterior has {', '.join(f'{value:.3f}' for value in exact)}")
+    ends = [r for r in known if r["set"] == cell.column and r["method"] in methods and r.get("residual") is not None]
+    if ends and max(row["residual"] for row in ends) > 0.02:
+        said.append(f"the solve ended at a residual of {max(row['residual'] for row in ends):.2g}")
+    return "; ".join(said)
+
+
 def _values(known: Any, column: str, methods: tuple[str, ...], score: str) -> list[float]:
     """The values of the first of these methods that was run on the whole set, one per split."""
     for method in methods:
