@@ -14,6 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from pathgp.compute.counts import CountRows
 from pathgp.compute.inputs import rounding_error
 from pathgp.data.trend import TrendScaling
 from pathgp.kernels import Kernel, Sphere, Tanimoto, Task
@@ -49,9 +50,12 @@ class Standardisation:
         kept: columns of X that stay as they are.  results: the dtype of predictions, by default that of X.
         """
         results = results or X.dtype
-        X64, y64 = X.detach().to(torch.float64), y.detach().to(torch.float64)
-        shift, scale = X64.mean(0), _deviation(X64)
-        shift[list(kept)], scale[list(kept)] = 0.0, 1.0
+        y64 = y.detach().to(torch.float64)
+        identity = cls.identity(X)
+        shift, scale = identity.shift, identity.scale
+        if scaled := sorted(set(range(X.shape[1])) - set(kept)):
+            X64 = X.detach()[:, scaled].to(torch.float64)
+            shift[scaled], scale[scaled] = X64.mean(0), _deviation(X64)
         scaling = cls(shift, scale, y64.mean(), _deviation(y64), _name(results))
         # Variances have the squared unit of y, which float32 cannot represent for y of 1e-20, for example.
         square, limits = float(scaling.target_scale) ** 2, torch.finfo(results)
@@ -66,13 +70,18 @@ class Standardisation:
     def inputs(self, X: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """X in the model's units, rounded to a dtype at the end, by default that of X."""
         dtype = dtype or X.dtype
-        if bool((self.shift == 0).all()) and bool((self.scale == 1).all()):
+        if self.keeps_inputs:
             return X.to(dtype)
         return ((X.to(torch.float64) - self.shift) / self.scale).to(dtype)
 
     def restore_inputs(self, X: Tensor) -> Tensor:
         """Inputs in the caller's units, in the dtype of X: the inputs of mean functions."""
-        return (X.to(torch.float64) * self.scale + self.shift).to(X.dtype)
+        return X if self.keeps_inputs else (X.to(torch.float64) * self.scale + self.shift).to(X.dtype)
+
+    @property
+    def keeps_inputs(self) -> bool:
+        """Whether inputs stay as they are."""
+        return bool((self.shift == 0).all()) and bool((self.scale == 1).all())
 
     def targets(self, y: Tensor) -> Tensor:
         """y in the model's units, float64."""
@@ -119,7 +128,7 @@ def blurred_column(X: Tensor, dtype: torch.dtype) -> int | None:
     more than a hundredth of the median gap between neighbours; a constant column, if it moves by more than 1e-4, as new
     inputs may differ from it. Time O(n d log n); none if X already has this dtype.
     """
-    if X.dtype == dtype or torch.finfo(X.dtype).eps >= torch.finfo(dtype).eps:
+    if X.dtype == dtype or torch.finfo(X.dtype).eps >= torch.finfo(dtype).eps or isinstance(X, CountRows):
         return None
     for column in range(X.shape[1]):
         values = X[:, column].detach().unique()
