@@ -40,14 +40,22 @@ class Standardisation:
         return cls(zero, zero + 1.0, zero.new_zeros(()), zero.new_ones(()), _name(results or X.dtype))
 
     @classmethod
-    def of(cls, X: Tensor, y: Tensor, kept: Sequence[int] = (), results: torch.dtype | None = None) -> Standardisation:
+    def of(
+        cls,
+        X: Tensor,
+        y: Tensor,
+        kept: Sequence[int] = (),
+        results: torch.dtype | None = None,
+        common: bool = False,
+    ) -> Standardisation:
         """Mean zero and standard deviation one on these rows; constant columns are only shifted.
 
         kept: columns of X that stay as they are.  results: the dtype of predictions, by default that of X.
+        common: one scale for all other columns, the root mean square of their standard deviations.
         """
         results = results or X.dtype
         X64, y64 = X.detach().to(torch.float64), y.detach().to(torch.float64)
-        shift, scale = X64.mean(0), _deviation(X64)
+        shift, scale = X64.mean(0), _common_deviation(X64, kept) if common else _deviation(X64)
         shift[list(kept)], scale[list(kept)] = 0.0, 1.0
         scaling = cls(shift, scale, y64.mean(), _deviation(y64), _name(results))
         # Variances have the squared unit of y, which float32 cannot represent for y of 1e-20, for example.
@@ -139,6 +147,15 @@ def require_digits(y: Tensor, dtype: torch.dtype) -> None:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _common_deviation(X: Tensor, kept: Sequence[int]) -> Tensor:
+    """One scale for the columns of X (n, d) that are not kept, repeated for every column; 1 if all are constant."""
+    scaled = [c for c in range(X.shape[1]) if c not in kept]
+    centred = X[:, scaled] - X[:, scaled].mean(0)
+    size = centred.square().mean().sqrt()
+    is_constant = bool(size <= 1e-12 * X[:, scaled].abs().amax().clamp_min(1e-300)) if scaled else True
+    return (torch.ones_like(size) if is_constant else size).expand(X.shape[1]).clone()
 
 
 def _deviation(values: Tensor) -> Tensor:
