@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pathgp.compute.inputs import rounding_error
+from pathgp.data.trend import TrendScaling
 from pathgp.kernels import Kernel, Tanimoto, Task
 from pathgp.kernels.expression import leaves
 
@@ -26,6 +27,7 @@ class Standardisation:
     """x -> (x - shift) / scale per column, y -> (y - target_shift) / target_scale, all float64.
 
     result_dtype: that of predictions in the units of y, "float32" or "float64"; see `inputs.result_dtype`.
+    trend: the conversion of the basis of a trend, which is also taken off y, or None.
     """
 
     shift: Tensor
@@ -33,6 +35,7 @@ class Standardisation:
     target_shift: Tensor
     target_scale: Tensor
     result_dtype: str = "float64"
+    trend: TrendScaling | None = None
 
     @classmethod
     def identity(cls, X: Tensor, results: torch.dtype | None = None) -> Standardisation:

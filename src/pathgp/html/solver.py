@@ -60,7 +60,8 @@ def describe_error(post: Posterior | GridPosterior) -> str:
     if not report.error_bound < post.noise_std:
         return f"{words}."
     bound = f"The computed mean differs from the exact one by at most {number(report.error_bound, 2)}"
-    return f"{words}. {bound} wherever the prior variance is no larger than at the data."
+    trend = ", and the trend no less certain," if report.basis else ""
+    return f"{words}. {bound} wherever the prior variance is no larger{trend} than at the data."
 
 
 def residual_chart(

@@ -66,6 +66,7 @@ class InducingGP(GP):
         choice: str = "pivots",
         learn_inducing: bool = False,
     ) -> None:
+        self.refuse_trend(mean)
         super().__init__(kernel, noise, mean, standardise)
         if method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, got {method!r}")

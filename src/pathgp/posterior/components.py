@@ -41,9 +41,7 @@ class Component:
     def mean(self, Xs: Array) -> Array:
         """Posterior mean (m,): k_c(Xs, X) v. Time O(m n d), memory one tile. Differentiable in Xs."""
         inputs, scaled = self._posterior._read(Xs)
-        return inputs.to_caller(
-            self._restore(self._posterior._update(self._posterior.weights[:, :1], self.kernel)(scaled)[0])
-        )
+        return inputs.to_caller(self._restore(self._posterior._update(self._weights()[:, :1], self.kernel)(scaled)[0]))
 
     def paths(self, Xs: Array) -> Array:
         """This component of every path at Xs: (s, m). Differentiable in Xs.
@@ -52,7 +50,7 @@ class Component:
         """
         prior = self._posterior._require_paths()
         inputs, scaled = self._posterior._read(Xs)
-        weights = self._posterior.weights
+        weights = self._weights()
         update = self._posterior._update(weights[:, :1] - weights[:, 1:], self.kernel)
 
         def values(rows: slice) -> Tensor:
@@ -72,6 +70,10 @@ class Component:
 
     def __repr__(self) -> str:
         return f"Component({self.name!r}, {self.kernel!r})"
+
+    def _weights(self) -> Tensor:
+        """The weights v and alpha (n, 1 + s) of functions about the trend, if there is one."""
+        return self._posterior._project(self._posterior.weights)
 
     def _restore(self, values: Tensor) -> Tensor:
         scaling = self._posterior.scaling
