@@ -30,7 +30,7 @@ def krige(
     anisotropy: bool | None = None,
     nugget: float | None = None,
     noise: Any = None,
-    trend: str | Sequence[str] = "constant",
+    trend: str | float | Sequence[str] = "constant",
     cells: float | Sequence[float] | bool | None = None,
     cell_points: int = 4,
     samples: int = 64,
@@ -62,8 +62,9 @@ def krige(
         nugget: standard deviation of the noise, in the units of the values; None learns it. A variogram starts at its
             square.
         noise: known standard deviations of the single values (n,), or the name of a column; the nugget adds to them.
-        trend: "constant" (ordinary kriging), "linear" in the coordinates, or a list of columns (universal kriging,
-            external drift).
+        trend: its coefficients are estimated with the rest: "constant" (ordinary kriging), "linear" or "quadratic" in
+            the coordinates (universal kriging), or a list of columns (external drift). A number is a known mean (simple
+            kriging).
         cells: predict averages over cells (block kriging) of this size, or one for each axis; True takes the cells of
             the grid.
         cell_points: sub-points of a cell along each axis.
@@ -80,7 +81,8 @@ def krige(
         A `Kriging` with ``mean``, ``std``, ``samples``, ``posterior``, ``report``, ``variogram``, ``exceedance``,
         ``cross_validation``, ``to_frame``, ``to_dataset`` and ``plot``.
     """
-    drift = [] if isinstance(trend, str) else list(trend)
+    drift = [] if isinstance(trend, str) or not isinstance(trend, Sequence) else trend
+    drift = [name for name in drift if columns is None or name not in columns]
     field = read_field(points, values, columns, coordinates, drift)
     known = _read_noise(noise, points, field)
     _require_enough(field, steps)

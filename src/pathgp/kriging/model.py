@@ -12,14 +12,18 @@ from numpy.typing import NDArray
 
 from pathgp.compute.inputs import real_number
 from pathgp.data.tabular import KERNELS
-from pathgp.kernels import Kernel, Scale
+from pathgp.kernels import Kernel, Scale, Sum
 from pathgp.kriging.coordinates import Coordinates, Field
+from pathgp.learning.model import Mean
 from pathgp.learning.policy import FIELD_KERNELS
 from pathgp.learning.report import FitReport
+from pathgp.means import Trend
 from pathgp.models.field_choice import choose_model
 from pathgp.models.gp import GP
 
 Matrix = NDArray[np.float64]
+
+TRENDS = ("constant", "linear", "quadratic")
 
 
 def learn(
@@ -27,7 +31,7 @@ def learn(
     kernel: str | Kernel | None,
     anisotropy: bool | None,
     nugget: float | None,
-    trend: str | Sequence[str],
+    trend: str | float | Sequence[str],
     noise: Matrix | None,
     device: torch.device,
     **options: Any,
@@ -36,7 +40,7 @@ def learn(
     coordinates, y = field.coordinates, torch.as_tensor(field.y, device=device)
     X = torch.as_tensor(model_inputs(field.X, coordinates), device=device)
     names = FIELD_KERNELS if kernel is None else (kernel,)
-    candidates = [_model(name, coordinates, X.shape[1], anisotropy) for name in names]
+    candidates = [_model(name, coordinates, X.shape[1], anisotropy, trend) for name in names]
     for gp in candidates:
         _set_nugget(gp, nugget, X, y)
     note = ""
@@ -56,18 +60,38 @@ def model_inputs(X: Matrix, coordinates: Coordinates) -> Matrix:
     if coordinates.lonlat is None:
         return X
     lon, lat = (np.deg2rad(X[:, i]) for i in coordinates.lonlat)
-    return np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], 1)
+    sphere = np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], 1)
+    return np.concatenate([sphere, X[:, len(coordinates.names) :]], 1)
 
 
-def _model(kernel: Any, coordinates: Coordinates, columns: int, anisotropy: bool | None) -> GP:
+def _model(
+    kernel: Any, coordinates: Coordinates, columns: int, anisotropy: bool | None, trend: str | float | Sequence[str]
+) -> GP:
     """The model with a kernel of this name, or with a given one, whose hyperparameters are in the units of the data."""
+    places = columns - len(coordinates.drift)
+    mean = _mean(trend, coordinates, places)
     if isinstance(kernel, Kernel):
-        return GP(kernel)
+        return GP(kernel, mean=mean)
     if kernel not in KERNELS:
         raise ValueError(f"kernel must be a pathgp kernel or one of {', '.join(map(repr, KERNELS))}, got {kernel!r}")
     per_axis = coordinates.lonlat is None if anisotropy is None else bool(anisotropy)
-    lengthscale = torch.ones(columns if per_axis else (), dtype=torch.float64)
-    return GP(Scale(KERNELS[kernel](lengthscale), 1.0), standardise=True if per_axis else "common")
+    local = KERNELS[kernel](torch.ones(places if per_axis else (), dtype=torch.float64))
+    if coordinates.drift:
+        local = Sum(local, active_dims=range(places))
+    return GP(Scale(local, 1.0), mean=mean, standardise=True if per_axis else "common")
+
+
+def _mean(trend: str | float | Sequence[str], coordinates: Coordinates, places: int) -> Mean:
+    """The prior mean: a number if it is known, otherwise a trend with unknown coefficients."""
+    if isinstance(trend, str):
+        if trend not in TRENDS:
+            known = ", ".join(map(repr, TRENDS))
+            raise ValueError(f"trend must be {known}, a number (the known mean) or a list of columns, got {trend!r}")
+        return Trend(trend, columns=range(places))
+    if not isinstance(trend, Sequence):
+        return real_number(trend, "trend")
+    names = coordinates.columns
+    return Trend("linear", columns=[names.index(name) + places - len(coordinates.names) for name in trend])
 
 
 def _set_nugget(gp: GP, nugget: float | None, X: torch.Tensor, y: torch.Tensor) -> None:

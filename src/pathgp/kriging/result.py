@@ -211,6 +211,9 @@ class Kriging:
             items.append(("signal", f"{values['signal'][0] * unit:.4g}: std of the field about its trend"))
         if "lengthscale" in values:
             items.append(("length scale", self._lengthscales(values["lengthscale"])))
+        if post.trend is not None:
+            trend = zip(post.trend.names, post.trend.coefficients.tolist(), post.trend.std.tolist(), strict=True)
+            items.append(("trend", ", ".join(f"{name}: {value:.4g} ± {std:.2g}" for name, value, std in trend)))
         items.append(("mean", f"{self.mean.min():.4g} to {self.mean.max():.4g}"))
         items.append(("std", f"{self.std.min():.4g} to {self.std.max():.4g}, median {np.median(self.std):.4g}"))
         items.append(("seconds", f"{report.seconds:.3g} to learn"))
@@ -244,8 +247,12 @@ class Kriging:
         return {"standard_name": kind, "units": unit}
 
     def _trend(self) -> Vector | float:
-        """The learned trend at the observed points (n,), or a number."""
-        return 0.0
+        """The learned trend at the observed points (n,), or the known mean."""
+        post = self.posterior
+        if post.trend is None:
+            return float(post.model.mean)
+        basis = post.model.mean(_inputs(self.field.X, self.field, post))
+        return np.asarray((basis @ post.trend.coefficients.to(basis)).cpu())
 
     def _model_variogram(self, lags: Vector) -> tuple[Vector, list[str]]:
         """nugget^2 + k(0) - k(h) along every axis with its own length scale (curves, m), and names of the curves."""
