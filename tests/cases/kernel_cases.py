@@ -29,6 +29,8 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "sum": lambda: kernels.Scale(kernels.SquaredExponential(0.4), 0.8) + kernels.Linear(0.5),
     "product": lambda: kernels.Periodic(0.7, 1.1) * kernels.RationalQuadratic(0.9, 0.6),
     "reordered": lambda: kernels.Scale(kernels.Matern(1.5, torch.tensor([0.5, 0.3])), 0.4, active_dims=[1, 0]),
+    # Degrees of latitude and longitude.
+    "Sphere": lambda: kernels.Scale(kernels.Sphere(kernels.Matern(2.5, 0.02)), 1.2),
     "disjoint": lambda: kernels.Matern(2.5, 0.4, active_dims=[1]) * kernels.Matern(0.5, 0.9, active_dims=[0]),
     "nested": lambda: kernels.Scale(
         kernels.Scale(kernels.Scale(kernels.Matern(1.5, 0.5), 1.2) * kernels.Linear(0.7, active_dims=[1]), 0.8)

@@ -81,6 +81,12 @@ def linear(X: Tensor, Z: Tensor, variance: float | Tensor = 1.0) -> Tensor:
     return as_float64(variance) * (as_float64(X) @ as_float64(Z).T)
 
 
+def on_sphere(X: Tensor) -> Tensor:
+    """Points (n, 3) on the unit sphere, for latitudes and longitudes (n, 2) in degrees."""
+    lat, lon = torch.deg2rad(as_float64(X)).T
+    return torch.stack([torch.cos(lat) * torch.cos(lon), torch.cos(lat) * torch.sin(lon), torch.sin(lat)], 1)
+
+
 def tanimoto(X: Tensor, Z: Tensor) -> Tensor:
     """sum_k min(x_k, z_k) / sum_k max(x_k, z_k) on non-negative inputs; T(0, 0) = 1."""
     X, Z = as_float64(X)[:, None, :], as_float64(Z)[None, :, :]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pathgp.compute.inputs import rounding_error
 from pathgp.data.trend import TrendScaling
-from pathgp.kernels import Kernel, Tanimoto, Task
+from pathgp.kernels import Kernel, Sphere, Tanimoto, Task
 from pathgp.kernels.expression import leaves
 
 Number = TypeVar("Number", float, Tensor)
@@ -115,8 +115,9 @@ class Standardisation:
 
 
 def unscaled_columns(kernel: Kernel, X: Tensor) -> list[int]:
-    """The columns of X that must not be scaled: task numbers, which are names, and counts for `Tanimoto`."""
-    return [c for k, columns in leaves(kernel, range(X.shape[1])) if isinstance(k, (Task, Tanimoto)) for c in columns]
+    """The columns of X that must not be scaled: task numbers, counts for `Tanimoto`, and degrees for `Sphere`."""
+    kinds = (Task, Tanimoto, Sphere)
+    return [c for k, columns in leaves(kernel, range(X.shape[1])) if isinstance(k, kinds) for c in columns]
 
 
 def blurred_column(X: Tensor, dtype: torch.dtype) -> int | None:

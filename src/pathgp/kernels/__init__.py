@@ -9,6 +9,7 @@ from pathgp.kernels.linear import Linear as Linear
 from pathgp.kernels.matern import Matern as Matern
 from pathgp.kernels.periodic import Periodic as Periodic
 from pathgp.kernels.rational_quadratic import RationalQuadratic as RationalQuadratic
+from pathgp.kernels.sphere import Sphere as Sphere
 from pathgp.kernels.squared_exponential import SquaredExponential as SquaredExponential
 from pathgp.kernels.stationary import Stationary as Stationary
 from pathgp.kernels.tanimoto import Tanimoto as Tanimoto

@@ -17,6 +17,7 @@ from pathgp.compute.random import neighbourhoods
 from pathgp.compute.settings import Compute
 from pathgp.kernels import Kernel
 from pathgp.kernels.blocks import stationary_blocks, stationary_columns
+from pathgp.kernels.sphere import Embedding
 from pathgp.operators.base import Invert, Operator, Solve, T
 from pathgp.operators.dense import Dense
 from pathgp.operators.fused import Fused, fallback_reason
@@ -32,6 +33,7 @@ _ValueAndGradient = Callable[[list[Tensor]], tuple[Tensor, list[Tensor]]]
 class KernelOperator(Operator):
     """H = K + diag(noise^2) at the inputs X.
 
+    The attribute ``X`` are the inputs of K as it is evaluated: those given and, for `Sphere`, points on the sphere.
     Products use a copy of the hyperparameters, made at construction. Only ``bilinear`` and ``weighted_sum`` are
     differentiable with respect to the kernel's parameters, and ``bilinear`` with respect to the noise.
 
@@ -82,7 +84,8 @@ class KernelOperator(Operator):
             X = X.to(torch.float64)
         n = X.shape[0]
         self.kernel = kernel
-        self.X = X.detach()
+        embedding = Embedding(copy.deepcopy(kernel).to(X.device), X.shape[1])
+        self.X = embedding(X.detach())
         self.shape = (n, n)
         self.entries = n**2
         self.dtype = X.dtype
@@ -95,7 +98,7 @@ class KernelOperator(Operator):
         self.memory = reused.memory if reused else compute.budget(X.device)
         self._deviation = checked_noise(noise, n, X.device)
         self.noise = self._deviation.detach().square()
-        self._snapshot = copy.deepcopy(kernel).to(X.device)
+        self._snapshot = embedding.kernel
         if group is not None:
             values = [self.X, self._deviation.detach(), *(p.detach() for p in kernel.parameters())]
             options = [words(kernel), compute.backend, compute.precision]

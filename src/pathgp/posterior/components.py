@@ -20,7 +20,6 @@ from torch import Tensor
 from pathgp.compute.inputs import Array
 from pathgp.kernels import Kernel, Matern, Product, Scale, Sum
 from pathgp.kernels.expression import Columns, expand, fold
-from pathgp.kernels.parameters import positive
 from pathgp.posterior.table import Posterior, _in_parts
 
 
@@ -107,17 +106,10 @@ def summands(kernel: Kernel) -> list[Kernel]:
             found = [summand for part in parts for summand in part]
             return found if node.active_dims is None else [Sum(part, active_dims=node.active_dims) for part in found]
         if isinstance(node, Scale) and len(found := next(parts)) > 1:
-            return [_scaled(part, node) for part in found]
+            return [node.around(part, node.active_dims) for part in found]
         return [node]
 
     return fold(kernel, visit)
-
-
-def _scaled(part: Kernel, scale: Scale) -> Scale:
-    result = Scale(part, active_dims=scale.active_dims)
-    # The parameter itself: its value, sent through the softplus once more, would differ in the last digit.
-    result._signal = positive(scale, "signal")
-    return result
 
 
 def _names(kernels: list[Kernel]) -> list[str]:
