@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from pathgp.compute.inputs import real_number
 from pathgp.data.tabular import KERNELS
-from pathgp.kernels import Kernel, Scale, Sum
+from pathgp.kernels import Kernel, Product, Scale, Sphere, Sum
 from pathgp.kriging.coordinates import Coordinates, Field
 from pathgp.learning.model import Mean
 from pathgp.learning.policy import FIELD_KERNELS
@@ -38,9 +39,9 @@ def learn(
 ) -> tuple[GP, FitReport]:
     """Return the fitted model of a field and the report of its fit. options: those of `GP.fit`."""
     coordinates, y = field.coordinates, torch.as_tensor(field.y, device=device)
-    X = torch.as_tensor(model_inputs(field.X, coordinates), device=device)
+    X = torch.as_tensor(field.X, device=device)
     names = FIELD_KERNELS if kernel is None else (kernel,)
-    candidates = [_model(name, coordinates, X.shape[1], anisotropy, trend) for name in names]
+    candidates = [_model(name, coordinates, anisotropy, trend) for name in names]
     for gp in candidates:
         _set_nugget(gp, nugget, X, y)
     note = ""
@@ -55,46 +56,49 @@ def learn(
     return gp, replace(report, note="; ".join(filter(None, [note, report.note])))
 
 
-def model_inputs(X: Matrix, coordinates: Coordinates) -> Matrix:
-    """The inputs of the model for points X (n, d): longitudes and latitudes become points on the unit sphere."""
-    if coordinates.lonlat is None:
-        return X
-    lon, lat = (np.deg2rad(X[:, i]) for i in coordinates.lonlat)
-    sphere = np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], 1)
-    return np.concatenate([sphere, X[:, len(coordinates.names) :]], 1)
-
-
-def _model(
-    kernel: Any, coordinates: Coordinates, columns: int, anisotropy: bool | None, trend: str | float | Sequence[str]
-) -> GP:
+def _model(kernel: Any, coordinates: Coordinates, anisotropy: bool | None, trend: str | float | Sequence[str]) -> GP:
     """The model with a kernel of this name, or with a given one, whose hyperparameters are in the units of the data."""
-    places = columns - len(coordinates.drift)
-    mean = _mean(trend, coordinates, places)
+    mean = _mean(trend, coordinates)
     if isinstance(kernel, Kernel):
         return GP(kernel, mean=mean)
     if kernel not in KERNELS:
         raise ValueError(f"kernel must be a pathgp kernel or one of {', '.join(map(repr, KERNELS))}, got {kernel!r}")
-    per_axis = coordinates.lonlat is None if anisotropy is None else bool(anisotropy)
-    local = KERNELS[kernel](torch.ones(places if per_axis else (), dtype=torch.float64))
-    if coordinates.drift:
-        local = Sum(local, active_dims=range(places))
+    if coordinates.lonlat is not None and anisotropy:
+        raise ValueError("anisotropy=True is for a plane: on the sphere one length scale holds in all directions")
+    per_axis = anisotropy is None or bool(anisotropy)
+    local = _kernel(KERNELS[kernel], coordinates, per_axis)
     return GP(Scale(local, 1.0), mean=mean, standardise=True if per_axis else "common")
 
 
-def _mean(trend: str | float | Sequence[str], coordinates: Coordinates, places: int) -> Mean:
+def _kernel(make: Callable[[Tensor], Kernel], coordinates: Coordinates, per_axis: bool) -> Kernel:
+    """The correlation of the field: on the sphere that of longitude and latitude times that of other coordinates."""
+    columns = list(range(len(coordinates.names)))
+    if coordinates.lonlat is None:
+        local = make(torch.ones(len(columns) if per_axis else (), dtype=torch.float64))
+        return Sum(local, active_dims=columns) if coordinates.drift else local
+    lon, lat = coordinates.lonlat
+    local = Sphere(make(torch.ones((), dtype=torch.float64)), active_dims=[lat, lon])
+    others = [column for column in columns if column not in coordinates.lonlat]
+    if not others:
+        return local
+    return Product(local, Sum(make(torch.ones(len(others), dtype=torch.float64)), active_dims=others))
+
+
+def _mean(trend: str | float | Sequence[str], coordinates: Coordinates) -> Mean:
     """The prior mean: a number if it is known, otherwise a trend with unknown coefficients."""
     if isinstance(trend, str):
         if trend not in TRENDS:
             known = ", ".join(map(repr, TRENDS))
             raise ValueError(f"trend must be {known}, a number (the known mean) or a list of columns, got {trend!r}")
-        return Trend(trend, columns=range(places))
+        return Trend(trend, columns=range(len(coordinates.names)))
     if not isinstance(trend, Sequence):
         return real_number(trend, "trend")
-    names = coordinates.columns
-    return Trend("linear", columns=[names.index(name) + places - len(coordinates.names) for name in trend])
+    if not trend:
+        raise ValueError("trend is an empty list: name columns, or use 'constant'")
+    return Trend("linear", columns=[coordinates.columns.index(name) for name in trend])
 
 
-def _set_nugget(gp: GP, nugget: float | None, X: torch.Tensor, y: torch.Tensor) -> None:
+def _set_nugget(gp: GP, nugget: float | None, X: Tensor, y: Tensor) -> None:
     """Fix the noise to a nugget in the units of y; None leaves it to be learned."""
     if nugget is None:
         return

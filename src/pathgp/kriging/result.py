@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,6 @@ from pathgp.compute.inputs import real_number
 from pathgp.compute.memory import spans
 from pathgp.kriging.coordinates import EARTH_RADIUS_KM, Coordinates, Field
 from pathgp.kriging.cross_validation import CrossValidation, cross_validate
-from pathgp.kriging.model import model_inputs
 from pathgp.kriging.semivariance import Variogram, variogram
 from pathgp.kriging.targets import Cells, Grid, Points, Targets, read_cells, read_targets, require_samples
 from pathgp.learning.report import FitReport
@@ -87,7 +87,7 @@ class Kriging:
     def simulate(self, X: Vector) -> Vector:
         """All conditional simulations (s, m) at points X (m, d): functions, the same ones at every call."""
         with torch.no_grad():
-            return np.asarray(self.posterior.paths(_inputs(X, self.field, self.posterior)).cpu())
+            return np.asarray(self.posterior.paths(_inputs(X, self.posterior)).cpu())
 
     def at(
         self,
@@ -209,10 +209,12 @@ class Kriging:
         ]
         if len(values.get("signal", ())) == 1:
             items.append(("signal", f"{values['signal'][0] * unit:.4g}: std of the field about its trend"))
-        if "lengthscale" in values:
-            items.append(("length scale", self._lengthscales(values["lengthscale"])))
+        scales = [numbers for name, numbers in values.items() if name.split(".")[-1] == "lengthscale"]
+        if scales:
+            items.append(("length scale", self._lengthscales(scales)))
         if post.trend is not None:
-            trend = zip(post.trend.names, post.trend.coefficients.tolist(), post.trend.std.tolist(), strict=True)
+            names = [_name_columns(name, self.coordinates.columns) for name in post.trend.names]
+            trend = zip(names, post.trend.coefficients.tolist(), post.trend.std.tolist(), strict=True)
             items.append(("trend", ", ".join(f"{name}: {value:.4g} ± {std:.2g}" for name, value, std in trend)))
         items.append(("mean", f"{self.mean.min():.4g} to {self.mean.max():.4g}"))
         items.append(("std", f"{self.std.min():.4g} to {self.std.max():.4g}, median {np.median(self.std):.4g}"))
@@ -222,15 +224,19 @@ class Kriging:
     def __repr__(self) -> str:
         return "\n".join(f"{name:<13}  {value}" for name, value in self.summary_items())
 
-    def _lengthscales(self, relative: Vector) -> str:
-        """Length scales in kilometres, or in the units of the axes."""
-        scale = self.posterior.scaling.scale.cpu().numpy()
-        if self.coordinates.lonlat is not None and len(relative) == 1:
-            return f"{relative[0] * scale[0] * EARTH_RADIUS_KM:.4g} km"
-        sizes = relative * scale[: len(relative)]
-        if len(relative) == 1:
-            return f"{sizes[0]:.4g}"
-        return ", ".join(f"{name} {size:.4g}" for name, size in zip(self.coordinates.names, sizes, strict=False))
+    def _lengthscales(self, relative: Sequence[Vector]) -> str:
+        """Length scales in the units of the axes, in kilometres on the globe."""
+        scale, names = self.posterior.scaling.scale.cpu().numpy(), self.coordinates.names
+        parts, others = [], list(range(len(names)))
+        if self.coordinates.lonlat is not None:
+            parts.append(f"{relative[0][0] * EARTH_RADIUS_KM:.4g} km")
+            others, relative = [i for i in others if i not in self.coordinates.lonlat], relative[1:]
+        for numbers in relative:
+            if len(numbers) == 1 < len(others):
+                parts.append(f"{numbers[0] * scale[others[0]]:.4g}")
+            else:
+                parts += [f"{names[i]} {n * scale[i]:.4g}" for i, n in zip(others, numbers, strict=False)]
+        return ", ".join(parts)
 
     def _shape_in_words(self) -> str:
         words = f", a grid of {' × '.join(map(str, self.targets.shape))}" if isinstance(self.targets, Grid) else ""
@@ -251,7 +257,7 @@ class Kriging:
         post = self.posterior
         if post.trend is None:
             return float(post.model.mean)
-        basis = post.model.mean(_inputs(self.field.X, self.field, post))
+        basis = post.model.mean(_inputs(self.field.X, post))
         return np.asarray((basis @ post.trend.coefficients.to(basis)).cpu())
 
     def _model_variogram(self, lags: Vector) -> tuple[Vector, list[str]]:
@@ -267,7 +273,7 @@ class Kriging:
             P = np.tile(centre, (len(lags) + 1, 1))
             degrees = coordinates.lonlat is not None
             P[1:, axis] += np.rad2deg(lags / EARTH_RADIUS_KM) if degrees else lags
-            X = post.scaling.inputs(torch.as_tensor(model_inputs(P, coordinates)), torch.float64)
+            X = post.scaling.inputs(torch.as_tensor(P), torch.float64)
             with torch.no_grad():
                 kernel = post.model.kernel.to("cpu")
                 covariance = kernel(X[:1], X[1:])[0].cpu().numpy()
@@ -289,7 +295,7 @@ def predict(
     def evaluate(rows: slice) -> None:
         X = targets.rows(rows)
         if cells is None:
-            inputs = _inputs(X, field, posterior)
+            inputs = _inputs(X, posterior)
             with torch.no_grad():
                 mean[rows] = posterior.mean(inputs).cpu().numpy()
                 std[rows] = posterior.variance(inputs).sqrt().cpu().numpy()
@@ -309,17 +315,22 @@ def _in_blocks(evaluate: Callable[[slice], None], m: int, cells: Cells | None, p
             bar.update(rows.stop - rows.start)
 
 
-def _inputs(X: Vector, field: Field, posterior: Posterior) -> torch.Tensor:
-    """Inputs of the model for points X (m, d), on its device."""
-    return torch.as_tensor(model_inputs(X, field.coordinates), device=posterior.system.X.device)
+def _inputs(X: Vector, posterior: Posterior) -> torch.Tensor:
+    """Points X (m, d) on the device of the posterior."""
+    return torch.as_tensor(X, device=posterior.system.X.device)
 
 
 def _spread(X: Vector, cells: Cells, field: Field, posterior: Posterior) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs (m, q, d) of the sub-points of cells around X (m, d), and their weights (m, q)."""
     inside, weights = cells.spread(X, field.coordinates)
-    flat = _inputs(inside.reshape(-1, inside.shape[2]), field, posterior)
+    flat = _inputs(inside.reshape(-1, inside.shape[2]), posterior)
     return flat.view(*inside.shape[:2], -1), torch.as_tensor(weights, device=flat.device)
 
 
 def _axes(grid: Grid) -> list[tuple[str, Vector]]:
     return list(zip(grid.names, grid.axes, strict=True))
+
+
+def _name_columns(name: str, columns: Sequence[str]) -> str:
+    """The name of a basis function with the names of the columns in place of x0, x1, ..."""
+    return re.sub(r"x(\d+)", lambda number: columns[int(number[1])], name)

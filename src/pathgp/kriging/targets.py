@@ -185,8 +185,10 @@ def _from_dataset(grid: Any, coordinates: Coordinates, budget: int) -> Grid:
     for name in coordinates.drift:
         if name not in getattr(grid, "data_vars", {}):
             raise ValueError(f"the grid has no variable {name!r}, which the trend needs at every node")
-        # Constant along axes that it does not have.
-        field = grid[name].broadcast_like(grid[list(names)].to_array("axis").isel(axis=0))
+        field = grid[name]
+        for axis in names:
+            # Constant along axes that it does not have.
+            field = field + 0.0 * grid[axis]
         drift.append(as_array(field.transpose(*names[::-1]).values, name).ravel())
     found = Grid(names, axes, np.stack(drift, 1) if drift else None, tuple(map(_spacing, axes)))
     coordinates.check(found.rows(slice(0, len(found))), "the grid")
@@ -204,16 +206,22 @@ def _count(entry: Any, values: Matrix, name: str) -> float:
 
 
 def _require_room(sizes: Sequence[float], given: Sequence[Any], budget: int) -> None:
+    """Raise ValueError if the results of a grid with these numbers of nodes exceed the budget."""
     m, fits = math.prod(sizes), budget // _BYTES
     if m <= fits:
         return
-    spacings = [(entry, size) for entry, size in zip(given, sizes, strict=False) if not np.ndim(entry)]
-    advice = f"use at most {fits:,} nodes"
-    if spacings:
-        factor = (m / fits) ** (1.0 / len(spacings))
-        advice = "use a spacing of " + " and ".join(f"{_round_up(factor * float(s))}" for s, _ in spacings)
+    is_spacing = [not np.ndim(entry) for entry in given]
+    advice, factor = f"use at most {fits:,} nodes", 1.0
+    while any(is_spacing) and factor < 1e9:
+        factor *= 1.05
+        spacings = [_round_up(factor * float(e)) for e, free in zip(given, is_spacing, strict=True) if free]
+        widths = [(size - 2.0) * float(e) for e, size, free in zip(given, sizes, is_spacing, strict=True) if free]
+        others = math.prod(size for size, free in zip(sizes, is_spacing, strict=True) if not free)
+        if others * math.prod(w / float(s) + 2.0 for w, s in zip(widths, spacings, strict=True)) <= fits:
+            advice = f"use a spacing of {' and '.join(dict.fromkeys(spacings))}"
+            break
     raise ValueError(
-        f"the grid has {m:,.0f} nodes, whose results need {_BYTES * m / 1e9:,.1f} GB, and the memory budget is "
+        f"the grid has {m:,.0f} nodes, whose results need {_BYTES * m / 1e9:,.2g} GB, and the memory budget is "
         f"{budget / 1e9:,.2g} GB: {advice}, or predict parts of it one by one"
     )
 
