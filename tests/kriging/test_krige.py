@@ -174,27 +174,25 @@ def test_longitudes_wrap_and_poles_are_points() -> None:
 
 def test_learned_model() -> None:
     """The default: kernel, anisotropy and nugget learned, scores of cross-validation from leave-one-out."""
-    X = RNG.uniform(0, 1, (150, 2)) * [1000.0, 10.0]
-    noise = 0.2 * RNG.standard_normal(150)
+    X = RNG.uniform(0, 1, (120, 2)) * [1000.0, 10.0]
+    noise = 0.2 * RNG.standard_normal(120)
     y = 5 * np.sin(X[:, 0] / 150) + np.cos(X[:, 1] / 2) + 100 + noise
-    result = krige(X[:120], y[:120], X[120:], steps=25, generator=torch.Generator().manual_seed(0))
+    result = krige(X[:90], y[:90], X[90:], steps=10, generator=torch.Generator().manual_seed(0))
     assert 0.1 < result.nugget < 0.4
     variance = result.std**2 + result.nugget**2
-    assert metrics.rmse(y[120:], result.mean) < 0.5
-    assert metrics.coverage(y[120:], result.mean, variance) > 0.8
+    assert metrics.rmse(y[90:], result.mean) < 0.5
+    assert metrics.coverage(y[90:], result.mean, variance) > 0.8
     assert "matern" in result.report.note
     scores = result.cross_validation
     loo = result.posterior.leave_one_out()
-    np.testing.assert_allclose(scores.errors, y[:120] - loo.means.numpy())
-    assert scores.crps == pytest.approx(metrics.crps(y[:120], loo.means, loo.variances))
+    np.testing.assert_allclose(scores.errors, y[:90] - loo.means.numpy())
+    assert scores.crps == pytest.approx(metrics.crps(y[:90], loo.means, loo.variances))
     assert scores.standardised.std() == pytest.approx(1.0, abs=0.2)
     assert "RMSE" in repr(scores)
     # The model's variogram starts at the squared nugget, and rises to nugget and signal.
     curve = result.variogram.model
     assert curve is not None
     assert curve[0, 0] == pytest.approx(result.nugget**2)
-    again = krige(X[:120], y[:120], X[120:], steps=25, generator=torch.Generator().manual_seed(0))
-    np.testing.assert_array_equal(again.mean, result.mean)
 
 
 def test_isotropy_is_one_length_scale_in_the_units_of_the_map() -> None:
