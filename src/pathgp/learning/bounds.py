@@ -15,6 +15,7 @@ from pathgp.data.observations import Data
 from pathgp.kernels.algebra import Scale
 from pathgp.kernels.expression import leaves
 from pathgp.kernels.parameters import Positive, positive
+from pathgp.kernels.sphere import Embedding
 from pathgp.kernels.stationary import Stationary
 from pathgp.learning.model import Learnable
 
@@ -46,9 +47,11 @@ class DefaultBounds:
         self._bounds_noise = noise.bounds is None and noise.raw.requires_grad
         limits: list[tuple[Positive, float, float]] = []
         for whole, X in zip(model.sides, data.factors, strict=True):
-            for kernel, columns in leaves(whole, range(X.shape[1])):
+            embedding = Embedding(whole, X.shape[1])
+            points = embedding(X)
+            for kernel, columns in leaves(embedding.kernel, range(points.shape[1])):
                 if isinstance(kernel, Stationary):
-                    limits.append((positive(kernel, "lengthscale"), *_limits(X[:, list(columns)])))
+                    limits.append((positive(kernel, "lengthscale"), *_limits(points[:, list(columns)])))
         scales = [module for module in model.modules() if isinstance(module, Scale)]
         largest = (LARGEST_SIGNAL_OF_GRID if model.is_grid else LARGEST_SIGNAL) * self._spread
         limits += [(positive(scale, "signal"), 0.0, largest) for scale in scales]

@@ -19,6 +19,7 @@ from pathgp.data.observations import Data, Observations
 from pathgp.kernels.algebra import Scale
 from pathgp.kernels.expression import leaves
 from pathgp.kernels.parameters import Positive, positive
+from pathgp.kernels.sphere import Embedding
 from pathgp.kernels.stationary import Stationary
 from pathgp.kernels.task import Task
 from pathgp.learning.hyperparameters import hyperparameters, value_of
@@ -54,8 +55,9 @@ def set_values(model: Learnable, data: Data, generator: torch.Generator, has_sid
     deviation = float(spread) or 1.0
     for whole, inputs in zip(model.sides, data.factors, strict=True):
         X = inputs if has_sides else inputs[permutation(len(inputs), generator, inputs.device)[:_ROWS]]
-        X, lengthscale = X.to(torch.float64), _lengthscale_of_side if has_sides else _lengthscale
-        for kernel, columns in leaves(whole, range(X.shape[1])):
+        embedding, lengthscale = Embedding(whole, X.shape[1]), _lengthscale_of_side if has_sides else _lengthscale
+        X = embedding(X.to(torch.float64))
+        for kernel, columns in leaves(embedding.kernel, range(X.shape[1])):
             if isinstance(kernel, Stationary) and positive(kernel, "lengthscale").raw.requires_grad:
                 _set(kernel, "lengthscale", lengthscale(X[:, list(columns)], kernel.lengthscale.ndim == 1).cpu())
     scales = [module for module in model.modules() if isinstance(module, Scale)]

@@ -13,6 +13,7 @@ from pathgp.compute.memory import halve_on_failure, memory_budget, tile_edge, ti
 from pathgp.compute.stacklevel import levels_to_the_caller
 from pathgp.compute.threads import run_in_order
 from pathgp.kernels import Kernel
+from pathgp.kernels.sphere import Embedding
 from pathgp.operators.fused import fallback_reason, fused_cross, fused_cross_gradient
 from pathgp.operators.fused.expression import Expression
 
@@ -84,6 +85,8 @@ def cross_product(
     """
     if backend not in ("auto", "streamed", "fused"):
         raise ValueError(f"backend must be 'auto', 'streamed' or 'fused', got {backend!r}")
+    embedding = Embedding(kernel, Z.shape[1])
+    kernel, X, Z = embedding.kernel, embedding(X), embedding(Z, "Z")
     wanted = backend == "fused" or (backend == "auto" and triton.preferred(X.device))
     problem = fallback_reason(kernel, X.detach(), Z) if wanted else "not asked for"
     if backend == "fused" and problem:

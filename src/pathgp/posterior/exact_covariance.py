@@ -90,7 +90,7 @@ class ExactCovariance:
         parts = []
         for rows in spans(len(Xs), step):
             with torch.no_grad():
-                weights = self._solve_for(kernel(X, points[rows]))
+                weights = self.solve_for(kernel(X, points[rows]))
             parts.append(cross_product(kernel, points, X, weights, memory))
         half = torch.cat(parts, 1).to(torch.float64)
         # Both factors K depend on Xs and the weights are constants here: twice the gradient, once the value.
@@ -105,15 +105,15 @@ class ExactCovariance:
             half = torch.linalg.solve_triangular(self.factor[0], cross, upper=False)
             return multiply(half, half)
         cross = kernel(X, Xs)
-        solution = self._solve_for(cross.detach())
+        solution = self.solve_for(cross.detach())
         # With r = K - H x the value x^T K + x^T r is wrong only by r^T H^-1 r, second order in the residual.
         residual = cross - self._operator() @ solution
         return multiply(solution, cross + residual).to(torch.float64)
 
-    def _solve_for(self, cross: Tensor) -> Tensor:
-        """H^-1 cross for columns cross (n, m) of K(X, Xs); no gradient."""
+    def solve_for(self, cross: Tensor) -> Tensor:
+        """H^-1 cross for columns cross (n, m) of K(X, Xs) or of the basis of a trend; no gradient."""
         if self.factorises:
-            return torch.cholesky_solve(cross, self.factor[0])
+            return torch.cholesky_solve(cross.to(torch.float64), self.factor[0])
         tol, fixed = _SOLVE_TOL[cross.dtype], torch.Generator().manual_seed(0)  # repeated calls agree
         solution = self.settings.solver.solve(self._operator(), cross, tol=tol, generator=fixed)
         warn_unless_converged(solution, tol, "exact variances")
