@@ -112,6 +112,11 @@ class Stationary(Kernel):
         """dk/d(shape parameter), one (n, m) tensor each."""
         return ()
 
+    def radial(self, sq: Tensor) -> Tensor:
+        """The profile with its gradients in ``sq``, which stays as it is, and in the shape parameters."""
+        result: Tensor = _Radial.apply(self, sq, *(p.to(sq) for p in self.shape_parameters()))
+        return result
+
     def contracted(self, sq: Tensor, W: Tensor, *shape: Tensor) -> tuple[Tensor, Tensor]:
         """sum_ij W_ij k_ij, and the matrix of W_ij dk_ij/d(sq_ij); may overwrite ``sq``."""
         slope = self.slope(sq, *shape)
@@ -142,8 +147,7 @@ class Stationary(Kernel):
         X, Z, scale = X.to(torch.float64), Z.to(torch.float64), self._inverse_lengthscales(X)
         if torch.is_grad_enabled() and any(t.requires_grad for t in (X, Z, scale, *shape)):
             sq = squared_distance(X, Z, scale, dtype, self.smoothness)
-            result: Tensor = _Radial.apply(self, sq.fill_diagonal_(0.0) if same else sq, *shape)
-            return result
+            return self.radial(sq.fill_diagonal_(0.0) if same else sq)
 
         def finish(sq: Tensor, start: int) -> Tensor:
             if same:
