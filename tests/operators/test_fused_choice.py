@@ -101,6 +101,17 @@ def test_what_does_not_fit_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None
     assert not fallback_reason(mixed, 30.0 * X)
 
 
+def test_distant_points_in_many_columns_are_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fit may reach length scales so short that no fused form of the points keeps their digits."""
+    monkeypatch.setattr(triton, "preferred", lambda device: True)
+    monkeypatch.setattr(kernel_module, "SMALL", 0)
+    kernel, X, V = kernels.Matern(1.5, 1e-7), normal(20, 20, 0), normal(20, 3, 1)
+    H = KernelOperator(kernel, X, compute=pathgp.Compute(memory=1000))
+    assert H.backend == "streamed"
+    assert "length scales apart in 20 columns" in H.fallback_reason
+    assert error(cross_product(kernel, X, X, V), V.double()) < 2e-6
+
+
 def test_predictions_that_are_not_fused_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is the new inputs alone; what the data stand in the way of, the report has told."""
     monkeypatch.setattr(triton, "preferred", lambda device: True)

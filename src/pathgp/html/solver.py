@@ -123,7 +123,7 @@ def _recipe(post: Posterior | GridPosterior, fit: FitReport | None) -> list[Html
     if seed is None:
         lead = "The generator had been used before, so that no seed repeats the draws; otherwise:"
     sparse = f", inducing={model.inducing_in_words}, method={model.method!r}" if isinstance(model, InducingGP) else ""
-    constructor = f"gp = pathgp.{type(model).__name__}({kernels}{sparse}, standardise={model.standardise})"
+    constructor = f"gp = pathgp.{type(model).__name__}({kernels}{sparse}, standardise={model.standardise!r})"
     calls = escape(f"# {kernels} and noise: {start}\n{constructor}\n{call}")
     return [
         paragraph(lead),

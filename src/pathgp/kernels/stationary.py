@@ -104,6 +104,14 @@ class Stationary(Kernel):
         """dk/d(sq), finite everywhere (zero where the true slope is singular at sq = 0)."""
         raise NotImplementedError(f"{type(self).__name__} does not define its slope")
 
+    def radial(self, sq: Tensor) -> Tensor:
+        """k at squared scaled distances, which it may overwrite; differentiable in them and in the shape parameters."""
+        shape = tuple(p.to(sq.device, sq.dtype) for p in self.shape_parameters())
+        if torch.is_grad_enabled() and any(t.requires_grad for t in (sq, *shape)):
+            result: Tensor = _Radial.apply(self, sq, *shape)
+            return result
+        return self.profile(sq, *shape)
+
     def shape_parameters(self) -> tuple[Tensor, ...]:
         """Further learned parameters of the profile (the mixture parameter of RationalQuadratic)."""
         return ()
@@ -111,11 +119,6 @@ class Stationary(Kernel):
     def shape_slopes(self, sq: Tensor, *shape: Tensor) -> tuple[Tensor, ...]:
         """dk/d(shape parameter), one (n, m) tensor each."""
         return ()
-
-    def radial(self, sq: Tensor) -> Tensor:
-        """The profile with its gradients in ``sq``, which stays as it is, and in the shape parameters."""
-        result: Tensor = _Radial.apply(self, sq, *(p.to(sq) for p in self.shape_parameters()))
-        return result
 
     def contracted(self, sq: Tensor, W: Tensor, *shape: Tensor) -> tuple[Tensor, Tensor]:
         """sum_ij W_ij k_ij, and the matrix of W_ij dk_ij/d(sq_ij); may overwrite ``sq``."""

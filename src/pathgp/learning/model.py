@@ -35,8 +35,10 @@ class Learnable(nn.Module):
 
     noise = PositiveValue("Standard deviation of the noise: a scalar, float64.")
     is_grid = False
+    # Whether the model knows standardise="common".
+    has_common_scale = False
 
-    def __init__(self, noise: float, mean: Mean, standardise: bool) -> None:
+    def __init__(self, noise: float, mean: Mean, standardise: bool | str) -> None:
         super().__init__()
         try:
             self._noise = Positive(noise, "noise")
@@ -45,7 +47,10 @@ class Learnable(nn.Module):
         if self._noise.raw.ndim:
             raise ValueError("noise must be one number; give known per-point noise to condition(noise=...)")
         self.mean: Mean = mean if callable(mean) else real_number(mean, "mean")
-        self.standardise = bool(standardise)
+        if isinstance(standardise, str) and not (standardise == "common" and self.has_common_scale):
+            allowed = "True, False or 'common'" if self.has_common_scale else "True or False"
+            raise ValueError(f"standardise must be {allowed} for a {type(self).__name__}, got {standardise!r}")
+        self.standardise = standardise if isinstance(standardise, str) else bool(standardise)
         self._posterior: Any = None
 
     @property

@@ -290,4 +290,4 @@ class Model(Learnable, Generic[P]):
         """Mean and standardisation, for a repr."""
         mean = "a function" if callable(self.mean) else f"{self.mean:g}"
         mean = repr(self.mean) if isinstance(self.mean, nn.Module) else mean
-        return f"mean={mean}" + (", standardise=True" if self.standardise else "")
+        return f"mean={mean}" + (f", standardise={self.standardise!r}" if self.standardise else "")

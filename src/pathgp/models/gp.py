@@ -37,10 +37,13 @@ class GP(Model[Posterior]):
             uncertainty is part of the posterior (universal kriging).
         standardise: shift and scale inputs and targets to mean zero and standard deviation one inside the model. Kernel
             and noise then refer to these units; predictions come back in the units of the data. Columns that `Task` and
-            `Tanimoto` read stay as they are.
+            `Tanimoto` read stay as they are. "common" scales all columns of the inputs by one number, so that a kernel
+            with one length scale remains isotropic, as on a map.
     """
 
-    def __init__(self, kernel: Kernel, noise: float = 0.1, mean: Mean = 0.0, standardise: bool = False) -> None:
+    has_common_scale = True
+
+    def __init__(self, kernel: Kernel, noise: float = 0.1, mean: Mean = 0.0, standardise: bool | str = False) -> None:
         super().__init__(noise, mean, standardise)
         if not isinstance(kernel, Kernel):
             kind = f"the class {kernel.__name__}" if isinstance(kernel, type) else type(kernel).__name__
@@ -87,7 +90,7 @@ class GP(Model[Posterior]):
             basis = trend.basis(values)
             centred = y - basis @ trend.shift
         if self.standardise:
-            scaling = Standardisation.of(data.X, centred, kept, results)
+            scaling = Standardisation.of(data.X, centred, kept, results, common=self.standardise == "common")
             # A learned mean models the level of y: the units must not move with it.
             scaling = replace(scaling, target_shift=y.new_zeros(())) if learned else scaling
         else:

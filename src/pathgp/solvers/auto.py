@@ -263,5 +263,7 @@ def _name(solver: Solver) -> str:
 
 
 def _describe(cost: Predicted) -> str:
+    if not math.isfinite(cost.seconds):
+        return "too many epochs"
     epochs = "1 epoch" if round(cost.epochs) == 1 else f"{cost.epochs:.0f} epochs"
-    return f"{cost.seconds:.2g} s for {epochs}" if math.isfinite(cost.seconds) else "too many epochs"
+    return f"{cost.seconds:.2g} s for {epochs}"
