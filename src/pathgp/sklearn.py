@@ -7,7 +7,7 @@
     functions = model.sample_paths(16)               # functions(X_new) is (16, m)
 
 Text and categorical columns of a frame become one column of 0 and 1 per category, dates become days since 1970, and
-time spans become days.
+time spans become days. Sparse matrices of counts, such as fingerprints of molecules, stay sparse.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from pathgp import kernels
-from pathgp.compute.inputs import as_float64, read_device, read_vector, whole_number
+from pathgp.compute.inputs import as_float64, read_device, read_matrix, read_vector, whole_number
 from pathgp.data import tabular
 from pathgp.learning.policy import read_time_limit
 from pathgp.learning.report import FitReport
@@ -107,12 +107,13 @@ class GPRegressor(RegressorMixin, BaseEstimator):
             X, y = check_X_y(numbers, y, dtype=_DTYPES, y_numeric=True, multi_output=True)
         else:
             _refuse_rounding(X)
-            X, y = validate_data(self, X, y, dtype=_DTYPES, y_numeric=True, multi_output=True)
+            options = {"dtype": _DTYPES, "accept_sparse": "csr"}
+            X, y = validate_data(self, X, y, y_numeric=True, multi_output=True, **options)
         y = _numbers(y, X.dtype)
         self._one_output = y.ndim == 1
         generator = torch.Generator().manual_seed(check_random_state(self.random_state).randint(2**31))
         inputs = self._tensor(X)
-        known = None if noise is None else read_vector(noise, len(X), "noise", like=inputs)
+        known = None if noise is None else read_vector(noise, len(inputs), "noise", like=inputs)
         if self.outputs not in ("independent", "related"):
             raise ValueError(f"outputs must be 'independent' or 'related', got {self.outputs!r}")
         self.posteriors_: list[Any] = []
@@ -217,10 +218,11 @@ class GPRegressor(RegressorMixin, BaseEstimator):
             kind = "dates" if name in now.dates else "text"
             raise ValueError(f"column {name!r} holds {kind} and held numbers at the fit")
         _refuse_rounding(X)
-        return self._tensor(validate_data(self, X, dtype=_DTYPES, reset=False))
+        return self._tensor(validate_data(self, X, dtype=_DTYPES, reset=False, accept_sparse="csr"))
 
-    def _tensor(self, values: NDArray[Any]) -> torch.Tensor:
-        return torch.tensor(values, device=read_device(self.device))
+    def _tensor(self, values: Any) -> torch.Tensor:
+        device = read_device(self.device)
+        return read_matrix(values).X.to(device) if hasattr(values, "tocsr") else torch.tensor(values, device=device)
 
     def _evaluate(self, quantity: str, X: torch.Tensor, **options: Any) -> NDArray[np.floating]:
         """A quantity of the posterior at X, such as "mean", (..., outputs); without the last axis if y had none."""

@@ -22,6 +22,8 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "Matern-3/2": lambda: kernels.Scale(kernels.Matern(1.5, torch.tensor([0.5, 0.3])), 1.3),
     "Matern-2.2": lambda: kernels.Matern(2.2, torch.tensor([0.5, 1.5])),
     "Matern-5/2": lambda: kernels.Scale(kernels.Matern(2.5, 0.8), 0.2),
+    "learned Matern": lambda: kernels.LearnedMatern(1.7, torch.tensor([0.5, 1.5])),
+    "learned rough": lambda: kernels.LearnedMatern(0.6, 0.8),
     "RQ": lambda: kernels.RationalQuadratic(0.9, 0.6),
     "RQ, almost SE": lambda: kernels.RationalQuadratic(200.0, 0.6),
     "Periodic": lambda: kernels.Periodic(torch.tensor([0.7, 1.9]), 1.1),
@@ -39,9 +41,9 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     ),
 }
 # Matern kernels of an order other than 1/2, 3/2 and 5/2, by Bessel functions.
-GENERAL = ("Matern-0.3", "Matern-1", "Matern-2.2")
+GENERAL = ("Matern-0.3", "Matern-1", "Matern-2.2", "learned Matern", "learned rough")
 # Not differentiable at equal points.
-ROUGH = ("Matern-0.3", "Matern-1/2", "Matern-1", "disjoint", "nested")
+ROUGH = ("Matern-0.3", "Matern-1/2", "Matern-1", "learned rough", "disjoint", "nested")
 
 # Columns of the inputs of `MIXED`.
 REAL, TASK, COUNTS = [0, 1], [2], [3, 4, 5]

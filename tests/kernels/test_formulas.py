@@ -38,6 +38,10 @@ REAL: dict[str, tuple[kernels.Kernel, Reference]] = {
         )
         for nu in (0.3, 0.5, 1.0, 1.5, 2.2, 2.5, 3.5)
     },
+    "learned Matern": (
+        kernels.LearnedMatern(1.2, SCALES),
+        lambda X, Z: reference.matern(X, Z, 1.2, SCALES),
+    ),
     "RQ": (
         kernels.RationalQuadratic(0.6, SCALES),
         lambda X, Z: reference.rational_quadratic(X, Z, double(0.6), SCALES),

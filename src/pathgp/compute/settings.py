@@ -16,7 +16,7 @@ from pathgp.compute.random import as_generator
 
 T = TypeVar("T")
 
-BACKENDS = ("auto", "dense", "streamed", "fused")
+BACKENDS = ("auto", "dense", "streamed", "fused", "field")
 PRECISIONS = ("high", "medium", "low")
 
 
@@ -25,7 +25,7 @@ class Compute:
     """How kernel matrices are stored and multiplied, and which processes or devices share the work.
 
     Args:
-        backend: how K is represented: "auto", "dense", "streamed" or "fused", see `operators.KernelOperator`.
+        backend: how K is represented: "auto", "dense", "streamed", "fused" or "field", see `operators.KernelOperator`.
         memory: budget for K or its tiles, on each member of the group: bytes, or a text such as "8GB" or "8 GiB"; None
             uses half of the free memory.
         group: `Ranks` (processes started by torchrun) or `Devices`, whose members share the work; None for this process

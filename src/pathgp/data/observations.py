@@ -10,6 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from pathgp.compute.counts import stored_parts
 from pathgp.compute.inputs import Array, read_vector
 from pathgp.data.standardise import Standardisation
 
@@ -67,7 +68,8 @@ class Data:
         for tensor in (*self.factors, self.X_raw, self.y, self.noise_std, self.basis):
             if tensor is not None:
                 digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-                digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+                for part in stored_parts(tensor):
+                    digest.update(part.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]
 
     def targets(self, mean: Tensor) -> Tensor:

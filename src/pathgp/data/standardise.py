@@ -14,6 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from pathgp.compute.counts import CountRows
 from pathgp.compute.inputs import rounding_error
 from pathgp.data.trend import TrendScaling
 from pathgp.kernels import Kernel, Sphere, Tanimoto, Task
@@ -57,9 +58,12 @@ class Standardisation:
         common: one scale for all other columns, the root mean square of their standard deviations.
         """
         results = results or X.dtype
-        X64, y64 = X.detach().to(torch.float64), y.detach().to(torch.float64)
-        shift, scale = X64.mean(0), _common_deviation(X64, kept) if common else _deviation(X64)
-        shift[list(kept)], scale[list(kept)] = 0.0, 1.0
+        y64 = y.detach().to(torch.float64)
+        identity = cls.identity(X)
+        shift, scale = identity.shift, identity.scale
+        if scaled := sorted(set(range(X.shape[1])) - set(kept)):
+            X64 = X.detach()[:, scaled].to(torch.float64)
+            shift[scaled], scale[scaled] = X64.mean(0), _common_deviation(X64) if common else _deviation(X64)
         scaling = cls(shift, scale, y64.mean(), _deviation(y64), _name(results))
         # Variances have the squared unit of y, which float32 cannot represent for y of 1e-20, for example.
         square, limits = float(scaling.target_scale) ** 2, torch.finfo(results)
@@ -74,13 +78,18 @@ class Standardisation:
     def inputs(self, X: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """X in the model's units, rounded to a dtype at the end, by default that of X."""
         dtype = dtype or X.dtype
-        if bool((self.shift == 0).all()) and bool((self.scale == 1).all()):
+        if self.keeps_inputs:
             return X.to(dtype)
         return ((X.to(torch.float64) - self.shift) / self.scale).to(dtype)
 
     def restore_inputs(self, X: Tensor) -> Tensor:
         """Inputs in the caller's units, in the dtype of X: the inputs of mean functions."""
-        return (X.to(torch.float64) * self.scale + self.shift).to(X.dtype)
+        return X if self.keeps_inputs else (X.to(torch.float64) * self.scale + self.shift).to(X.dtype)
+
+    @property
+    def keeps_inputs(self) -> bool:
+        """Whether inputs stay as they are."""
+        return bool((self.shift == 0).all()) and bool((self.scale == 1).all())
 
     def targets(self, y: Tensor) -> Tensor:
         """y in the model's units, float64."""
@@ -127,7 +136,7 @@ def blurred_column(X: Tensor, dtype: torch.dtype) -> int | None:
     more than a hundredth of the median gap between neighbours; a constant column, if it moves by more than 1e-4, as new
     inputs may differ from it. Time O(n d log n); none if X already has this dtype.
     """
-    if X.dtype == dtype or torch.finfo(X.dtype).eps >= torch.finfo(dtype).eps:
+    if X.dtype == dtype or torch.finfo(X.dtype).eps >= torch.finfo(dtype).eps or isinstance(X, CountRows):
         return None
     for column in range(X.shape[1]):
         values = X[:, column].detach().unique()
@@ -153,13 +162,10 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _common_deviation(X: Tensor, kept: Sequence[int]) -> Tensor:
-    """One scale for the columns of X (n, d) that are not kept, repeated for every column; 1 if all are constant."""
-    scaled = [c for c in range(X.shape[1]) if c not in kept]
-    centred = X[:, scaled] - X[:, scaled].mean(0)
-    size = centred.square().mean().sqrt()
-    is_constant = bool(size <= 1e-12 * X[:, scaled].abs().amax().clamp_min(1e-300)) if scaled else True
-    return (torch.ones_like(size) if is_constant else size).expand(X.shape[1]).clone()
+def _common_deviation(X: Tensor) -> Tensor:
+    """One scale for all columns of X (n, d), 0-d: the root mean square of their deviations; 1 if all are constant."""
+    size = (X - X.mean(0)).square().mean().sqrt()
+    return torch.where(size <= 1e-12 * X.abs().amax().clamp_min(1e-300), torch.ones_like(size), size)
 
 
 def _deviation(values: Tensor) -> Tensor:

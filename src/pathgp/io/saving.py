@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from pathgp import kernels, solvers
 from pathgp._version import __version__
 from pathgp.compute import files
+from pathgp.compute.counts import CountRows
 from pathgp.compute.settings import Compute
 from pathgp.data.grid import GridObservations
 from pathgp.data.rows import Rows
@@ -134,6 +135,8 @@ def encode(value: Any, seen: dict[int, int] | None = None) -> Any:
     its hyperparameters only once, is referred to by its number.
     """
     seen = {} if seen is None else seen
+    if isinstance(value, CountRows):
+        return {"$counts": [*value.parts, value.shape[1], str(value.dtype).removeprefix("torch.")]}
     if value is None or isinstance(value, bool | str | Tensor):
         return value
     if isinstance(value, Real):
@@ -161,6 +164,9 @@ def decode(tree: Any, device: torch.device, seen: list[Any] | None = None) -> An
         return [decode(part, device, seen) for part in tree]
     if not isinstance(tree, dict):
         return tree
+    if "$counts" in tree:
+        ends, tokens, width, dtype = decode(tree["$counts"], device)
+        return CountRows(ends, tokens, width, getattr(torch, dtype))
     if "$status" in tree:
         return Status[tree["$status"]]
     if "$again" in tree:

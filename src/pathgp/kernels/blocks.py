@@ -1,8 +1,8 @@
-"""Stationary kernels at many small sets of points at once: sums, products and scales of radial kernels."""
+"""Stationary kernels as functions of differences: at many small sets of points, or with other profiles."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 
 import torch
@@ -22,25 +22,43 @@ def stationary_columns(kernel: Kernel, dim: int) -> set[int] | None:
     return {column for _, columns in parts for column in columns}
 
 
+def stationary_values(
+    kernel: Kernel, differences: Sequence[Tensor], profile: Callable[[Stationary, Tensor], Tensor]
+) -> Tensor:
+    """k at differences of inputs, one tensor per column, for the kernels that have `stationary_columns`.
+
+    ``profile(leaf, squared scaled distances)``: the value of an elementary kernel. Differentiable if it is.
+    """
+
+    def visit(node: Kernel, columns: Columns, parts: Iterator[Tensor]) -> Tensor:
+        if isinstance(node, Scale):
+            value = next(parts)
+            return value * node.signal.square().to(value)
+        if not isinstance(node, Stationary):
+            return reduce(torch.add if isinstance(node, Sum) else torch.mul, parts)
+        return profile(node, squared_length(node, [differences[column] for column in columns or ()]))
+
+    return fold(kernel, visit, range(len(differences)))
+
+
+def squared_length(leaf: Stationary, differences: Sequence[Tensor]) -> Tensor:
+    """Squared distances in length scales from the differences in the columns that a kernel sees, a fresh tensor."""
+    scales = leaf.lengthscales(len(differences), differences[0].device).to(differences[0].dtype)
+    scaled = [
+        difference / scale for difference, scale in zip(differences, scales.expand(len(differences)), strict=True)
+    ]
+    sq = scaled[0] * scaled[0]
+    for part in scaled[1:]:
+        sq = torch.addcmul(sq, part, part)
+    return sq
+
+
 @torch.no_grad()
 def stationary_blocks(kernel: Kernel, points: Tensor) -> Tensor:
     """K of every set of points (g, b, d), float64: (g, b, b). For the kernels that have `stationary_columns`.
 
     Distances are sums of squared differences, exact for close points. Time O(g b^2 d), memory O(g b^2).
     """
-    by_column = points.movedim(-1, 0).contiguous()
-
-    def visit(node: Kernel, columns: Columns, parts: Iterator[Tensor]) -> Tensor:
-        if isinstance(node, Scale):
-            return next(parts).mul_(node.signal.square().to(points.device))
-        if not isinstance(node, Stationary):
-            return reduce(torch.Tensor.add_ if isinstance(node, Sum) else torch.Tensor.mul_, parts)
-        seen = list(columns or ())
-        sq = points.new_zeros(*points.shape[:2], points.shape[1])
-        for column, scale in zip(seen, node.lengthscales(len(seen), points.device).expand(len(seen)), strict=True):
-            x = by_column[column] / scale
-            difference = x.unsqueeze(2) - x.unsqueeze(1)
-            sq.addcmul_(difference, difference)
-        return node.profile(sq, *(p.to(points.device, points.dtype) for p in node.shape_parameters()))
-
-    return fold(kernel, visit, range(points.shape[2]))
+    columns = points.movedim(-1, 0).contiguous()
+    differences = [x.unsqueeze(2) - x.unsqueeze(1) for x in columns]
+    return stationary_values(kernel, differences, lambda leaf, sq: leaf.radial(sq))

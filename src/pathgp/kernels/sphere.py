@@ -141,7 +141,7 @@ class Embedding:
             return Sum(kernel.kernel, active_dims=range(start, start + _COORDINATES))
         parts = [self._rebuild(part, seen) for part in kernel.parts]
         if isinstance(kernel, Scale):
-            return kernel.around(*parts)
+            return kernel.around(parts[0])
         return (Sum if isinstance(kernel, Sum) else Product)(*parts)
 
 

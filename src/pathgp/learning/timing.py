@@ -81,8 +81,9 @@ class ImaginedOperator:
 class FitCosts:
     """The seconds of steps and solves of one fit.
 
-    operator: of all rows.  columns: of X.  learned: number of learned hyperparameters.  samples, features: as in `GP.fit`; no features: no prior paths.
-    rates: of the device.  solver: the class of the solver.  is_exact: whether the gradients of all rows are exact.
+    operator: of all rows.  columns: of X.  learned: number of learned hyperparameters.  samples, features: as in
+    `GP.fit`; no features: no prior paths.  rates: of the device.  solver: the class of the solver.
+    is_exact: whether the gradients of all rows are exact.
     exact_factor, solve_factor, rest_factor: observed seconds over predicted ones, of exact steps, of the solves of
     estimated steps and of the rest of these steps.
     first_epochs, later_epochs: of a solve on rows that are new, and of one that starts near its solution.

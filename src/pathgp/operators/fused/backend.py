@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from pathgp.compute.counts import CountRows
 from pathgp.compute.groups import share
 from pathgp.compute.triton import missing
 from pathgp.kernels import Kernel
@@ -163,6 +164,8 @@ def fallback_reason(kernel: Kernel, X: Tensor, *others: Tensor) -> str:
     """Why K between these inputs has no fused backend; empty if it has one."""
     if X.dtype != torch.float32:
         return f"fused products are for float32 inputs, these are {X.dtype}"
+    if any(isinstance(inputs, CountRows) for inputs in (X, *others)):
+        return "fused products are for dense inputs, these are sparse"
     if reason := missing(X.device):
         return reason
     try:
