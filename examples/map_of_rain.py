@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
@@ -38,7 +39,9 @@ places, rain, stations, step = load()
 order = np.random.default_rng(1).permutation(len(rain))
 known, hidden = order[:stations], order[stations:]
 
-result = krige(places[known], rain[known], grid=step, coordinates="lonlat", generator=torch.Generator().manual_seed(0))
+# Columns called lon and lat are positions on the globe.
+gauges = pd.DataFrame({"lon": places[known, 0], "lat": places[known, 1], "rain": rain[known]})
+result = krige(gauges, "rain", grid=step, generator=torch.Generator().manual_seed(0))
 print(result, end="\n\n")
 print("every station predicted from all others:", result.cross_validation, sep="\n", end="\n\n")
 
