@@ -32,6 +32,8 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
         return Regression(name, *tables, noise=0.1, signal=1.0, lengthscale=torch.ones(3))
 
     monkeypatch.setattr(size, "uci", table)
+    # Drawing takes longer than the computations.
+    monkeypatch.setattr(drawing, "DPI", 50)
 
 
 def test_there_are_all_29() -> None:
@@ -55,8 +57,6 @@ def test_names() -> None:
 def test_draws(item: Item, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A picture for light and one for dark pages, and a record."""
     monkeypatch.setenv("PATHGP_RESULTS", str(tmp_path))
-    # Drawing takes longer than the computations.
-    monkeypatch.setattr(drawing, "DPI", 80)
     try:
         path = draw(item, quick=True)
     except SystemExit as missing:  # a data set or a library

@@ -90,7 +90,7 @@ class KernelOperator(Operator):
         n = X.shape[0]
         self.kernel = kernel
         embedding = Embedding(copy.deepcopy(kernel).to(X.device), X.shape[1])
-        self.X = embedding(X.detach())
+        self._given = X
         self.shape = (n, n)
         self.entries = n**2
         self.dtype = X.dtype
@@ -101,6 +101,8 @@ class KernelOperator(Operator):
         if isinstance(reuse, KernelOperator) and group is None and reuse.group is None and _is_same_size(reuse, self):
             reused = reuse
         self.memory = reused.memory if reused else compute.budget(X.device)
+        geometry: Geometry | None = reused._geometry if reused and reused._given is X else None
+        self.X = embedding(X.detach()) if geometry is None else geometry.X
         self._deviation = checked_noise(noise, n, X.device)
         self.noise = self._deviation.detach().square()
         self._snapshot = embedding.kernel
@@ -112,7 +114,7 @@ class KernelOperator(Operator):
         choice = _choose_backend(compute.backend, self._snapshot, self.X, self.memory, self.world_size)
         tiles, is_kept, self.fallback_reason = choice
         self.accuracy = accuracy
-        self._geometry = reused._geometry if reused and reused.X is X else Geometry(self.X)
+        self._geometry: Geometry = geometry or Geometry(self.X)
         field = self._make_field(compute.backend, tiles, is_kept)
         self._tiles: Dense | Streamed | Sharded | Field = field or self._make_tiles(tiles, is_kept, reused)
         self.backend = "field" if field else "dense" if is_kept else tiles.name

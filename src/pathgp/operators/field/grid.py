@@ -267,4 +267,3 @@ def coordinates(lags: Sequence[Tensor], part: slice, device: torch.device) -> li
 def node_spans(lags: Sequence[Tensor]) -> Iterator[slice]:
     """Consecutive nodes, a part at a time."""
     return spans(math.prod(len(side) for side in lags), _NODES)
-
