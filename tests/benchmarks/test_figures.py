@@ -63,7 +63,7 @@ def test_draws(item: Item, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         pytest.skip(str(missing))
     for picture in (path, path.with_stem(f"{path.stem}-dark")):
         with Image.open(picture) as image:
-            assert min(image.size) > 200
+            assert min(image.size) > 60
     assert (tmp_path / f"{item.key}.json").exists()
 
 
