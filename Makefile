@@ -14,7 +14,8 @@ VENV    = .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 LOG     = $(VENV)/pip.log
-PIP     = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+# --no-compile: Python compiles what is imported; pip would compile 13,000 files, which takes most of a minute.
+PIP     = $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 
 # One thread per process: WORKERS processes with a thread per core each would fight for the cores.
 SINGLE  = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
