@@ -13,6 +13,8 @@ _FIRST, _GROWTH = 4096, 2
 # Points whose neighbours give the first size of the cells; sizes are enlarged by this factor for points that have too
 # few points around them.
 _SAMPLE, _LARGER = 256, 1.6
+# The largest number of distances between these points and the others.
+_DISTANCES = 2**26
 # Bytes of a candidate: number, coordinates, distance, and what topk makes of them.
 _BYTES_PER_CANDIDATE, _AT_ONCE = 96, 2**25
 
@@ -46,7 +48,8 @@ def search_cells(X: Tensor, m: int, memory: int, first: Callable[[Tensor, int, i
 
 def _first_size(X: Tensor, a: int, m: int) -> float:
     """Cells around most points that hold their m neighbours, or around the densest tenth in clustered data."""
-    chosen = torch.linspace(a, len(X) - 1, min(_SAMPLE, len(X) - a), device=X.device).long()
+    count = min(_SAMPLE, len(X) - a, max(8, _DISTANCES // a))
+    chosen = torch.linspace(a, len(X) - 1, count, device=X.device).long()
     distance = torch.cdist(X[chosen], X[:a], compute_mode="donot_use_mm_for_euclid_dist")
     farthest = distance.kthvalue(m, dim=1).values.sort().values
     few, most = (float(farthest[int(part * (len(farthest) - 1))]) for part in (0.1, 0.9))
@@ -58,7 +61,7 @@ class _Cells:
     """Points (n, d) sorted by the cells of a regular grid with this size."""
 
     def __init__(self, X: Tensor, size: float) -> None:
-        self.X, self.size = X, size
+        self.X, self.size, self.columns = X, size, X.T.contiguous()
         self.lower = X.amin(0)
         extent = X.amax(0) - self.lower
         # At most 2^20 cells per column, so that the number of a cell fits into 62 bits.
@@ -102,7 +105,7 @@ class _Cells:
         candidate = self.order[position]
         is_valid = (column < ends[:, -1:]) & (candidate < rows.unsqueeze(1))
         square = torch.zeros(position.shape, dtype=self.X.dtype, device=rows.device)
-        for values in self.X.T.contiguous():
+        for values in self.columns:
             difference = values[rows].unsqueeze(1) - values[candidate]
             square.addcmul_(difference, difference)
         nearest = square.masked_fill_(~is_valid, math.inf).topk(m, dim=1, largest=False, sorted=False)
