@@ -64,8 +64,16 @@ class ImaginedOperator:
     entries: int
     world_size: int
 
+    @property
+    def entry_backend(self) -> str:
+        return self.backend
+
     def cost(self, rows: int | None = None) -> float:
         return 1.0 if rows is None else rows / self.shape[0]
+
+    def predict_product(self, s: int) -> None:
+        """Follows from the backend and the sizes."""
+        return None
 
     def restrict(self, rows: int, rates: Rates) -> Self:
         """The operator of a subset of the rows, with the backend that "auto" chooses for it; a grid has no subsets."""

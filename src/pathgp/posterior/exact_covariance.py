@@ -91,7 +91,7 @@ class ExactCovariance:
         for rows in spans(len(Xs), step):
             with torch.no_grad():
                 weights = self.solve_for(kernel(X, points[rows]))
-            parts.append(cross_product(kernel, points, X, weights, memory))
+            parts.append(cross_product(kernel, points, X, weights, memory, "exact"))
         half = torch.cat(parts, 1).to(torch.float64)
         # Both factors K depend on Xs and the weights are constants here: twice the gradient, once the value.
         both = half + half.T

@@ -85,7 +85,7 @@ class InducingSGD(Solver):
             phi = problem.kernel.features(self.features, generator=run.generator, dim=columns)(problem.Z)
             estimate: Tensor = phi @ (phi.T @ u)
             return estimate
-        return cross_product(problem.kernel, problem.Z, problem.Z, u, problem.memory)
+        return cross_product(problem.kernel, problem.Z, problem.Z, u, problem.memory, "exact")
 
     def _largest_eigenvalue(self, run: Run, batch: int) -> float:
         """The largest eigenvalue of the Hessian of a few batches, n / b K_ZI Sigma^-1 K_IZ + K_ZZ, from above."""

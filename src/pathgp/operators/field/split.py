@@ -92,8 +92,8 @@ class Split:
         """The frequency, per length scale, beyond which the spectrum of p_smooth is negligible.
 
         ``reach``: the largest distance of two points, in length scales. The spectrum of a radial function f is the
-        cosine transform of f(r) in one dimension, and the sine transform of r f(r), over the frequency, in three. In two
-        it is close to their geometric mean.
+        cosine transform of f(r) in one dimension, and the sine transform of r f(r), over the frequency, in three. In
+        two it is close to their geometric mean.
         """
         radius = self.radii[leaf]
         reach = min(reach, leaf_range(leaf, self.accuracy))
