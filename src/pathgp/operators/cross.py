@@ -13,6 +13,7 @@ from pathgp.compute.memory import halve_on_failure, memory_budget, tile_edge, ti
 from pathgp.compute.stacklevel import levels_to_the_caller
 from pathgp.compute.threads import run_in_order
 from pathgp.kernels import Kernel
+from pathgp.kernels.sphere import Embedding
 from pathgp.operators.field.cross import field_cross
 from pathgp.operators.fused import fallback_reason, fused_cross, fused_cross_gradient
 from pathgp.operators.fused.expression import Expression
@@ -91,7 +92,9 @@ def cross_product(
     mean square of the result, as measured on 64 rows. Gradients are exact.
     """
     if backend not in ("auto", "streamed", "fused", "exact"):
-        raise ValueError(f"backend must be 'auto', 'streamed' or 'fused', or 'exact', got {backend!r}")
+        raise ValueError(f"backend must be 'auto', 'streamed', 'fused' or 'exact', got {backend!r}")
+    embedding = Embedding(kernel, Z.shape[1])
+    kernel, X, Z = embedding.kernel, embedding(X), embedding(Z, "Z")
     wanted = backend == "fused" or (backend in ("auto", "exact") and triton.preferred(X.device))
     problem = fallback_reason(kernel, X.detach(), Z) if wanted else "not asked for"
     if backend == "fused" and problem:

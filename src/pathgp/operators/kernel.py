@@ -16,6 +16,7 @@ from pathgp.compute.random import neighbourhoods
 from pathgp.compute.settings import Compute
 from pathgp.kernels import Kernel
 from pathgp.kernels.blocks import stationary_blocks, stationary_columns
+from pathgp.kernels.sphere import Embedding
 from pathgp.operators.base import Invert, Operator, Solve, T
 from pathgp.operators.dense import Dense
 from pathgp.operators.field import Field, FieldError, Geometry, prefers_field
@@ -31,6 +32,7 @@ SMALL = 8192
 class KernelOperator(Operator):
     """H = K + diag(noise^2) at the inputs X.
 
+    The attribute ``X`` are the inputs of K as it is evaluated: those given and, for `Sphere`, points on the sphere.
     Products use a copy of the hyperparameters, made at construction. Only ``bilinear`` and ``weighted_sum`` are
     differentiable with respect to the kernel's parameters, and ``bilinear`` with respect to the noise.
 
@@ -88,7 +90,8 @@ class KernelOperator(Operator):
             X = X.to(torch.float64)
         n = X.shape[0]
         self.kernel = kernel
-        self.X = X.detach()
+        embedding = Embedding(copy.deepcopy(kernel).to(X.device), X.shape[1])
+        self._given = X
         self.shape = (n, n)
         self.entries = n**2
         self.dtype = X.dtype
@@ -99,9 +102,12 @@ class KernelOperator(Operator):
         if isinstance(reuse, KernelOperator) and group is None and reuse.group is None and _is_same_size(reuse, self):
             reused = reuse
         self.memory = reused.memory if reused else compute.budget(X.device)
+        is_same = reused is not None and reused._given.data_ptr() == X.data_ptr()
+        geometry: Geometry | None = reused._geometry if reused and is_same else None
+        self.X = embedding(X.detach()) if geometry is None else geometry.X
         self._deviation = checked_noise(noise, n, X.device)
         self.noise = self._deviation.detach().square()
-        self._snapshot = copy.deepcopy(kernel).to(X.device)
+        self._snapshot = embedding.kernel
         if group is not None:
             values = [self.X, self._deviation.detach(), *(p.detach() for p in kernel.parameters())]
             options = [words(kernel), compute.backend, compute.precision]
@@ -110,8 +116,7 @@ class KernelOperator(Operator):
         choice = _choose_backend(compute.backend, self._snapshot, self.X, self.memory, self.world_size)
         tiles, is_kept, self.fallback_reason = choice
         self.accuracy = accuracy
-        is_same = reused is not None and reused.X.data_ptr() == X.data_ptr()
-        self._geometry: Geometry = reused._geometry if reused and is_same else Geometry(self.X)
+        self._geometry: Geometry = geometry or Geometry(self.X)
         field = self._make_field(compute.backend, tiles, is_kept)
         self._tiles: Dense | Streamed | Sharded | Field = field or self._make_tiles(tiles, is_kept, reused)
         self.backend = "field" if field else "dense" if is_kept else tiles.name

@@ -213,17 +213,7 @@ def solve_last_column(run: Run, solver: Solver, max_epochs: float) -> tuple[floa
     """Solve for the last column alone: the epochs used, whose share is added to ``run``, and whether it converged."""
     budget = min(run.max_epochs - run.epochs, max(max_epochs, 4.0))
     goal = float(run.goal[-1])
-    trial = Run(
-        run.H,
-        run.b[:, -1:],
-        tol=goal,
-        max_epochs=budget,
-        generator=run.generator,
-        rule=run.rule,
-        time_limit=run.seconds_left,
-    )
-    trial.begin()
-    solution = solver._solve(trial)
+    solution = solver._solve(run.start_inner(run.H, run.b[:, -1:], goal, budget))
     run.epochs += solution.epochs / run.b.shape[1]
     return solution.epochs, solution.converged
 
@@ -263,5 +253,7 @@ def _name(solver: Solver) -> str:
 
 
 def _describe(cost: Predicted) -> str:
+    if not math.isfinite(cost.seconds):
+        return "too many epochs"
     epochs = "1 epoch" if round(cost.epochs) == 1 else f"{cost.epochs:.0f} epochs"
-    return f"{cost.seconds:.2g} s for {epochs}" if math.isfinite(cost.seconds) else "too many epochs"
+    return f"{cost.seconds:.2g} s for {epochs}"

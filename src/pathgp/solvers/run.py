@@ -79,6 +79,12 @@ class Run:
         self._began = time.perf_counter()
         self._lowest_level, self._checks_without_progress = math.inf, 0
 
+    def start_inner(self, H: Operator, B: Tensor, tol: float, max_epochs: float) -> Run:
+        """Begin another solve as a part of this one: same generator and rule, and the time that is left."""
+        inner = Run(H, B, None, None, tol, max_epochs, self.generator, None, self.rule, None, self.seconds_left)
+        inner.begin()
+        return inner
+
     def product(self, V: Tensor) -> Tensor:
         """H V, one epoch."""
         self.epochs += self.H.cost()

@@ -28,6 +28,8 @@ _PART_OF_NOISE, _LEAST_SPECTRAL = 0.01, {torch.float32: 1e-9}
 _LEAST_SPECTRAL_64, _LARGEST_SPECTRAL = 1e-11, 1e-4
 # Columns for which the cost of a row is that of a typical solve.
 _COLUMNS = 65
+# The accuracy of operators by default.
+_ACCURACY = 1e-5
 # "auto" uses field products from this number of rows on, if they take less than this part of the time.
 LEAST_ROWS, _MUCH_LESS = 8192, 0.5
 
@@ -142,6 +144,21 @@ def predict_exact_rows(n: int, s: int, backend: str, X: Tensor) -> float:
     if backend == "fused":
         return n * len(X) * max(0.5, s / 65) / r.fused
     return n * len(X) * (1.0 / r.evaluate + 2.0 * s / r.multiply)
+
+
+def predict_field(kernel: Kernel, X: Tensor, backend: str, memory: int) -> float | None:
+    """Predicted seconds per column of a field product; None if a `KernelOperator` of this backend has none.
+
+    ``backend``: "auto" or "field" may have them.
+    """
+    geometry, r = Geometry(X), rates(X.device, X.dtype)
+    if backend not in ("auto", "field") or len(X) < LEAST_ROWS or geometry.unsuitable(kernel):
+        return None
+    exact = "fused" if r.fused and X.dtype == torch.float32 else "streamed"
+    if backend == "auto" and not prefers_field(kernel, geometry, exact, False, _ACCURACY, memory):
+        return None
+    plan = geometry.plan(kernel, _ACCURACY, _LARGEST_SPECTRAL, memory)
+    return None if plan is None else plan.seconds(_COLUMNS, r, memory, X.element_size()) / _COLUMNS
 
 
 def prefers_field(kernel: Kernel, geometry: Geometry, backend: str, fits: bool, accuracy: float, memory: int) -> bool:
