@@ -39,10 +39,10 @@ from pathgp.learning.timing import (
     estimate_costs,
     measured_rates,
 )
+from pathgp.operators.field import predict_field
 
 # A fit that takes more than this factor times its time limit warns.
-_EXCEEDED = 1.2from pathgp.operators.field import predict_field
-
+_EXCEEDED = 1.2
 
 
 def fit(
