@@ -311,10 +311,10 @@ def measured_rates(device: torch.device, dtype: torch.dtype) -> Rates:
     V = torch.rand(n, 65, dtype=dtype, device=device)
     X, Z = torch.rand(2, n, 16, dtype=dtype, device=device)
     kernel = Matern(1.5, 1.0).to(device).requires_grad_(False)
-    parts = list(spans(n, -(-n // (8 * count_threads(device)))))
+    parts = list(spans(n, -(-n // count_threads(device))))
 
     def evaluate() -> None:
-        # As in products with K: each thread computes whole tiles, and another busy process delays no other thread.
+        # As in products with K: each thread computes a tile of its own, and another busy process delays it alone.
         run_separately(parts, lambda I: kernel(X[I], Z), device)
 
     return replace(
