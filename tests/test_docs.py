@@ -27,6 +27,7 @@ PAGES = {
     "tour.md": [],
     "learning.md": [],
     "grids.md": [],
+    "fields.md": [],
     "saving.md": [],
     "kernels.md": [],
     "trends.md": [],

@@ -16,7 +16,11 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"backend": "keops"}, ValueError, "backend must be one of 'auto', 'dense', 'streamed', 'fused', got 'keops'"),
+        (
+            {"backend": "keops"},
+            ValueError,
+            "backend must be one of 'auto', 'dense', 'streamed', 'fused', 'field', got 'keops'",
+        ),
         ({"precision": "half"}, ValueError, "precision must be one of 'high', 'medium', 'low', got 'half'"),
         ({"memory": 0}, ValueError, "memory is a budget in bytes and must be positive, got 0"),
         ({"memory": "2G"}, ValueError, "a text such as '8GB' or '8 GiB', got '2G'"),

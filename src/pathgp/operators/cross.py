@@ -92,7 +92,7 @@ def cross_product(
     mean square of the result, as measured on 64 rows. Gradients are exact.
     """
     if backend not in ("auto", "streamed", "fused", "exact"):
-        raise ValueError(f"backend must be 'auto', 'streamed', 'fused' or 'exact', got {backend!r}")
+        raise ValueError(f"backend must be 'auto', 'exact', 'streamed' or 'fused', got {backend!r}")
     embedding = Embedding(kernel, Z.shape[1])
     kernel, X, Z = embedding.kernel, embedding(X), embedding(Z, "Z")
     wanted = backend == "fused" or (backend in ("auto", "exact") and triton.preferred(X.device))

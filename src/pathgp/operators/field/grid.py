@@ -195,8 +195,10 @@ class GridPart:
         # What the grid does not resolve is, between different points, close to zero; on the diagonal it is added.
         self.unresolved = 0.0
         if grid.width and sources is targets:
-            rest = torch.fft.irfftn(transformed.masked_fill(self.window > 0, 0.0).to(torch.complex128), s=grid.shape)
-            self.unresolved = float(rest.flatten()[0])
+            # The real transform has half of the frequencies: all but the first and the last stand for two.
+            twice = torch.full((transformed.shape[-1],), 2.0, dtype=torch.float64, device=values.device)
+            twice[[0, -1]] = 1.0
+            self.unresolved = float((transformed.masked_fill(self.window > 0, 0.0) * twice).sum()) / grid.nodes
 
     def product(self, V: Tensor, result: Tensor, memory: int) -> None:
         """Add the product with V (sources, s) to the result (targets, s); columns in batches, and on threads."""
