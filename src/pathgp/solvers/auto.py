@@ -45,8 +45,9 @@ _REHEARSAL_PART = 0.1
 _VECCHIA_COLUMNS, _BEST_CASE_EPOCHS = 4, 3.0
 # Its iterations and seconds were up to 2.3 times those predicted.
 _VECCHIA_UNCERTAINTY = 2.0
-# Another solver replaces one that exceeds its predicted epochs by this factor.
-_PATIENCE = 2.0
+# Another solver replaces one that exceeds its predicted epochs by this factor. A rehearsal of Vecchia's preconditioner
+# sees few rows, and dense points took up to three times its epochs.
+_PATIENCE, _VECCHIA_PATIENCE = 2.0, 5.0
 
 
 class Predicted(NamedTuple):
@@ -67,7 +68,7 @@ class Auto(Solver):
     out. On a CPU, and with field products, CG with `Vecchia` is one more option for stationary kernels of up to four
     columns: its own rehearsal, on the rows around two random ones, gives its neighbours and its iterations.
 
-    A solver that takes twice its predicted epochs, and longer than the next best would, is replaced by that one, which
+    A solver that takes twice its predicted epochs (CG with `Vecchia`: five times), and longer than the next best would, is replaced by that one, which
     starts from its iterate. If rounding errors stall it above the tolerance, Cholesky (in float64) replaces it.
     ``Solution.solver`` names the solver that ended the solve, ``Solution.note`` the reasons.
     """
@@ -176,10 +177,14 @@ def _try_vecchia(run: Run, least: float, work: float) -> dict[Solver, Predicted]
 
 
 def _limit(run: Run, options: dict[Solver, Predicted], choice: Solver, others: list[Solver]) -> float:
-    """Epochs after which another solver replaces the chosen one: twice the prediction, and longer than the next."""
+    """Epochs after which another solver replaces the chosen one: several times the prediction, and longer than the
+    next.
+    """
     if not others or run.tol == 0 or choice == Cholesky() or not math.isfinite(options[choice].epochs):
         return math.inf
-    return options[choice].epochs * max(_PATIENCE, options[others[0]].seconds / max(options[choice].seconds, 1e-9))
+    has_vecchia = isinstance(choice, CG) and isinstance(choice.preconditioner, Vecchia)
+    patience = _VECCHIA_PATIENCE if has_vecchia else _PATIENCE
+    return options[choice].epochs * max(patience, options[others[0]].seconds / max(options[choice].seconds, 1e-9))
 
 
 def _can_try(run: Run) -> bool:
