@@ -68,9 +68,9 @@ class Auto(Solver):
     out. On a CPU, and with field products, CG with `Vecchia` is one more option for stationary kernels of up to four
     columns: its own rehearsal, on the rows around two random ones, gives its neighbours and its iterations.
 
-    A solver that takes twice its predicted epochs (CG with `Vecchia`: five times), and longer than the next best would, is replaced by that one, which
-    starts from its iterate. If rounding errors stall it above the tolerance, Cholesky (in float64) replaces it.
-    ``Solution.solver`` names the solver that ended the solve, ``Solution.note`` the reasons.
+    A solver that takes twice its predicted epochs (CG with `Vecchia`: five times), and longer than the next best would,
+    is replaced by that one, which starts from its iterate. If rounding errors stall it above the tolerance, Cholesky
+    (in float64) replaces it. ``Solution.solver`` names the solver that ended the solve, ``Solution.note`` the reasons.
     """
 
     def _solve(self, run: Run) -> Solution:
