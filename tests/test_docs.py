@@ -28,6 +28,8 @@ PAGES = {
     "learning.md": [],
     "grids.md": [],
     "saving.md": [],
+    "kernels.md": [],
+    "trends.md": [],
     "architecture.md": [],
     "diagnostics.md": [],
     "guides/big-table.md": [],

@@ -81,6 +81,23 @@ def linear(X: Tensor, Z: Tensor, variance: float | Tensor = 1.0) -> Tensor:
     return as_float64(variance) * (as_float64(X) @ as_float64(Z).T)
 
 
+def gneiting(
+    X: Tensor,
+    Z: Tensor,
+    nu: float,
+    lengthscale: float | Tensor,
+    timescale: float,
+    alpha: float,
+    beta: float,
+    decay: float,
+) -> Tensor:
+    """psi^-(decay + beta d / 2) matern(h / psi^(beta / 2)), psi = 1 + |u / timescale|^(2 alpha); time is last."""
+    X, Z = as_float64(X), as_float64(Z)
+    psi = 1 + ((X[:, -1:] - Z[:, -1:].T).abs() / timescale) ** (2 * alpha)
+    a = math.sqrt(2 * nu) * distance(X[:, :-1], Z[:, :-1], lengthscale) / psi ** (beta / 2)
+    return psi ** -(decay + beta * (X.shape[1] - 1) / 2) * matern_by_bessel(a, nu)
+
+
 def on_sphere(X: Tensor) -> Tensor:
     """Points (n, 3) on the unit sphere, for latitudes and longitudes (n, 2) in degrees."""
     lat, lon = torch.deg2rad(as_float64(X)).T

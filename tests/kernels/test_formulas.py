@@ -42,6 +42,10 @@ REAL: dict[str, tuple[kernels.Kernel, Reference]] = {
         kernels.LearnedMatern(1.2, SCALES),
         lambda X, Z: reference.matern(X, Z, 1.2, SCALES),
     ),
+    "Gneiting": (
+        kernels.Gneiting(kernels.Matern(1.5, SCALES[:2]), 0.7, alpha=0.8, beta=0.6, decay=0.4),
+        lambda X, Z: reference.gneiting(X, Z, 1.5, SCALES[:2], 0.7, 0.8, 0.6, 0.4),
+    ),
     "RQ": (
         kernels.RationalQuadratic(0.6, SCALES),
         lambda X, Z: reference.rational_quadratic(X, Z, double(0.6), SCALES),

@@ -82,9 +82,25 @@ def test_embedded_kernel_shares_parameters_and_values() -> None:
     embedding = Embedding(k, 3)
     assert [id(p) for p in embedding.kernel.parameters()] == [id(p) for p in k.parameters()]
     assert embedding(X).shape == (20, 9) == (20, embedding.dim)
+    # Degrees that only spheres see are left out.
+    assert Embedding(k.kernel.kernels[0], 3).dim == 4
     assert torch.allclose(embedding.kernel(embedding(X)), k(X), atol=1e-12)
     plain = kernels.Matern(1.5)
     assert Embedding(plain, 2).kernel is plain
+
+
+def test_geometry_is_found_once() -> None:
+    X, k = places(300)[:, :2], kernels.Sphere(kernels.Matern(1.5, 0.3))
+    first = KernelOperator(k, X, 0.1)
+    assert KernelOperator(k, X, 0.2, reuse=first)._geometry is first._geometry
+    assert KernelOperator(k, X.clone(), 0.2, reuse=first)._geometry is not first._geometry
+
+
+def test_field_products() -> None:
+    X, V = places(400)[:, :2], torch.randn(400, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    H = pathgp.operators.FieldOperator(kernels.Scale(kernels.Sphere(kernels.Matern(1.5, 0.3)), 1.2), X, 0.1)
+    expected = KernelOperator(H.kernel, X, 0.1, pathgp.Compute("dense")) @ V
+    assert float((H @ V - expected).norm() / expected.norm()) <= 1e-4
 
 
 def test_operators_see_three_columns() -> None:

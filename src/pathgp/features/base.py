@@ -205,6 +205,6 @@ def _require_features(kernel: Kernel) -> None:
     has_measure = isinstance(kernel, Stationary) and type(kernel).mixing is not Stationary.mixing
     if not has_measure and not isinstance(kernel, Finite | Periodic | Tanimoto):
         raise NotImplementedError(
-            f"{type(kernel).__name__} has no random features, because neither its spectral measure nor a "
-            "finite feature map is known; means, variances by solves and joint draws (post.sample) need none"
+            f"{type(kernel).__name__} has no random features, because {kernel.no_features}; means, variances by solves "
+            "and joint draws (post.sample) need none"
         )

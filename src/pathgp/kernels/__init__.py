@@ -5,6 +5,7 @@ from pathgp.kernels.algebra import Scale as Scale
 from pathgp.kernels.algebra import Sum as Sum
 from pathgp.kernels.base import Kernel as Kernel
 from pathgp.kernels.finite import Finite as Finite
+from pathgp.kernels.gneiting import Gneiting as Gneiting
 from pathgp.kernels.learned_matern import LearnedMatern as LearnedMatern
 from pathgp.kernels.linear import Linear as Linear
 from pathgp.kernels.matern import Matern as Matern

@@ -11,13 +11,14 @@ from torch import Tensor
 from pathgp.kernels.algebra import Scale, Sum
 from pathgp.kernels.base import Kernel
 from pathgp.kernels.expression import Columns, fold, leaves
+from pathgp.kernels.gneiting import Gneiting
 from pathgp.kernels.stationary import Stationary
 
 
 def stationary_columns(kernel: Kernel, dim: int) -> set[int] | None:
-    """The columns that a kernel sees of inputs with ``dim`` columns; None if a part of it is not `Stationary`."""
+    """The columns that a kernel sees of inputs with ``dim`` columns; None if it is not a function of differences."""
     parts = leaves(kernel, range(dim))
-    if not all(isinstance(part, Stationary) for part, _ in parts):
+    if not all(isinstance(part, Stationary | Gneiting) for part, _ in parts):
         return None
     return {column for _, columns in parts for column in columns}
 
@@ -34,6 +35,10 @@ def stationary_values(
         if isinstance(node, Scale):
             value = next(parts)
             return value * node.signal.square().to(value)
+        if isinstance(node, Gneiting):
+            *space, time = (differences[column] for column in columns or ())
+            time = (time / node.timescale.to(time)).square()
+            return node.combine(squared_length(node.kernel, space), time, len(space))
         if not isinstance(node, Stationary):
             return reduce(torch.add if isinstance(node, Sum) else torch.mul, parts)
         return profile(node, squared_length(node, [differences[column] for column in columns or ()]))

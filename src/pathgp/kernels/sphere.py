@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from pathgp.kernels.algebra import Product, Scale, Sum
 from pathgp.kernels.base import Kernel
+from pathgp.kernels.expression import leaves
 from pathgp.kernels.stationary import Stationary
 
 _COORDINATES = 3
@@ -94,7 +96,8 @@ def unit_vectors(X: Tensor, name: str) -> Tensor:
 
 
 class Embedding:
-    """A kernel on X (n, d) as a kernel without `Sphere` on X and the points on its spheres, (n, d + 3 spheres).
+    """A kernel on X (n, d) as a kernel without `Sphere` on other columns: points on its spheres, and the columns of X
+    that are seen otherwise.
 
     The kernel shares the parameters of the given one, in the same order; without a sphere it is the given kernel.
 
@@ -104,26 +107,28 @@ class Embedding:
     """
 
     def __init__(self, kernel: Kernel, dim: int) -> None:
-        self._dim = dim
         self._spheres: list[tuple[int, ...]] = []
-        self.kernel = self._rebuild(kernel, tuple(range(dim))) if has_sphere(kernel) else kernel
+        self._kept: tuple[int, ...] = tuple(range(dim))
+        self.kernel = kernel
+        if has_sphere(kernel):
+            seen = leaves(kernel, range(dim))
+            self._kept = tuple(sorted({c for leaf, columns in seen if not isinstance(leaf, Sphere) for c in columns}))
+            self.kernel = self._rebuild(kernel, tuple(range(dim)))
 
     def __call__(self, X: Tensor, name: str = "X") -> Tensor:
-        """The inputs of the kernel (n, d + 3 spheres), in the dtype of X; differentiable."""
+        """The inputs of the kernel (n, ``dim``), in the dtype of X; differentiable."""
         if not self._spheres:
             return X
         points = [unit_vectors(X[:, list(columns)], name).to(X.dtype) for columns in self._spheres]
-        return torch.cat([X[:, : self._dim], *points], 1)
+        return torch.cat([X[:, list(self._kept)], *points], 1)
 
     @property
     def dim(self) -> int:
         """The number of columns of these inputs."""
-        return self._dim + _COORDINATES * len(self._spheres)
+        return len(self._kept) + _COORDINATES * len(self._spheres)
 
     def _rebuild(self, kernel: Kernel, columns: tuple[int, ...]) -> Kernel:
-        """The kernel with a sphere in it, of which the node above sees these columns, as a function of all columns."""
-        if not has_sphere(kernel):
-            return Sum(kernel, active_dims=columns)
+        """A kernel, of which the node above sees these columns of X, as a function of the new columns."""
         dims = kernel.active_dims
         if dims is not None and max(dims) >= len(columns):
             raise ValueError(
@@ -136,9 +141,14 @@ class Embedding:
                     f"Sphere reads two columns, latitude and longitude, but it sees {len(seen)}: name them in "
                     "active_dims"
                 )
-            start = self._dim + _COORDINATES * len(self._spheres)
+            start = self.dim
             self._spheres.append(seen)
             return Sum(kernel.kernel, active_dims=range(start, start + _COORDINATES))
+        if not kernel.parts:
+            # Another object with the same parameters, which sees all columns that it is given.
+            twin = copy.copy(kernel)
+            twin.active_dims = None
+            return Sum(twin, active_dims=[self._kept.index(c) for c in seen])
         parts = [self._rebuild(part, seen) for part in kernel.parts]
         if isinstance(kernel, Scale):
             return kernel.around(parts[0])

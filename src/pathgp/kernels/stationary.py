@@ -150,8 +150,7 @@ class Stationary(Kernel):
         X, Z, scale = X.to(torch.float64), Z.to(torch.float64), self._inverse_lengthscales(X)
         if torch.is_grad_enabled() and any(t.requires_grad for t in (X, Z, scale, *shape)):
             sq = squared_distance(X, Z, scale, dtype, self.smoothness)
-            result: Tensor = _Radial.apply(self, sq.fill_diagonal_(0.0) if same else sq, *shape)
-            return result
+            return self.radial(sq.fill_diagonal_(0.0) if same else sq)
 
         def finish(sq: Tensor, start: int) -> Tensor:
             if same:

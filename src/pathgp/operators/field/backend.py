@@ -65,8 +65,8 @@ class Field:
     """K = W T W^T + C: T the smooth part on a regular grid (a fast Fourier transform), W windows, C near tiles.
 
     Points on a regular grid need neither windows nor near tiles: K is then a part of T, exact for every stationary
-    kernel. Otherwise grid and tiles are chosen for the smallest predicted time. The error of the product with white noise
-    is measured on some rows; it exceeds ``accuracy`` in no operator that is returned.
+    kernel. Otherwise grid and tiles are chosen for the smallest predicted time. The error of the product with white
+    noise is measured on some rows; it exceeds ``accuracy`` in no operator that is returned.
 
     Args:
         exact: the backend that evaluates rows, columns and blocks.
@@ -103,8 +103,8 @@ class Field:
             plan = self.geometry.plan(self.kernel, target, spectral, memory)
             if plan is None:
                 raise FieldError(f"no grid for field products fits into {memory / 1e9:.3g} GB")
-            self.plan, blocks = plan, self.geometry.blocks if any(plan.split.radii.values()) else None
-            self.fast = FieldProduct(self.kernel, plan, self.X, None, blocks and (blocks, None), memory)
+            blocks = (self.geometry.blocks, None) if any(plan.split.radii.values()) else None
+            self.plan, self.fast = plan, FieldProduct(self.kernel, plan, self.X, None, blocks, memory)
             found = self.fast.product(probe, torch.zeros_like(probe))[index]
             self.error = float((found - wanted)[:, 1].norm() / wanted[:, 1].norm())
             if self.error <= accuracy:
