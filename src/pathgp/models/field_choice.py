@@ -6,7 +6,6 @@ of groups of neighbours, and of single rows between them, which show the varianc
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 
@@ -32,7 +31,7 @@ def choose_model(
     """
     best, values = candidates[0], []
     for number, candidate in enumerate(candidates):
-        model = copy.deepcopy(candidate)
+        model = candidate.working_copy(X.device)
         data = model.prepare_data(X, y, noise, torch.float64)
         # A copy: all candidates see the same rows, and the fit that follows can be repeated by its seed.
         fixed = generator.clone_state()
@@ -46,7 +45,7 @@ def choose_model(
         values.append(max(likelihoods, default=-math.inf))
         if number == 0 or values[-1] > max(values[:-1]):
             best = model
-    return best, values
+    return best.to("cpu"), values
 
 
 def choose_rows(X: Tensor, generator: torch.Generator) -> Tensor:
