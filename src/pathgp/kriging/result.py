@@ -139,6 +139,9 @@ class Kriging:
         if frame is None:
             X = self.targets.rows(slice(0, len(self.targets)))
             return pd.DataFrame(dict(zip(self.coordinates.columns, X.T, strict=True)) | results)
+        if not hasattr(frame, "assign"):
+            # A frame of polars.
+            frame = pd.DataFrame({name: np.asarray(frame[name]) for name in frame.columns})
         taken = [name for name in results if name in frame.columns]
         if taken:
             raise ValueError(f"targets has a column {taken[0]!r}, which the result would replace: rename it")
