@@ -1,7 +1,9 @@
 """The choice among models of a field: the one whose exact likelihood on a few groups of neighbours is highest.
 
 How rough a field is shows at short distances. A random subset of a large table has none, so that the likelihood is that
-of groups of neighbours, and of single rows between them, which show the variance at long distances.
+of groups of neighbours, and of single rows between them, which show the variance at long distances. A field may be
+rougher in some places than in others: with nine groups the choice for precipitation on land did not depend on the
+seed, with four it did.
 """
 
 from __future__ import annotations
