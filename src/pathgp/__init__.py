@@ -3,6 +3,7 @@
 from pathgp import diagnostics as diagnostics
 from pathgp import features as features
 from pathgp import kernels as kernels
+from pathgp import kriging as kriging
 from pathgp import means as means
 from pathgp import operators as operators
 from pathgp import solvers as solvers

@@ -88,6 +88,9 @@ def test_usage(stations: Path, tmp_path: Path, capsys: Capture) -> None:
     assert "two roles" in fails(capsys, "krige", stations, *GIVEN[:4], "--target", "x", "--grid", "1", code=2)
     assert "--cells needs --grid" in fails(capsys, *base, "--predict", stations, "--cells", code=2)
     assert "use --predict" in fails(capsys, *base, "--grid", "1", "--trend", "h", code=2)
+    assert "needs as many samples" in fails(
+        capsys, *base, "--grid", "1", "--samples", "8", "--simulations", "9", code=2
+    )
     assert "one distance, or two" in fails(capsys, *base, "--grid", "1,1,1", code=2)
     assert "same name" in fails(
         capsys, *base, "--grid", "1", "--out", tmp_path / "a.csv", "--report", tmp_path / "a.csv", code=2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import importlib
 import os
 import re
@@ -16,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from pathgp._version import __version__
+from pathgp.cli.option_types import column_names, count, finite, level, memory_size, positive, share, spacing, whole
 from pathgp.cli.output import UsageError, print_note
-from pathgp.compute.memory import read_bytes
 from pathgp.data.tabular import DEFAULT_KERNEL, KERNELS
 from pathgp.learning.progress import LongFitWarning
 from pathgp.posterior.convergence import ConvergenceWarning
@@ -141,19 +140,19 @@ def _fit(command: argparse.ArgumentParser) -> None:
     command.add_argument("file", metavar="FILE", nargs="?", type=Path, help=_FILE)
     columns = command.add_argument_group("columns")
     _add(columns, "--target", "COL", "the column to predict")
-    _add(columns, "--inputs", "A,B", "the inputs (default: all other columns)", _names)
-    _add(columns, "--ignore", "C,D", "columns to leave out", _names, [])
-    _add(columns, "--categorical", "E,F", "columns of numbers to read as categories", _names, [])
+    _add(columns, "--inputs", "A,B", "the inputs (default: all other columns)", column_names)
+    _add(columns, "--ignore", "C,D", "columns to leave out", column_names, [])
+    _add(columns, "--categorical", "E,F", "columns of numbers to read as categories", column_names, [])
     _add_reading_options(columns, "leave out rows without a value in an input or in the target, and say how many")
-    _add(columns, "--id", "COL", "a column to copy into the predictions, and no input", _names, [])
+    _add(columns, "--id", "COL", "a column to copy into the predictions, and no input", column_names, [])
     model = command.add_argument_group("model and learning")
     kernel = f"{', '.join(KERNELS)} (default: {DEFAULT_KERNEL})"
     model.add_argument("--kernel", metavar="NAME", choices=list(KERNELS), default=DEFAULT_KERNEL, help=kernel)
     _add_learning_options(model)
     holdout = "share of the rows kept apart to measure errors on; 0 learns from all (default: 0.1)"
-    _add(model, "--holdout", "SHARE", holdout, _share, 0.1)
+    _add(model, "--holdout", "SHARE", holdout, share, 0.1)
     model.add_argument("--precision", choices=["float32", "float64"], help="default: float32 for more than 10,000 rows")
-    _add(model, "--seed", "N", "of held-out rows and samples (default: 0)", _count, 0)
+    _add(model, "--seed", "N", "of held-out rows and samples (default: 0)", count, 0)
     model.add_argument("--device", default="cpu", help="such as cuda (default: cpu)")
     result = command.add_argument_group("results")
     _add(result, "--out", "MODEL", "save the model, for predict, sample and info", Path)
@@ -182,7 +181,7 @@ def _sample(command: argparse.ArgumentParser) -> None:
     at every call and in every file.
     """
     _add_model_and_file(command)
-    _add(command, "--num", "K", "number of samples (default: 10)", _whole, 10)
+    _add(command, "--num", "K", "number of samples (default: 10)", whole, 10)
     _add_result_options(command)
 
 
@@ -200,11 +199,11 @@ def _krige(command: argparse.ArgumentParser) -> None:
     columns.add_argument("--coordinates", choices=["plane", "lonlat"], help=places)
     _add_reading_options(columns, "leave out rows with a missing value, and say how many")
     where = command.add_argument_group("where to predict")
-    _add(where, "--grid", "STEP", "the distance of the nodes of a grid over all points, or STEP_X,STEP_Y", _spacing)
+    _add(where, "--grid", "STEP", "the distance of the nodes of a grid over all points, or STEP_X,STEP_Y", spacing)
     _add(where, "--predict", "NEW", "in place of a grid the rows of this file", Path)
     where.add_argument("--cells", action="store_true", help="averages over the cells of the grid (block kriging)")
-    _add(where, "--threshold", "T", "add the probability that the field is above T", float)
-    _add(where, "--simulations", "K", "add K conditional simulations to the result (default: 0)", _count, 0)
+    _add(where, "--threshold", "T", "add the probability that the field is above T", finite)
+    _add(where, "--simulations", "K", "add K conditional simulations to the result (default: 0)", count, 0)
     model = command.add_argument_group("model and learning")
     kernel = f"{', '.join(KERNELS)} (default: one of the matern kernels, by the likelihood)"
     model.add_argument("--kernel", metavar="NAME", choices=list(KERNELS), help=kernel)
@@ -213,7 +212,7 @@ def _krige(command: argparse.ArgumentParser) -> None:
     isotropic = "one length scale for both coordinates in a plane, where each has its own by default"
     model.add_argument("--isotropic", action="store_true", help=isotropic)
     _add_learning_options(model)
-    _add(model, "--seed", "N", "of samples (default: 0)", _count, 0)
+    _add(model, "--seed", "N", "of samples (default: 0)", count, 0)
     model.add_argument("--device", default="cpu", help="such as cuda (default: cpu)")
     result = command.add_argument_group("results")
     _add(result, "--out", "FILE", "where to write: map.nc (NetCDF, for a grid) or map.csv", Path)
@@ -230,13 +229,13 @@ def _info(command: argparse.ArgumentParser) -> None:
 
 def _plan(command: argparse.ArgumentParser) -> None:
     """Estimate the cost of products, of a posterior and of a fit in seconds and memory, without computing them."""
-    _add(command, "rows", "ROWS", "rows of the data", _whole)
-    _add(command, "columns", "COLUMNS", "columns of the inputs", _whole)
-    _add(command, "--samples", "N", "posterior samples (default: 64)", _count, 64)
+    _add(command, "rows", "ROWS", "rows of the data", whole)
+    _add(command, "columns", "COLUMNS", "columns of the inputs", whole)
+    _add(command, "--samples", "N", "posterior samples (default: 64)", count, 64)
     command.add_argument("--device", default="cpu", help="cpu, cuda, or h200 on any machine (default: cpu)")
     command.add_argument("--precision", choices=["float32", "float64"], default="float32", help="default: float32")
-    _add(command, "--memory", "SIZE", "for K, such as 8GB, 8GiB or 8e9 (default: half of what is free)", _bytes)
-    _add(command, "--members", "N", "processes or devices that share the work", _whole, 1)
+    _add(command, "--memory", "SIZE", "for K, such as 8GB, 8GiB or 8e9 (default: half of what is free)", memory_size)
+    _add(command, "--members", "N", "processes or devices that share the work", whole, 1)
     command.add_argument("--measure", action="store_true", help="measure this machine first, a second or two")
     command.add_argument("--json", action="store_true", help="one JSON object in place of the table")
 
@@ -249,8 +248,8 @@ def _example(command: argparse.ArgumentParser) -> None:
 def _demo(command: argparse.ArgumentParser) -> None:
     """A Gaussian process from data to posterior samples: ``pathgp demo``."""
     command.add_argument("--out", type=Path, default=Path("demo.png"), help="the picture (default: demo.png)")
-    _add(command, "--seed", "N", "seed of data, paths and solver (default: 0)", _count, 0)
-    _add(command, "--points", "N", "training points per case (default: 10000)", _whole, 10_000)
+    _add(command, "--seed", "N", "seed of data, paths and solver (default: 0)", count, 0)
+    _add(command, "--points", "N", "training points per case (default: 10000)", whole, 10_000)
 
 
 def _add(
@@ -262,16 +261,16 @@ def _add(
 def _add_model_and_file(command: argparse.ArgumentParser) -> None:
     _add(command, "model", "MODEL", "a file of pathgp fit --out or of post.save", Path)
     _add(command, "file", "FILE", f"{_FILE}; it needs the model's columns", Path)
-    _add(command, "--id", "COL", "a column of the file to copy into the output", _names, [])
-    _add(command, "--inputs", "A,B", "the inputs in order, for a model without column names", _names)
+    _add(command, "--id", "COL", "a column of the file to copy into the output", column_names, [])
+    _add(command, "--inputs", "A,B", "the inputs in order, for a model without column names", column_names)
     _add_reading_options(command, "rows without a value in an input get empty predictions, and are counted")
 
 
 def _add_learning_options(group: Any) -> None:
-    _add(group, "--noise-std", "STD", "fix the noise to this standard deviation, in the target's units", _positive)
-    _add(group, "--minutes", "M", "time limit of learning; long fits then use fewer steps and rows", _positive)
-    _add(group, "--steps", "N", "steps of the optimiser, at most (100)", _count)
-    _add(group, "--samples", "N", "posterior samples, and probes of the gradient (64)", _whole)
+    _add(group, "--noise-std", "STD", "fix the noise to this standard deviation, in the target's units", positive)
+    _add(group, "--minutes", "M", "time limit of learning; long fits then use fewer steps and rows", positive)
+    _add(group, "--steps", "N", "steps of the optimiser, at most (100)", count)
+    _add(group, "--samples", "N", "posterior samples, and probes of the gradient (64)", whole)
 
 
 def _add_prediction_options(group: Any) -> None:
@@ -282,7 +281,7 @@ def _add_prediction_options(group: Any) -> None:
     choices = ["default", "samples", "solve", "none"]
     group.add_argument("--variance", choices=choices, default="default", help=variance)
     interval = "add columns lower and upper of an interval with probability P, such as 0.95"
-    _add(group, "--interval", "P", interval, _level)
+    _add(group, "--interval", "P", interval, level)
     group.add_argument("--noise", action="store_true", help="std and interval of a new measurement, noise included")
 
 
@@ -301,54 +300,3 @@ def _add_result_options(command: argparse.ArgumentParser) -> None:
 def _add_output_options(group: Any) -> None:
     group.add_argument("--json", action="store_true", help="print one JSON object on standard output, and nothing else")
     group.add_argument("--quiet", action="store_true", help="no progress and no notes; warnings and errors only")
-
-
-def _names(text: str) -> list[str]:
-    # As a line of CSV, so that a name with a comma can be quoted.
-    names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
-    if not names or not all(names):
-        raise argparse.ArgumentTypeError(f"expected names separated by commas, got {text!r}")
-    return names
-
-
-def _bytes(text: str) -> int:
-    try:
-        return read_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _integer(text: str) -> int:
-    """A whole number, also written as 1e6 or 1_000_000."""
-    try:
-        return int(text)
-    except ValueError:
-        if not float(text).is_integer():
-            raise
-        return int(float(text))
-
-
-def _number(kind: Callable[[str], Any], holds: Callable[[Any], bool], expected: str) -> Callable[[str], Any]:
-    """A parser of numbers that refuses text and values for which ``holds`` is false."""
-
-    def parse(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = None
-        if value is None or not holds(value):
-            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
-        return value
-
-    return parse
-
-
-_count = _number(_integer, lambda value: value >= 0, "a whole number, 0 or more")
-_whole = _number(_integer, lambda value: value >= 1, "a whole number, 1 or more")
-_positive = _number(float, lambda value: 0 < value < float("inf"), "a positive number")
-_share = _number(float, lambda value: 0 <= value < 1, "a share between 0 and 1")
-_level = _number(float, lambda value: 0 < value < 1, "a share between 0 and 1, such as 0.95")
-
-
-def _spacing(text: str) -> list[float]:
-    return [_positive(part) for part in text.split(",")]

@@ -20,6 +20,7 @@ from pathgp.cli.training import read_columns
 from pathgp.kriging import Kriging
 from pathgp.kriging import krige as krige_field
 from pathgp.kriging.model import TRENDS
+from pathgp.learning.policy import FitOptions
 
 # The words of `pathgp.kriging` for arguments, and the options of the command line.
 _OPTIONS = {
@@ -72,7 +73,8 @@ def _predict(
 ) -> Kriging:
     """Call `krige` with the options of the command line; the core chooses the others."""
     drift = _drift(options)
-    given: dict[str, Any] = {} if options.samples is None else {"samples": options.samples}
+    samples = max(FitOptions.samples, options.simulations) if options.samples is None else options.samples
+    given: dict[str, Any] = {"samples": samples}
     if options.isotropic:
         given["anisotropy"] = False
     return krige_field(
@@ -132,6 +134,8 @@ def _check(options: argparse.Namespace) -> torch.device | None:
         raise UsageError("--trend with columns needs their values at every target: use --predict, or Python's krige")
     if options.cells and options.grid is None:
         raise UsageError("--cells needs --grid, whose cells it averages over")
+    if options.samples is not None and options.simulations > options.samples:
+        raise UsageError(f"--simulations {options.simulations} needs as many samples: leave out --samples")
     for path in (options.out, options.report):
         if path is not None:
             require_writable(path, options.file, options.predict)

@@ -32,11 +32,13 @@ class Coordinates:
 
     names: of the coordinates.  drift: names of further columns, which only the trend uses.
     lonlat: the numbers of the columns of longitude and latitude; None for a plane.
+    crs: the coordinate reference system of a GeoDataFrame, or None.
     """
 
     names: tuple[str, ...]
     drift: tuple[str, ...] = ()
     lonlat: tuple[int, int] | None = None
+    crs: Any = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -68,6 +70,10 @@ class Coordinates:
     def read(self, points: Any, name: str) -> Matrix:
         """The columns of further points (m, d), an array or a frame, as float64."""
         if is_geometry(points) or is_frame(points):
+            if is_geometry(points) and points.crs != self.crs:
+                raise ValueError(
+                    f"{name} has the reference system {points.crs}, the observations {self.crs}: use to_crs"
+                )
             frame = with_geometry(points, self.names)
             return self.check(columns_of(frame, self.columns, name), name)
         X = as_array(points, name)
@@ -140,7 +146,7 @@ def read_field(
         if coordinates != "lonlat":
             names = tuple(f"x{i}" for i in range(X.shape[1]))
     lonlat = _find_lonlat(points, names, coordinates)
-    found = Coordinates(names, tuple(drift), lonlat)
+    found = Coordinates(names, tuple(drift), lonlat, points.crs if is_geometry(points) else None)
     if y.shape != (len(X),):
         raise ValueError(f"values must have shape ({len(X)},), one for each point; got {y.shape}")
     if not len(y):
@@ -214,8 +220,9 @@ def _coordinate_names(
     if is_geometry(points):
         is_degrees = points.crs is not None and points.crs.is_geographic
         return (*(("lon", "lat") if is_degrees else ("x", "y")), *(columns or ()))
-    others = [str(name) for name in points.columns if name != target and name not in drift]
-    names = tuple(others if columns is None else columns)
+    names = tuple(columns or (name for name in points.columns if name != target and name not in drift))
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError("the columns have no names that are texts: rename them, as to 'x' and 'y'")
     if not names:
         raise ValueError("no column is left for the coordinates: name them by columns=['x', 'y']")
     if len(set(names)) < len(names):

@@ -19,7 +19,8 @@ from pathgp.compute.inputs import real_number
 from pathgp.compute.memory import spans
 from pathgp.kriging.coordinates import EARTH_RADIUS_KM, Coordinates, Field
 from pathgp.kriging.cross_validation import CrossValidation, cross_validate
-from pathgp.kriging.semivariance import Variogram, variogram
+from pathgp.kriging.fitted_variogram import fitted_variogram
+from pathgp.kriging.semivariance import Variogram
 from pathgp.kriging.targets import Cells, Grid, Points, Targets, read_cells, read_targets, require_samples
 from pathgp.learning.report import FitReport
 from pathgp.posterior.block_average import block_average
@@ -29,8 +30,6 @@ Vector = NDArray[np.float64]
 
 # Targets that are predicted at once; cells have several sub-points each.
 _TARGETS_AT_ONCE = 16_384
-# Points on the curve of a model's variogram.
-_CURVE_POINTS = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +37,7 @@ class Kriging:
     """A predicted field. Vectors (m,) are in the order of the targets; of a grid in that of `to_dataset`, flattened.
 
     mean, std: of the field without the nugget (m,); of its average over every cell where cells were asked for.
-    posterior: the `Posterior` behind it; its inputs are those of ``inputs``.
+    posterior: the `Posterior` behind it; its inputs are the columns ``coordinates.columns``.
     report: how the model was learned and solved, a `FitReport`.
     field: the observed values and their coordinates.  targets: where it was predicted.  cells: their sizes, or None.
     """
@@ -84,8 +83,9 @@ class Kriging:
         _in_blocks(evaluate, len(self.targets), self.cells, False, "samples")
         return found
 
-    def simulate(self, X: Vector) -> Vector:
-        """All conditional simulations (s, m) at points X (m, d): functions, the same ones at every call."""
+    def simulate(self, points: Any) -> Vector:
+        """All conditional simulations (s, m) at points, an array (m, d) or a frame: always the same functions."""
+        X = self.coordinates.read(points, "points")
         with torch.no_grad():
             return np.asarray(self.posterior.paths(_inputs(X, self.posterior)).cpu())
 
@@ -123,14 +123,7 @@ class Kriging:
     @cached_property
     def variogram(self) -> Variogram:
         """The empirical variogram of the values less the trend, and that of the model."""
-        field = self.field
-        names = None if field.coordinates.lonlat is None else "lonlat"
-        lonlat = field.coordinates.lonlat
-        P = field.X[:, : len(field.coordinates.names)] if lonlat is None else field.X[:, list(lonlat)]
-        empirical = variogram(P, field.y - self._trend(), coordinates=names or "plane")
-        lags = np.linspace(0.0, float(np.nanmax(empirical.lags)), _CURVE_POINTS)
-        curves, titles = self._model_variogram(lags)
-        return empirical.with_model(lags, curves, titles)
+        return fitted_variogram(self.field, self.posterior)
 
     def to_frame(self, threshold: float | None = None) -> Any:
         """A DataFrame with a row per target: its coordinates, mean and std; the given frame with these columns added.
@@ -146,6 +139,9 @@ class Kriging:
         if frame is None:
             X = self.targets.rows(slice(0, len(self.targets)))
             return pd.DataFrame(dict(zip(self.coordinates.columns, X.T, strict=True)) | results)
+        if not hasattr(frame, "assign"):
+            # A frame of polars.
+            frame = pd.DataFrame({name: np.asarray(frame[name]) for name in frame.columns})
         taken = [name for name in results if name in frame.columns]
         if taken:
             raise ValueError(f"targets has a column {taken[0]!r}, which the result would replace: rename it")
@@ -251,39 +247,6 @@ class Kriging:
         is_longitude = column == self.coordinates.lonlat[0]
         kind, unit = ("longitude", "degrees_east") if is_longitude else ("latitude", "degrees_north")
         return {"standard_name": kind, "units": unit}
-
-    def _trend(self) -> Vector | float:
-        """The learned trend at the observed points (n,), or the known mean."""
-        post = self.posterior
-        if post.trend is None:
-            return float(post.model.mean)
-        basis = post.model.mean(_inputs(self.field.X, post))
-        return np.asarray((basis @ post.trend.coefficients.to(basis)).cpu())
-
-    def _model_variogram(self, lags: Vector) -> tuple[Vector, list[str]]:
-        """nugget^2 + k(0) - k(h) along every axis with its own length scale (curves, m), and names of the curves."""
-        post, coordinates = self.posterior, self.coordinates
-        centre = np.median(self.field.X, axis=0)
-        axes = list(range(len(coordinates.names)))
-        if coordinates.lonlat is not None:
-            centre[list(coordinates.lonlat)] = 0.0
-            axes = [coordinates.lonlat[0]]
-        curves: list[Vector] = []
-        for axis in axes:
-            P = np.tile(centre, (len(lags) + 1, 1))
-            degrees = coordinates.lonlat is not None
-            P[1:, axis] += np.rad2deg(lags / EARTH_RADIUS_KM) if degrees else lags
-            X = post.scaling.inputs(torch.as_tensor(P), torch.float64)
-            with torch.no_grad():
-                kernel = post.model.kernel.to("cpu")
-                covariance = kernel(X[:1], X[1:])[0].cpu().numpy()
-                level = float(kernel.diag(X[:1]))
-            curves.append((level - covariance) * float(post.scaling.target_scale) ** 2)
-        known = post.system.deviation.square().mean() * float(post.scaling.target_scale) ** 2
-        found = np.stack(curves) + float(known)
-        if len(found) == 1 or np.allclose(found, found[0], rtol=1e-6):
-            return found[:1], ["model"]
-        return found, [f"model along {coordinates.names[axis]}" for axis in axes]
 
 
 def predict(

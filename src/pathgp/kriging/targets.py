@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pathgp.compute.inputs import real_number, whole_number
 from pathgp.data.tabular import is_frame
-from pathgp.kriging.coordinates import Coordinates, as_array, is_geometry
+from pathgp.kriging.coordinates import Coordinates, as_array
 
 Matrix = NDArray[np.float64]
 
@@ -109,7 +109,7 @@ def read_points(targets: Any, coordinates: Coordinates) -> Points:
     X = coordinates.read(targets, "targets")
     if not len(X):
         raise ValueError("targets has no rows: there is nothing to predict")
-    return Points(X, targets if is_frame(targets) or is_geometry(targets) else None)
+    return Points(X, targets if is_frame(targets) else None)
 
 
 def read_grid(grid: Any, coordinates: Coordinates, X: Matrix, budget: int) -> Grid:

@@ -35,7 +35,7 @@ GRID_STEP_EPOCHS = 120.0
 LEARNING_RATE = 0.1
 # The kernels of a field of which the likelihood chooses one; rows, groups of neighbours and steps of that comparison.
 FIELD_KERNELS = ("matern-3/2", "matern-1/2", "matern-5/2")
-FIELD_ROWS, FIELD_GROUPS, FIELD_STEPS = 600, 4, 30
+FIELD_ROWS, FIELD_GROUPS, FIELD_STEPS = 600, 9, 30
 # Rows of the subset on which `Guard` checks every step, and on which L-BFGS takes its first steps. One Cholesky
 # factorisation of 1,000 rows takes milliseconds.
 GUARD_ROWS = 1000

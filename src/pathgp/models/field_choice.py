@@ -1,12 +1,13 @@
 """The choice among models of a field: the one whose exact likelihood on a few groups of neighbours is highest.
 
 How rough a field is shows at short distances. A random subset of a large table has none, so that the likelihood is that
-of groups of neighbours, and of single rows between them, which show the variance at long distances.
+of groups of neighbours, and of single rows between them, which show the variance at long distances. A field may be
+rougher in some places than in others: with nine groups the choice for precipitation on land did not depend on the
+seed, with four it did.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 
@@ -32,7 +33,7 @@ def choose_model(
     """
     best, values = candidates[0], []
     for number, candidate in enumerate(candidates):
-        model = copy.deepcopy(candidate)
+        model = candidate.working_copy(X.device)
         data = model.prepare_data(X, y, noise, torch.float64)
         # A copy: all candidates see the same rows, and the fit that follows can be repeated by its seed.
         fixed = generator.clone_state()
@@ -46,7 +47,7 @@ def choose_model(
         values.append(max(likelihoods, default=-math.inf))
         if number == 0 or values[-1] > max(values[:-1]):
             best = model
-    return best, values
+    return best.to("cpu"), values
 
 
 def choose_rows(X: Tensor, generator: torch.Generator) -> Tensor:
