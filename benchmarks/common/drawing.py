@@ -31,6 +31,8 @@ def legend(figure: Figure, axes: Any) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=min(5, len(labels)), frameon=False, fontsize=8.5)
 
 
+# Dots per inch of pictures.
+DPI = 160
 # Lightness of black and of white on dark pages, and the tint of greys there (hue, saturation).
 DARK_INK, DARK_PAPER, DARK_TINT = 0.92, 0.13, (0.64, 0.12)
 
@@ -38,7 +40,7 @@ DARK_INK, DARK_PAPER, DARK_TINT = 0.92, 0.13, (0.64, 0.12)
 def save(figure: Figure, path: Path) -> Path:
     """Write NAME.png with 256 colours, a quarter of the size and to the eye the same; and NAME-dark.png."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=160)
+    figure.savefig(path, dpi=DPI)
     with Image.open(path) as image:
         small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
     small.save(path, optimize=True)

@@ -46,7 +46,7 @@ def draw(path: Path, size: Size) -> dict[str, Any]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # a budget that ends early is the point here
                 generator = torch.Generator().manual_seed(0)
-                post = gp.condition(X, y, solver=solver, tol=1e-6, max_epochs=BUDGET, generator=generator)
+                post = gp.condition(X, y, solver=solver, tol=1e-6, max_epochs=size.pick(BUDGET, 3), generator=generator)
             plots.draw_posterior(panel, post, case.window, (case.x, case.y), paths=4)
             x = np.linspace(*case.window, 600)
             panel.plot(

@@ -11,6 +11,7 @@ import torch
 pytest.importorskip("matplotlib")
 from PIL import Image
 
+from benchmarks.common import drawing
 from benchmarks.common.drawing import darken
 from benchmarks.common.uci import Regression
 from benchmarks.thesis import size
@@ -54,13 +55,14 @@ def test_names() -> None:
 def test_draws(item: Item, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A picture for light and one for dark pages, and a record."""
     monkeypatch.setenv("PATHGP_RESULTS", str(tmp_path))
+    monkeypatch.setattr(drawing, "DPI", 40)
     try:
         path = draw(item, quick=True)
     except SystemExit as missing:  # a data set or a library
         pytest.skip(str(missing))
     for picture in (path, path.with_stem(f"{path.stem}-dark")):
         with Image.open(picture) as image:
-            assert min(image.size) > 200
+            assert min(image.size) > 50
     assert (tmp_path / f"{item.key}.json").exists()
 
 
