@@ -119,7 +119,8 @@ def table_section(item: Item) -> list[str]:
     ]
     for block in tables()[item.name]["blocks"]:
         parts += [f"**{block}**", _block(item.name, [cell for cell in cells if cell.block == block])]
-    return parts + _reasons(item, cells)
+    supplement = getattr(module, "supplement", None)
+    return parts + _reasons(item, cells) + (supplement() if supplement else [])
 
 
 def _block(table: str, cells: list[Cell]) -> str:
