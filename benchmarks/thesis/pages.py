@@ -141,7 +141,7 @@ def _shown(table: str, cell: Cell) -> str:
     digits = len(theirs[0].partition(".")[2]) if theirs else 2
     bracket = f" ({' ± '.join(theirs)})" if theirs else ""
     mark = MARKS[cell.verdict(theirs)] if theirs else ""
-    return f"{cell.text(max(2, digits + 1))}{bracket} {mark}".strip()
+    return f"{mark} {cell.text(max(2, digits + 1))}{bracket}".strip()
 
 
 def _reasons(item: Item, cells: list[Cell]) -> list[str]:
