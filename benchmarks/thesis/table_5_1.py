@@ -39,7 +39,7 @@ from benchmarks.thesis.table_5_1_show import explain as explain
 from benchmarks.thesis.table_5_1_show import supplement as supplement
 from benchmarks.thesis.table_5_1_show import table_cells as table_cells
 from pathgp import kernels, solvers
-from pathgp.learning.estimators import GradientEstimate, Iterative, State
+from pathgp.learning.estimators import GradientEstimate, Iterative, State, StepRequest
 from pathgp.learning.hyperparameters import hyperparameters
 from pathgp.metrics import nll
 from pathgp.posterior.conditioning import Settings
@@ -138,7 +138,7 @@ def sampled(data: Regression, row: str, plan: Plan, seed: int, trajectory: Traje
     took = []
 
     def evaluate() -> None:
-        estimates.append(estimator.evaluate(model, observed, state, settings, generator))
+        estimates.append(estimator.evaluate(model, observed, state, StepRequest(settings, generator)))
 
     every = min(plan.every, plan.steps)
     for step in range(every // 2, plan.steps, every):

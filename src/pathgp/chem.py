@@ -3,7 +3,7 @@
     from pathgp.chem import MorganFingerprints, fingerprints
 
     X = fingerprints(["CCO", "c1ccccc1"], radius=1, size=1024)          # (2, 1024) counts
-    pool = fingerprints(many_smiles, sparse=True)                       # a sparse matrix, for `decisions.screen`
+    pool = fingerprints(many_smiles, sparse=True)                       # a sparse matrix, less memory
     make_pipeline(MorganFingerprints(), GPRegressor(kernel=kernels.Tanimoto(), standardise=False))
 
 A Morgan fingerprint counts the groups of atoms within a radius of every atom, folded to a fixed number of columns
@@ -36,14 +36,15 @@ _SHOWN = 80
 def fingerprints(
     smiles: Sequence[str], radius: int = 2, size: int = 2048, counts: bool = True, sparse: bool = False
 ) -> Any:
-    """Return the Morgan fingerprints of molecules (n, size): float32, or a sparse matrix of uint16.
+    """Return the Morgan fingerprints of molecules (n, size), float32.
 
     Args:
         smiles: n SMILES strings.
         radius: largest distance of an atom from the centre of a group, in bonds.
         size: number of columns; groups are assigned to columns by a hash.
         counts: count the groups; False marks with 1 which groups occur.
-        sparse: return a `scipy.sparse.csr_matrix`; memory O(number of groups) in place of O(n size).
+        sparse: return a `scipy.sparse.csr_matrix`, which models with `kernels.Tanimoto` accept as it is; memory
+            O(number of groups) in place of O(n size).
 
     Raises:
         ValueError: for a text that is not a SMILES, or an empty one, with its row.
@@ -58,8 +59,8 @@ def fingerprints(
         columns += sorted(groups)
         values += [groups[column] if counts else 1 for column in sorted(groups)]
         ends.append(len(columns))
-    matrix = sp.csr_matrix((np.array(values, dtype=np.uint16), columns, ends), shape=(len(ends) - 1, size))
-    return matrix if sparse else matrix.toarray().astype(np.float32)
+    matrix = sp.csr_matrix((np.array(values, dtype=np.float32), columns, ends), shape=(len(ends) - 1, size))
+    return matrix if sparse else matrix.toarray()
 
 
 def _molecule(text: Any, row: int) -> Any:

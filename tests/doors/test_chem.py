@@ -62,8 +62,11 @@ def test_in_a_pipeline() -> None:
     column = np.array(SMILES, dtype=object)[:, None]
     np.testing.assert_array_equal(transformer.transform(column), transformer.transform(SMILES))
     regressor = GPRegressor(kernel=kernels.Tanimoto(), standardise=False, steps=1, samples=2)
-    model = make_pipeline(transformer, regressor).fit(SMILES, np.arange(6.0))
-    assert model.predict(SMILES[:2]).shape == (2,)
+    predictions = []
+    for is_sparse in (False, True):
+        model = make_pipeline(clone(transformer).set_params(sparse=is_sparse), clone(regressor))
+        predictions.append(model.fit(SMILES, np.arange(6.0)).predict(SMILES[:2]))
+    np.testing.assert_allclose(*predictions, rtol=1e-5)
 
 
 def test_as_inputs_of_a_model() -> None:

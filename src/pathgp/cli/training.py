@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pathgp.cli.blocks import Block
 from pathgp.cli.commands import example_table
 from pathgp.cli.output import UsageError, print_note
 from pathgp.cli.tables import Table, join_names, open_table, read_blocks
@@ -56,31 +58,49 @@ def read_file(options: argparse.Namespace) -> Data:
         raise UsageError(f"name the column to predict with --target: there are {join_names(table.names)}")
     target = table.require(options.target, "--target")
     names, categorical = _inputs(table, target, options)
-    kinds: dict[str, str] = {}
-    parts: list[dict[str, NDArray[Any]]] = []
-    first, skipped = "", 0
-    for block in read_blocks(table, [*names, target], options.quiet):
-        if not parts:
-            kinds = {name: "text" if name in categorical else block.kind(name) for name in names}
-            if target not in categorical and block.kind(target) != "number":
-                raise ValueError(f"the target {target!r} holds text: pathgp learns numbers, not classes")
-            kinds[target] = "number"
-        values, missing, message = block.convert(kinds)
-        first, skipped = first or message, skipped + int(missing.sum())
-        parts.append({name: column[~missing] for name, column in values.items()})
-    if first and not options.skip_missing:
-        others = f", and {skipped:,} rows in all lack a value" if skipped > 1 else ""
-        advice = "fill in what is missing, leave such rows out with --skip-missing, or columns with --ignore"
-        raise ValueError(f"{first}{others}: {advice}")
-    if not sum(len(part[target]) for part in parts):
-        raise ValueError(f"{table.name} has no rows" + (" without missing values" if skipped else ""))
-    whole = {name: np.concatenate([part[name] for part in parts]) for name in kinds}
+
+    def find_kinds(block: Block) -> dict[str, str]:
+        kinds = {name: "text" if name in categorical else block.kind(name) for name in names}
+        if target not in categorical and block.kind(target) != "number":
+            raise ValueError(f"the target {target!r} holds text: pathgp learns numbers, not classes")
+        return kinds | {target: "number"}
+
+    advice = "fill in what is missing, leave such rows out with --skip-missing, or columns with --ignore"
+    whole, kinds, skipped = read_columns(table, [*names, target], find_kinds, options, advice)
     categories = {}
     for name in [name for name in names if kinds[name] == "text"]:
         advice = f"leave it out with --ignore {name} or --id {name}, or insist with --categorical {name}"
         categories[name] = find_categories(name, whole[name].tolist(), name in categorical, advice)
     columns = Columns(names, categories, [name for name in names if kinds[name] == "date"])
     return Data(table.name, columns, target, columns.matrix(whole.__getitem__), whole[target], skipped)
+
+
+def read_columns(
+    table: Table,
+    names: Sequence[str],
+    find_kinds: Callable[[Block], dict[str, str]],
+    options: argparse.Namespace,
+    advice: str,
+) -> tuple[dict[str, NDArray[Any]], dict[str, str], int]:
+    """Read columns of all rows without missing values.
+
+    find_kinds: the kinds of the columns, from the first block.  advice: what to do about missing values, if there are
+    some and no --skip-missing. Returns the columns and their kinds by name, and the number of rows left out.
+    """
+    kinds: dict[str, str] = {}
+    parts: list[dict[str, NDArray[Any]]] = []
+    first, skipped = "", 0
+    for block in read_blocks(table, names, options.quiet):
+        kinds = kinds or find_kinds(block)
+        values, missing, message = block.convert(kinds)
+        first, skipped = first or message, skipped + int(missing.sum())
+        parts.append({name: column[~missing] for name, column in values.items()})
+    if first and not options.skip_missing:
+        others = f", and {skipped:,} rows in all lack a value" if skipped > 1 else ""
+        raise ValueError(f"{first}{others}: {advice}")
+    if not sum(len(part[names[0]]) for part in parts):
+        raise ValueError(f"{table.name} has no rows" + (" without missing values" if skipped else ""))
+    return {name: np.concatenate([part[name] for part in parts]) for name in kinds}, kinds, skipped
 
 
 def _inputs(table: Table, target: str, options: argparse.Namespace) -> tuple[list[str], set[str]]:

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pathgp.compute.counts import stored_parts
 from pathgp.compute.memory import memory_budget
 
 T = TypeVar("T")
@@ -163,7 +164,7 @@ class Ranks(Group):
         return total
 
     def check(self, values: Sequence[Tensor | str], message: str) -> None:
-        parts = [v if isinstance(v, str) else (tuple(v.shape), v.dtype, _digest(v)) for v in values]
+        parts = [v if isinstance(v, str) else (tuple(v.shape), v.dtype, *map(_digest, stored_parts(v))) for v in values]
         digest = int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=7).digest())
         own = torch.tensor([digest], device="cpu" if "cpu" in self._kinds else self._kinds[0])
         found = [torch.empty_like(own) for _ in range(self.size)]

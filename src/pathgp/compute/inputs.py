@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pathgp.compute.counts import CountRows, are_counts
+
 Array = Any  # a NumPy array or a torch tensor, whichever the caller works with
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Inputs X as a floating tensor (n, d), and whether the caller works in NumPy."""
+    """Inputs X as a floating tensor (n, d), and whether the caller works in NumPy. Sparse matrices are `CountRows`."""
 
     X: Tensor
     is_numpy: bool
@@ -29,8 +31,9 @@ class Matrix:
 def read_matrix(X: Array, name: str = "X", columns: int | None = None, like: Tensor | None = None) -> Matrix:
     """Check inputs (n, d): numeric, two-dimensional, finite, of the width and the kind that is expected.
 
-    Integers become float64. ``like``: the training inputs, on whose device the result must be (NumPy arrays are moved)
-    and whose dtype must hold its squares. Nothing is rounded to that dtype: an offset must be subtracted before.
+    Integers become float64; sparse matrices of SciPy, which must hold counts, `CountRows`. ``like``: the training
+    inputs, on whose device the result must be (NumPy arrays are moved) and whose dtype must hold its squares. Nothing
+    is rounded to that dtype: an offset must be subtracted before.
     """
     tensor, is_numpy = _tensor(X, name)
     if tensor.ndim != 2:
@@ -43,9 +46,13 @@ def read_matrix(X: Array, name: str = "X", columns: int | None = None, like: Ten
         raise ValueError(f"{name} has no columns")
     if columns is not None and tensor.shape[1] != columns:
         raise ValueError(f"{name} has {tensor.shape[1]} columns, the model was given {columns}")
+    if isinstance(tensor, CountRows):
+        return Matrix(tensor if like is None else _move(tensor, like, name, is_numpy), is_numpy)
     _require_finite(tensor, name)
     if like is not None:
         tensor = _move(tensor, like, name, is_numpy)
+        if isinstance(like, CountRows) and not tensor.requires_grad and are_counts(tensor):
+            return Matrix(CountRows.from_dense(tensor), is_numpy)
     dtype = tensor.dtype if like is None else like.dtype
     limit = math.sqrt(torch.finfo(dtype).max) / 16
     if tensor.numel() and float(tensor.detach().abs().max()) > limit:
@@ -185,6 +192,8 @@ def read_device(device: str | torch.device | None) -> torch.device:
 def _tensor(value: Array, name: str) -> tuple[Tensor, bool]:
     is_numpy = not isinstance(value, Tensor)
     if is_numpy:
+        if hasattr(value, "tocsr"):
+            return CountRows.from_scipy(value, name), True
         array = _array(value, name)
         if array.dtype.kind != "f" or array.dtype.itemsize > 8:
             array = as_float64(array, name)

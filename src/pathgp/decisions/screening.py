@@ -21,7 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pathgp.compute.inputs import Array, read_numbers, real_number, whole_number
+from pathgp.compute.counts import CountRows
+from pathgp.compute.inputs import Array, read_matrix, read_numbers, real_number, whole_number
 from pathgp.compute.memory import spans
 from pathgp.compute.random import as_generator, permutation
 from pathgp.decisions.surrogate import Surrogate
@@ -31,8 +32,8 @@ from pathgp.plots import COLOURS, tidy
 from pathgp.posterior.table import Posterior
 
 METHODS = ("thompson", "top", "greedy", "ucb", "random")
-# Largest number of rows of a block, and the share of the memory budget for its inputs and paths.
-_ROWS = 16_384
+# Largest number of rows of a block, dense and sparse, and the share of the memory budget for its inputs and paths.
+_ROWS, _SPARSE_ROWS = 16_384, 65_536
 _SHARE = 0.1
 
 Rows = NDArray[np.int64]
@@ -44,23 +45,24 @@ class Pool:
     def __init__(self, rows: Any) -> None:
         if getattr(rows, "ndim", None) != 2:
             raise ValueError(f"the pool must have two dimensions (rows, columns), got {getattr(rows, 'shape', rows)!r}")
-        # Only this format of sparse matrices gives its rows quickly.
-        self.rows = rows.tocsr() if hasattr(rows, "tocsr") else rows
+        self.rows = read_matrix(rows, "pool").X if hasattr(rows, "tocsr") else rows
         self.shape: tuple[int, int] = tuple(rows.shape)
         self.device = rows.device if isinstance(rows, Tensor) else torch.device("cpu")
 
     def block(self, index: Tensor, device: torch.device) -> Tensor:
-        """The rows with these numbers, dense: (b, d)."""
+        """The rows with these numbers (b, d); sparse ones stay sparse."""
         part = self.rows[index.to(self.rows.device) if isinstance(self.rows, Tensor) else index.numpy()]
-        part = part.toarray() if hasattr(part, "toarray") else part
-        block = torch.as_tensor(part, device=device)
+        block = part.to(device) if isinstance(part, Tensor) else torch.as_tensor(part, device=device)
         return block if block.is_floating_point() else block.to(torch.float64)
 
     def blocks(self, index: Tensor, post: Posterior) -> Iterator[tuple[Tensor, Tensor]]:
         """Row numbers (b,) and rows (b, d), in blocks that fit the memory budget of the posterior."""
         device = post.system.X.device
-        width = 8 * (self.shape[1] + 2 * post.num_samples)
-        step = max(1, min(_ROWS, int(_SHARE * post.settings.compute.budget(device)) // width))
+        # Hashes of sparse rows are drawn once for every block: large blocks take less time.
+        is_sparse = isinstance(self.rows, CountRows)
+        width = 8 * (2 * post.num_samples if is_sparse else self.shape[1] + 2 * post.num_samples)
+        most = _SPARSE_ROWS if is_sparse else _ROWS
+        step = max(1, min(most, int(_SHARE * post.settings.compute.budget(device)) // width))
         for part in spans(len(index), step):
             yield index[part], self.block(index[part], device)
 
@@ -222,7 +224,7 @@ def screen(
 
     Args:
         gp: the model; fits change its hyperparameters.
-        pool: inputs (c, d), as in `select_batch`. Measured rows are made dense.
+        pool: inputs (c, d), as in `select_batch`.
         measure: function of row numbers (m,) that returns their values (m,); NaN for a failed measurement.
         batch: rows of a batch.
         rounds: number of batches, the first one included.

@@ -13,10 +13,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pathgp.compute.counts import CountRows
+from pathgp.compute.memory import spans
+from pathgp.compute.threads import list_in_order
 from pathgp.kernels.expression import Leaf
 from pathgp.kernels.tanimoto import check_non_negative
 
 _ENTRIES = 2**22  # of a temporary
+# Entries of a block of rows and hashes whose maxima are found together: two of them fit into the cache of a core.
+_BLOCK = {"cpu": 2**18, "cuda": 2**26}
 
 # The finaliser of SplitMix64 (Steele et al. 2014); products wrap around in int64.
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
@@ -52,10 +57,13 @@ class Hashes:
     @torch.no_grad()
     def tokens(self, X: Tensor) -> Tokens:
         """The active columns of X as bags of tokens."""
-        points = self.leaf.select(X).to(torch.float64)
-        check_non_negative(points, "X")
-        row, dim = points.nonzero(as_tuple=True)
-        value = points[row, dim]
+        points = self.leaf.select(X)
+        if isinstance(points, CountRows):
+            row, dim, value = points.entries()
+        else:
+            check_non_negative(points, "X")
+            row, dim = points.nonzero(as_tuple=True)
+            value = points[row, dim].to(torch.float64)
         levels, level = value.unique(return_inverse=True)
         key, token = (dim * len(levels) + level).unique(return_inverse=True)
         dims = torch.cat([key.new_tensor([-1]), key // max(1, len(levels))])
@@ -70,33 +78,64 @@ class Hashes:
     def signs(self, tokens: Tokens, dim: int, paths: range) -> Tensor:
         """The signs of these paths, for inputs of ``dim`` columns: (n, paths, num), int8."""
         active = len(self.leaf.columns_of(dim))
-        return torch.stack([self._signs(tokens, active, self.seeds[j]) for j in paths], 1)
+        return torch.stack([self._signs(tokens, active, self.seeds[j], torch.int8) for j in paths], 1)
 
-    def _signs(self, tokens: Tokens, dim: int, seed: int) -> Tensor:
+    @torch.no_grad()
+    def weighted(self, tokens: Tokens, dim: int, weights: Tensor, first: int) -> Tensor:
+        """The sums of signs times weights (p, num) of p paths from number ``first`` on: (p, n).
+
+        Time O(p n num tokens of a row) for maxima of float32 numbers; memory the signs of one path for every thread.
+        """
+        active = len(self.leaf.columns_of(dim))
+
+        def contract(path: int) -> Tensor:
+            own = weights[path]
+            return self._signs(tokens, active, self.seeds[first + path], own.dtype) @ own
+
+        return torch.stack(list_in_order(range(len(weights)), contract, weights.device))
+
+    def _signs(self, tokens: Tokens, dim: int, seed: int, dtype: torch.dtype) -> Tensor:
+        """The signs of one path (n, num)."""
         generator = torch.Generator().manual_seed(seed)
         uniform = torch.rand(5, self.num, dim, generator=generator, dtype=torch.float64).clamp_min_(2.0**-54)
         salts = torch.randint(-(2**63), 2**63 - 1, (self.num,), generator=generator)
-        result = []
+        device = tokens.dims.device
+        result = torch.empty(len(tokens.rows), self.num, dtype=dtype, device=device)
         step = max(1, _ENTRIES // len(tokens.dims))
-        for parameters, salt in zip(uniform.split(step, 1), salts.split(step), strict=True):
-            rank, sign = _table(tokens, parameters.to(tokens.dims.device), salt.to(tokens.dims.device))
-            # The bag of a row, reduced by the largest rank, says which token won.
-            starts = torch.arange(len(tokens.rows), device=rank.device) * tokens.rows.shape[1]
-            winner = torch.embedding_bag(rank, tokens.rows.flatten(), starts, mode=2)[3]
-            result.append(sign.gather(0, winner))
-        return torch.cat(result, 1)
+        for hashes in spans(self.num, step):
+            ranks = _ranks(tokens, uniform[:, hashes].to(device), salts[hashes].to(device))
+            for block in spans(len(tokens.rows), max(1, _BLOCK.get(device.type, 2**18) // ranks.shape[1])):
+                winner = _largest(ranks, tokens.rows[block])
+                result[block, hashes] = 1 - 2 * (winner.view(torch.int32) & 1).to(dtype)
+        return result
 
 
-def _table(tokens: Tokens, uniform: Tensor, salt: Tensor) -> tuple[Tensor, Tensor]:
-    """For every token and hash, the rank by which tokens compete and the sign: (tokens, hashes) each."""
-    u1, u2, u3, u4, beta = uniform[:, :, tokens.dims].transpose(1, 2)
-    r = -(u1 * u2).log()
-    t = (tokens.logs.unsqueeze(1) / r + beta).floor()
-    rank = r * (t - beta) + r - (-(u3 * u4).log()).log()
-    rank[0] = -1e300  # the empty token wins in rows of zeros only, which all share their hash
+def _ranks(tokens: Tokens, uniform: Tensor, salt: Tensor) -> Tensor:
+    """For every token and hash, the rank by which tokens compete, with the sign in its last bit: float32.
+
+    (tokens, hashes). Rounding decides between two tokens of a row with a probability of about 1e-6.
+    """
+    dims, place = tokens.dims.unique(return_inverse=True)
+    u1, u2, u3, u4, beta = uniform[:, :, dims].transpose(1, 2)
+    r, cost = -(u1 * u2).log(), (-(u3 * u4).log()).log()
+    r, beta, cost = r[place], beta[place], cost[place]
+    t = (tokens.logs.unsqueeze(1) / r).add_(beta).floor_()
+    rank = (t - beta).add_(1.0).mul_(r).sub_(cost).to(torch.float32)
+    rank[0] = torch.finfo(torch.float32).min  # the empty token wins in rows of zeros only, which all share their hash
     t[0] = 0.0
-    bits = _mix(_mix(_mix(tokens.dims.unsqueeze(1) + salt) + t.long()) + salt)
-    return rank, (1 - 2 * (bits & 1)).to(torch.int8)
+    bits = _mix(_mix(_mix(dims.unsqueeze(1) + salt)[place] + t.long()) + salt)
+    rank.view(torch.int32).bitwise_and_(-2).bitwise_or_((bits & 1).int())
+    return rank
+
+
+def _largest(ranks: Tensor, rows: Tensor) -> Tensor:
+    """The largest rank of every row (n, hashes), from the numbers of its tokens (n, longest row)."""
+    first, *others = rows.T.contiguous()
+    best = ranks.index_select(0, first)
+    buffer = torch.empty_like(best)
+    for token in others:
+        torch.maximum(best, torch.index_select(ranks, 0, token, out=buffer), out=best)
+    return best
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -135,6 +135,9 @@ class RandomMap:
 
     def _weighted(self, X: Tensor, W: Tensor, chosen: slice) -> Tensor:
         tokens = [hashes.tokens(X) for hashes in self.hashes]
+        if len(self.hashes) == 1 and not self.has_waves and not self.has_columns:
+            weight = (W * self._amplitude(X, chosen)).to(X.dtype)
+            return self.hashes[0].weighted(tokens[0], X.shape[1], weight, chosen.start)
         columns = finite_features(self.term, X)
         augmented = self._augmented(X)
         modulated = self.has_columns or bool(self.hashes)
@@ -178,7 +181,11 @@ class RandomMap:
         return contract
 
     def _augmented(self, X: Tensor) -> Tensor:
-        """The points of `_points` with a column of ones, for the phase: (..., d + c + 1), float64."""
+        """The points of `_points` with a column of ones, for the phase: (..., d + c + 1), float64; without waves only
+        the ones.
+        """
+        if not self.has_waves:
+            return X.new_ones(*X.shape[:-1], 1, dtype=torch.float64)
         points = self._points(X.reshape(-1, X.shape[-1])).unflatten(0, X.shape[:-1])
         return torch.cat([points, torch.ones_like(points[..., :1])], -1)
 

@@ -16,10 +16,13 @@ from typing import Self, cast
 import torch
 
 from pathgp.compute.hardware import Rates, rates
+from pathgp.compute.memory import spans
+from pathgp.compute.threads import count_threads, run_separately
 from pathgp.kernels import Matern
 from pathgp.learning.policy import FitOptions, Stage
 from pathgp.learning.report import Step
 from pathgp.operators import Operator
+from pathgp.operators.field import LEAST_ROWS
 from pathgp.operators.kernel import SMALL
 from pathgp.posterior.exact_covariance import EXACT_ROWS
 from pathgp.solvers import predict
@@ -30,8 +33,9 @@ _FIRST_EPOCHS, _LATER_EPOCHS = 8.0, 4.0
 _LAST_EPOCHS = 2.0
 # Epochs on a grid, to the same residual.
 _GRID_EPOCHS = 60.0
-# Steps after which most stages end: the exact stage, and a stage with estimated gradients.
-_EXACT_STEPS, _STAGE_STEPS = 46, 11
+# Steps after which most stages end: the exact stage, and a stage with estimated gradients, where every learned number
+# adds to them (with 4 to 28 of them, stages took 4 to 41 steps).
+_EXACT_STEPS, _STAGE_STEPS, _STEPS_PER_NUMBER = 46, 4.0, 0.8
 # Parts of a step in evaluations of a kernel entry: an entry of a dense K, a feature of a prior path, and an entry in
 # the gradient, plus what each column of X adds to it.
 _DENSE_ENTRY, _FEATURE, _GRADIENT, _GRADIENT_COLUMN = 1.5, 0.6, 2.4, 0.06
@@ -41,6 +45,8 @@ _EXACT_CUBIC, _EXACT_SQUARE = 1.2, 6.0
 _INDUCING = 12.0
 # Exact steps and estimated steps take at least these multiples of the latency: a GPU waits for many small operations.
 _EXACT_LATENCY, _STEP_LATENCY = 4.0, 10.0
+# Seconds of the gradient of a field, in products.
+_FIELD_GRADIENT = 3.0
 # Seconds to compile fused products at their first use.
 _COMPILE = 4.0
 # Measure the rates of the device if the table predicts more seconds than this.
@@ -51,7 +57,10 @@ _MEASURE_SECONDS, _MEASURE_RUNS = 0.03, 2
 
 @dataclass(frozen=True)
 class ImaginedOperator:
-    """The attributes of an operator that predictions read."""
+    """The attributes of an operator that predictions read.
+
+    field_seconds: of a field product of all rows with one column, if "auto" chooses field products.
+    """
 
     shape: tuple[int, int]
     dtype: torch.dtype
@@ -60,15 +69,27 @@ class ImaginedOperator:
     memory: float
     entries: int
     world_size: int
+    field_seconds: float | None = None
+
+    @property
+    def entry_backend(self) -> str:
+        return self.backend
 
     def cost(self, rows: int | None = None) -> float:
         return 1.0 if rows is None else rows / self.shape[0]
+
+    def predict_product(self, s: int) -> float | None:
+        """Seconds of a field product; those of other backends follow from the sizes."""
+        return s * self.field_seconds if self.backend == "field" and self.field_seconds else None
 
     def restrict(self, rows: int, rates: Rates) -> Self:
         """The operator of a subset of the rows, with the backend that "auto" chooses for it; a grid has no subsets."""
         if self.backend == "kronecker":
             return self
-        if self.backend != "auto":
+        if self.field_seconds and rows >= LEAST_ROWS:
+            seconds = self.field_seconds * rows / self.shape[0]
+            return replace(self, shape=(rows, rows), backend="field", entries=rows**2, field_seconds=seconds)
+        if self.backend not in ("auto", "field"):
             return replace(self, shape=(rows, rows), entries=rows**2)
         is_fused = rates.fused > 0 and self.dtype == torch.float32
         fits = self.dtype.itemsize * rows * math.ceil(rows / self.world_size) <= self.memory
@@ -80,8 +101,9 @@ class ImaginedOperator:
 class FitCosts:
     """The seconds of steps and solves of one fit.
 
-    operator: of all rows.  columns: of X.  samples, features: as in `GP.fit`; no features: no prior paths.
-    rates: of the device.  solver: the class of the solver.  is_exact: whether the gradients of all rows are exact.
+    operator: of all rows.  columns: of X.  learned: number of learned hyperparameters.  samples, features: as in
+    `GP.fit`; no features: no prior paths.  rates: of the device.  solver: the class of the solver.
+    is_exact: whether the gradients of all rows are exact.
     exact_factor, solve_factor, rest_factor: observed seconds over predicted ones, of exact steps, of the solves of
     estimated steps and of the rest of these steps.
     first_epochs, later_epochs: of a solve on rows that are new, and of one that starts near its solution.
@@ -90,6 +112,7 @@ class FitCosts:
 
     operator: ImaginedOperator
     columns: int
+    learned: int
     samples: int
     features: int
     rates: Rates
@@ -137,7 +160,9 @@ class FitCosts:
         seconds = _DENSE_ENTRY * entries / evaluate if H.backend == "dense" else 0.0
         seconds += _FEATURE * rows * self.samples * self.features / r.evaluate
         if not is_last:
-            seconds += (_GRADIENT + _GRADIENT_COLUMN * self.columns) * entries / evaluate
+            product = H.predict_product(1 + self.samples)
+            entrywise = (_GRADIENT + _GRADIENT_COLUMN * self.columns) * entries / evaluate
+            seconds += entrywise if product is None else _FIELD_GRADIENT * product
             guard = min(rows, EXACT_ROWS)
             seconds += guard**3 / 3 / r.factorise + 2.0 * guard**2 / r.evaluate + _STEP_LATENCY * r.latency
         return self.rest_factor * seconds
@@ -168,7 +193,9 @@ class FitCosts:
         for number, current in enumerate(stages[stage:], stage):
             # The last stage may take the steps that the others have left.
             most = left if number == last else min(left, current.steps - taken)
-            expected = _EXACT_STEPS if current.exact or self.is_exact else _STAGE_STEPS
+            expected = _EXACT_STEPS
+            if not (current.exact or self.is_exact):
+                expected = round(_STAGE_STEPS + _STEPS_PER_NUMBER * self.learned)
             # A stage that has not ended where others do takes a few steps more.
             count = min(most, max(expected - taken, 3))
             if count > 0:
@@ -226,9 +253,11 @@ class FitCosts:
 
 
 def estimate_costs(
-    columns: int, options: FitOptions, operator: ImaginedOperator, r: Rates, inducing: int = 0
+    columns: int, learned: int, options: FitOptions, operator: ImaginedOperator, r: Rates, inducing: int = 0
 ) -> FitCosts:
-    """The costs of a fit with resolved options, for data with this number of columns and of inducing points."""
+    """The costs of a fit with resolved options, for these numbers of columns of X, of learned hyperparameters and of
+    inducing points.
+    """
     is_grid = operator.backend == "kronecker"
     # Prior draws on a grid come from square roots of its sides.
     features = options.features if options.estimator == "pathwise" and not is_grid else 0
@@ -238,6 +267,7 @@ def estimate_costs(
     return FitCosts(
         operator,
         columns,
+        learned,
         # The steps on a grid, which take most of the time, may have fewer probes than there are samples.
         options.probes or options.samples,
         features,
@@ -281,13 +311,19 @@ def measured_rates(device: torch.device, dtype: torch.dtype) -> Rates:
     V = torch.rand(n, 65, dtype=dtype, device=device)
     X, Z = torch.rand(2, n, 16, dtype=dtype, device=device)
     kernel = Matern(1.5, 1.0).to(device).requires_grad_(False)
+    parts = list(spans(n, -(-n // count_threads(device))))
+
+    def evaluate() -> None:
+        # As in products with K: each thread computes a tile of its own, and another busy process delays it alone.
+        run_separately(parts, lambda I: kernel(X[I], Z), device)
+
     return replace(
         rates(device, dtype),
         multiply=2 * 8 * n**2 * 65 / _seconds(lambda: long @ V, device),
         multiply64=2 * n**3 / _seconds(lambda: B @ B, device),
         factorise=n**3 / 3 / _seconds(lambda: torch.linalg.cholesky(positive), device),
         read=long.nbytes / _seconds(lambda: long @ long[0], device),
-        evaluate=n**2 / _seconds(lambda: kernel(X, Z), device),
+        evaluate=n**2 / _seconds(evaluate, device),
     )
 
 
