@@ -15,8 +15,6 @@ try:
 except ImportError:
     raise SystemExit("figures need matplotlib: pip install matplotlib") from None
 
-DPI = 160
-
 
 def grid(rows: int, columns: int, width: float = 10.0, height: float = 2.6, **options: Any) -> tuple[Figure, Any]:
     """A figure and its (rows, columns) array of axes; ``height`` is that of one row, in inches."""

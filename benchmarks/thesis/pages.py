@@ -112,7 +112,7 @@ def table_section(item: Item) -> list[str]:
     good, judged = found["within"] + found["better"], found["within"] + found["better"] + found["worse"]
     parts = [
         f"## {item.name.capitalize()}: {_start_low(module.TITLE)} {{ #{_anchor(item)} }}",
-        f"`python -m benchmarks.thesis.{item.key}`. Thesis: {tables()[item.name]['caption']}.",
+        f'`python -m benchmarks.thesis run "{item.name}"`. Thesis: {tables()[item.name]["caption"]}.',
         _provenance(module.RESULTS),
         LEGEND,
         f"Within or better: **{good} of {judged}** cells that can be compared.",

@@ -34,8 +34,6 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
         return Regression(name, *tables, noise=0.1, signal=1.0, lengthscale=torch.ones(3))
 
     monkeypatch.setattr(size, "uci", table)
-    # Drawing takes longer than the computations.
-    monkeypatch.setattr(drawing, "DPI", 50)
 
 
 def test_there_are_all_29() -> None:
@@ -59,6 +57,7 @@ def test_names() -> None:
 def test_draws(item: Item, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A picture for light and one for dark pages, and a record."""
     monkeypatch.setenv("PATHGP_RESULTS", str(tmp_path))
+    # Drawing takes longer than the computations.
     monkeypatch.setattr(drawing, "DPI", 40)
     try:
         path = draw(item, quick=True)
