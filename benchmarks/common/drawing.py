@@ -15,8 +15,6 @@ try:
 except ImportError:
     raise SystemExit("figures need matplotlib: pip install matplotlib") from None
 
-DPI = 160
-
 
 def grid(rows: int, columns: int, width: float = 10.0, height: float = 2.6, **options: Any) -> tuple[Figure, Any]:
     """A figure and its (rows, columns) array of axes; ``height`` is that of one row, in inches."""
@@ -33,6 +31,8 @@ def legend(figure: Figure, axes: Any) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=min(5, len(labels)), frameon=False, fontsize=8.5)
 
 
+# Dots per inch of pictures.
+DPI = 160
 # Lightness of black and of white on dark pages, and the tint of greys there (hue, saturation).
 DARK_INK, DARK_PAPER, DARK_TINT = 0.92, 0.13, (0.64, 0.12)
 

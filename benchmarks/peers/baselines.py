@@ -39,7 +39,6 @@ class Baseline:
 
     size: inducing points, neighbours or grid points per input.  batch: rows of a step (ski: all).  rate: that of Adam.
     noise: the initial standard deviation of the noise, by default GPyTorch's.  learn: False keeps kernel and noise.
-    learn_points: False keeps the inducing points of svgp.
     """
 
     method: str
@@ -48,7 +47,6 @@ class Baseline:
     rate: float = 0.01
     noise: float | None = None
     learn: bool = True
-    learn_points: bool = True
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -125,10 +123,7 @@ def _svgp(gpytorch: Any, baseline: Baseline, kernel: Any, likelihood: Any, X: Te
     class Variational(gpytorch.models.ApproximateGP):
         def __init__(self) -> None:
             q = gpytorch.variational.CholeskyVariationalDistribution(len(chosen))
-            strategy = gpytorch.variational.VariationalStrategy(
-                self, chosen, q, learn_inducing_locations=baseline.learn_points
-            )
-            super().__init__(strategy)
+            super().__init__(gpytorch.variational.VariationalStrategy(self, chosen, q))
             self.mean_module, self.covar_module = gpytorch.means.ZeroMean(), kernel
 
         def forward(self, X: Tensor) -> Any:

@@ -17,4 +17,6 @@ TEXT = (
 
 
 def draw(path: Path, size: Size) -> dict[str, Any]:
-    return draw_priors([[(f"ℓ = {l:g}", kernels.SquaredExponential(lengthscale=l)) for l in (0.25, 0.5, 1.0)]], path)
+    return draw_priors(
+        [[(f"ℓ = {l:g}", kernels.SquaredExponential(lengthscale=l)) for l in (0.25, 0.5, 1.0)]], path, size
+    )

@@ -18,4 +18,4 @@ def draw(path: Path, size: Size) -> dict[str, Any]:
         [(f"ν = {name}, ℓ = {l:g}", kernels.Matern(nu, lengthscale=l)) for l in (0.25, 0.5, 1.0)]
         for name, nu in (("1/2", 0.5), ("3/2", 1.5), ("5/2", 2.5))
     ]
-    return draw_priors(panels, path)
+    return draw_priors(panels, path, size)

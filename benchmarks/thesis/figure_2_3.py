@@ -18,4 +18,4 @@ def draw(path: Path, size: Size) -> dict[str, Any]:
         [(f"p = {p:g}, ℓ = {l:g}", kernels.Periodic(period=p, lengthscale=l)) for p in (0.5, 1.0, 2.0)]
         for l in (0.5, 1.0)
     ]
-    return draw_priors(panels, path)
+    return draw_priors(panels, path, size)

@@ -20,7 +20,7 @@ The two problems of the demo with a squared exponential kernel: inputs around ze
 interval. Every solver has the same number of epochs for the mean and 64 samples, in float64.
 
 - Alternating projections (AP) reach the exact mean in both.
-- Conjugate gradients (CG) without a preconditioner have not begun to converge on densely sampled data, and extrapolate
+- Conjugate gradients (CG) without a preconditioner are far from converged on densely sampled data, and extrapolate
   badly.
 - Stochastic dual descent (SDD) is accurate where there are data, despite its large residual.
 - Primal stochastic gradient descent (SGD), which has ten minutes in the thesis, needs far more epochs. The thesis's
@@ -46,7 +46,7 @@ def draw(path: Path, size: Size) -> dict[str, Any]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # a budget that ends early is the point here
                 generator = torch.Generator().manual_seed(0)
-                post = gp.condition(X, y, solver=solver, tol=1e-6, max_epochs=BUDGET, generator=generator)
+                post = gp.condition(X, y, solver=solver, tol=1e-6, max_epochs=size.pick(BUDGET, 3), generator=generator)
             plots.draw_posterior(panel, post, case.window, (case.x, case.y), paths=4)
             x = np.linspace(*case.window, 600)
             panel.plot(

@@ -19,11 +19,13 @@ from pathgp.pathwise import PriorPaths
 
 TITLE = "Noise of the gradient, and inducing points"
 TEXT = """\
-Left: the variance of the gradient from one random row along full-batch descent on `elevators`, in closed form.
-With the noise in the regulariser (loss 2, what `SGD` uses) the gradient is quieter from the start.
-Middle and right: stochastic gradient descent on all rows and with inducing points at a part of them, with the same
-number of epochs. The thesis shows `houseelectric` with two million rows, which could not be obtained; the time falls
-with the number of inducing points, and the errors rise."""
+Left: the variance of the gradient from one random row along full-batch descent on `elevators`, in closed form. With the
+noise in the regulariser (loss 2, what `SGD` uses) the gradient is quieter from the start.
+
+Other panels: stochastic gradient descent on all rows, and with inducing points at a part of them, with the same number
+of epochs. With fewer points the errors rise. The thesis shows two million rows of `houseelectric`, which could not be
+obtained, and a time that grows with the number of points. The seconds of a small problem on a CPU do not show that: all
+rows multiply a stored matrix, and inducing points evaluate their kernel in every step."""
 SAMPLES, EPOCHS = 8, 200
 SHARES = (1.0, 0.5, 0.25, 0.125)
 

@@ -14,4 +14,4 @@ NEEDS = "thompson"
 
 
 def draw(path: Path, size: Size) -> dict[str, Any]:
-    return draw_runs(path, ("sdd", "sgd", "cg", "ap", "random"), "4.4")
+    return draw_runs(path, ("sdd", "sgd", "cg", "svgp", "ap", "random"), "4.4")

@@ -24,7 +24,7 @@ ROOTS = (10, 18, 32, 56, 100, 178, 316, 562, 1000, 1778, 3162, 5623)
 
 def draw(path: Path, size: Size) -> dict[str, Any]:
     """Memory, evaluation and product on complete grids of ``size.rows`` x ``size.rows`` points and smaller ones."""
-    roots = [root for root in ROOTS if root <= (size.rows or 3000)]
+    roots = [root for root in ROOTS if root <= size.pick(size.rows or 3000, 20)]
     found = {way: [] for way in NAMES}
     resources(roots[0], tuple(NAMES))  # libraries are loaded before anything is timed
     for root in roots:

@@ -112,14 +112,15 @@ def table_section(item: Item) -> list[str]:
     good, judged = found["within"] + found["better"], found["within"] + found["better"] + found["worse"]
     parts = [
         f"## {item.name.capitalize()}: {_start_low(module.TITLE)} {{ #{_anchor(item)} }}",
-        f"`python -m benchmarks.thesis.{item.key}`. Thesis: {tables()[item.name]['caption']}.",
+        f'`python -m benchmarks.thesis run "{item.name}"`. Thesis: {tables()[item.name]["caption"]}.',
         _provenance(module.RESULTS),
         LEGEND,
         f"Within or better: **{good} of {judged}** cells that can be compared.",
     ]
     for block in tables()[item.name]["blocks"]:
         parts += [f"**{block}**", _block(item.name, [cell for cell in cells if cell.block == block])]
-    return parts + _reasons(item, cells)
+    supplement = getattr(module, "supplement", None)
+    return parts + _reasons(item, cells) + (supplement() if supplement else [])
 
 
 def _block(table: str, cells: list[Cell]) -> str:
@@ -140,7 +141,7 @@ def _shown(table: str, cell: Cell) -> str:
     digits = len(theirs[0].partition(".")[2]) if theirs else 2
     bracket = f" ({' ± '.join(theirs)})" if theirs else ""
     mark = MARKS[cell.verdict(theirs)] if theirs else ""
-    return f"{cell.text(max(2, digits + 1))}{bracket} {mark}".strip()
+    return f"{mark} {cell.text(max(2, digits + 1))}{bracket}".strip()
 
 
 def _reasons(item: Item, cells: list[Cell]) -> list[str]:

@@ -9,21 +9,22 @@ import numpy as np
 import torch
 
 from benchmarks.common.drawing import COLOURS, grid, save
+from benchmarks.thesis.size import Size
 from pathgp import GP, kernels
 
 PATHS, FEATURES = 4, 4096
 
 
-def draw_priors(panels: list[list[tuple[str, kernels.Kernel]]], path: Path) -> dict[str, Any]:
+def draw_priors(panels: list[list[tuple[str, kernels.Kernel]]], path: Path, size: Size) -> dict[str, Any]:
     """One panel per title and kernel; all panels use the same random numbers."""
     figure, axes = grid(len(panels), len(panels[0]), height=1.9, sharex=True, sharey=True)
-    x = np.linspace(-2, 2, 1001)
+    x, features = np.linspace(-2, 2, 1001), size.pick(FEATURES, 64)
     for row, line in enumerate(panels):
         for column, (title, kernel) in enumerate(line):
-            prior = GP(kernel).prior(PATHS, features=FEATURES, generator=torch.Generator().manual_seed(2))
+            prior = GP(kernel).prior(PATHS, features=features, generator=torch.Generator().manual_seed(2))
             for values, colour in zip(prior(x[:, None]), COLOURS, strict=False):
                 axes[row, column].plot(x, values, color=colour, lw=1.0)
             axes[row, column].set_title(title, fontsize=9, loc="left")
     axes[0, 0].set(xlim=(-2, 2), ylim=(-3.4, 3.4))
     save(figure, path)
-    return {"features per path": FEATURES}
+    return {"features per path": features}

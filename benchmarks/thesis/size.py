@@ -11,7 +11,7 @@ from benchmarks.common.recording import device_name
 from benchmarks.common.uci import Regression, uci
 
 CPU_ROWS, QUICK_ROWS = 3000, 60
-GPU_STEPS, CPU_STEPS, QUICK_STEPS = 100, 30, 3
+GPU_STEPS, CPU_STEPS, QUICK_STEPS = 100, 30, 2
 
 Value = TypeVar("Value")
 

@@ -1,6 +1,6 @@
 """Table 3.1 of the thesis: SGD, CG and SVGP on UCI sets, also with a low noise.
 
-    python -m benchmarks.thesis.table_3_1 [SET ...] [--splits 0 1 2 3 4] [--methods SGD CG-100 SVGP auto] [--low-noise]
+    python -m benchmarks.thesis run "table 3.1" [SET ...] [--splits 0 1 2 3 4] [--methods SGD CG-100 SVGP] [--low-noise]
 
 See uci_inference.py for all options and the protocol. The thesis's SVGP has 4,096 inducing points here, ours 3,000.
 """
@@ -24,7 +24,3 @@ def table_cells() -> list[Cell]:
 
 def main() -> None:
     uci_inference.main(("exact", "auto", "CG-100", "SGD", "SVGP"))
-
-
-if __name__ == "__main__":
-    main()

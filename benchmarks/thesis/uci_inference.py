@@ -16,6 +16,7 @@ them slower; the others always run alone.
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import math
 import multiprocessing
 import warnings
@@ -28,7 +29,7 @@ from torch import Tensor
 
 import pathgp
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, read, table, write
+from benchmarks.common.recording import device_name, read, revision, table, write
 from benchmarks.common.uci import UCI, Regression, uci
 from benchmarks.peers.baselines import Baseline, run_baseline
 from pathgp import solvers
@@ -196,8 +197,11 @@ def main(methods: tuple[str, ...] = ALL) -> None:
     rows = stored(device, options.low_noise)
     if options.missing:
         jobs = [job for job in jobs if (job[0], job[1], options.rows, job[2]) not in rows]
+    # The file holds rows of several runs: every row names its own.
+    made = {"date": dt.date.today().isoformat(), "revision": revision()}
     done = []
     for row in measure_all(jobs, options, device):
+        row |= made
         done.append(row)
         rows[key(row)] = row
         print(show([row]).splitlines()[-1], flush=True)

@@ -18,6 +18,8 @@ from benchmarks.thesis import size
 from benchmarks.thesis.index import Item, draw, find, items
 
 FIGURES = [item for item in items() if item.kind == "figure"]
+# Figures that another one draws with the same code are left to ``python -m benchmarks.thesis all --quick``.
+TWINS = ("2.2", "2.3", "4.4", "5.7", "5.8")
 
 
 @pytest.fixture
@@ -32,8 +34,6 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
         return Regression(name, *tables, noise=0.1, signal=1.0, lengthscale=torch.ones(3))
 
     monkeypatch.setattr(size, "uci", table)
-    # Drawing takes longer than the computations.
-    monkeypatch.setattr(drawing, "DPI", 50)
 
 
 def test_there_are_all_29() -> None:
@@ -52,11 +52,13 @@ def test_names() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("item", FIGURES, ids=lambda item: item.number)
+@pytest.mark.parametrize("item", [item for item in FIGURES if item.number not in TWINS], ids=lambda item: item.number)
 @pytest.mark.usefixtures("made_up")
 def test_draws(item: Item, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A picture for light and one for dark pages, and a record."""
     monkeypatch.setenv("PATHGP_RESULTS", str(tmp_path))
+    # Drawing takes longer than the computations.
+    monkeypatch.setattr(drawing, "DPI", 40)
     try:
         path = draw(item, quick=True)
     except SystemExit as missing:  # a data set or a library
