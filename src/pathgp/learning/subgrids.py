@@ -22,6 +22,7 @@ from torch import Tensor
 
 from pathgp.compute.random import permutation
 from pathgp.data.grid import GridObservations
+from pathgp.data.observations import Data
 from pathgp.data.standardise import Standardisation
 from pathgp.learning.bounds import LEAST_NOISE
 from pathgp.learning.hyperparameters import Coordinates, log_prior
@@ -40,12 +41,13 @@ _LEAST_GAIN = 1e-5
 class SubGrid:
     """Some entries of every side: their inputs, whether each cell is observed, and the observations.
 
-    factors: (q_i, d_i), float64.  observed: (q_1 ... q_k,) boolean.  X_raw, y, noise_std: as in `Data`, of the observed
-    cells.
+    factors: (q_i, d_i), float64.  observed: (q_1 ... q_k,) boolean.  rows: the numbers of the observed cells among
+    those of the grid.  X_raw, y, noise_std: as in `Data`, of the observed cells.
     """
 
     factors: list[Tensor]
     observed: Tensor
+    rows: Tensor
     X_raw: Tensor
     y: Tensor
     noise_std: Tensor | None
@@ -152,11 +154,11 @@ def _subgrid(data: GridObservations, index: list[Tensor]) -> SubGrid:
     observed, rows = rows >= 0, rows[rows >= 0]
     noise_std = None if data.noise_std is None else data.noise_std[rows]
     factors = [F[i].to(torch.float64) for F, i in zip(data.factors, index, strict=True)]
-    return SubGrid(factors, observed, data.X_raw[rows], data.y[rows], noise_std, data.scaling)
+    return SubGrid(factors, observed, rows, data.X_raw[rows], data.y[rows], noise_std, data.scaling)
 
 
 def fit_subgrids(
-    model: Learnable, data: GridObservations, subgrids: list[SubGrid], coordinates: Coordinates, steps: int
+    model: Learnable, data: Data, subgrids: list[SubGrid], coordinates: Coordinates, steps: int
 ) -> SubGridFit:
     """Maximise the likelihood of sub-grids plus the log prior, from the values of the model, which it changes.
 
