@@ -34,6 +34,7 @@ PAGES = {
     "diagnostics.md": [],
     "guides/big-table.md": [],
     "guides/grid-with-holes.md": ["xarray"],
+    "guides/kriging.md": ["xarray"],
     "guides/optimisation.md": ["botorch"],
     "guides/molecules.md": [],
     "guides/thompson.md": [],
@@ -42,6 +43,7 @@ PAGES = {
     "doors/sklearn.md": ["sklearn"],
     "doors/xarray.md": ["xarray"],
     "from-gpytorch.md": ["gpytorch"],
+    "from-pykrige.md": ["xarray"],
     "from-sklearn.md": ["sklearn"],
 }
 # Pages that show what is printed; on the others text blocks are excerpts.

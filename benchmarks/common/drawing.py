@@ -15,6 +15,8 @@ try:
 except ImportError:
     raise SystemExit("figures need matplotlib: pip install matplotlib") from None
 
+DPI = 160
+
 
 def grid(rows: int, columns: int, width: float = 10.0, height: float = 2.6, **options: Any) -> tuple[Figure, Any]:
     """A figure and its (rows, columns) array of axes; ``height`` is that of one row, in inches."""
@@ -38,7 +40,7 @@ DARK_INK, DARK_PAPER, DARK_TINT = 0.92, 0.13, (0.64, 0.12)
 def save(figure: Figure, path: Path) -> Path:
     """Write NAME.png with 256 colours, a quarter of the size and to the eye the same; and NAME-dark.png."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=160)
+    figure.savefig(path, dpi=DPI)
     with Image.open(path) as image:
         small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
     small.save(path, optimize=True)

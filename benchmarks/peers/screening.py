@@ -2,7 +2,9 @@
 
     python -m benchmarks.peers.screening [--pool enamine50k_docking] [--batch 500] [--rounds 6] [--top 500]
                                          [--methods thompson top greedy ucb random] [--samples 64] [--seeds 0 1 2]
+                                         [--device cuda]
 
+One round with 1,000 paths: --methods thompson --samples 1000 --rounds 2 --seeds 0; ``rounds`` has its seconds.
 The first batch is random, the others are chosen by `pathgp.decisions.screen` with a Tanimoto kernel on Morgan counts
 (radius 1, 1,024 columns). Docking scores are energies: small ones are wanted. Positive scores, which are failures of
 the docking program, are set to zero.
@@ -22,6 +24,7 @@ from benchmarks.common.datasets import load
 from benchmarks.common.options import parse
 from benchmarks.common.recording import device_name, read, table, write
 from pathgp import kernels
+from pathgp.compute.inputs import read_matrix
 from pathgp.decisions import screen
 
 
@@ -31,6 +34,7 @@ def run(pool: Any, scores: np.ndarray[Any, Any], method: str, seed: int, options
         kernels.Scale(kernels.Tanimoto(), 1.0), noise=0.5, mean=pathgp.means.Constant(float(np.mean(scores)))
     )
     began = time.perf_counter()
+    ends: list[float] = []
     result = screen(
         gp,
         pool,
@@ -42,6 +46,7 @@ def run(pool: Any, scores: np.ndarray[Any, Any], method: str, seed: int, options
         samples=options.samples,
         fit={"steps": options.steps},
         condition={"features": options.features},
+        callback=lambda _: ends.append(time.perf_counter() - began),
         generator=torch.Generator().manual_seed(seed),
     )
     seconds = time.perf_counter() - began
@@ -51,7 +56,8 @@ def run(pool: Any, scores: np.ndarray[Any, Any], method: str, seed: int, options
         flush=True,
     )
     row = {"method": method, "seed": seed, "pool": len(scores), "batch": options.batch, "top": options.top}
-    return {**row, "samples": options.samples, "recall": recall.tolist(), "seconds": seconds}
+    row |= {"samples": options.samples, "recall": recall.tolist(), "seconds": seconds}
+    return {**row, "rounds": np.diff(ends, prepend=0.0).round(2).tolist()}
 
 
 def main() -> None:
@@ -72,10 +78,7 @@ def main() -> None:
     data = load(options.pool)
     assert data.y is not None
     scores = np.minimum(np.asarray(data.y, dtype=np.float64)[: options.rows], 0.0)
-    pool = data.X[: options.rows]
-    if options.device != "cpu":
-        # The pool stays on the device as bytes: counts of a molecule are below 256.
-        pool = torch.from_numpy(pool.toarray().astype(np.uint8)).to(options.device)
+    pool = read_matrix(data.X[: options.rows].astype(np.float32)).X.to(options.device)
     key = ("method", "seed", "pool", "batch", "top", "samples")
     name = f"screening_{options.pool}_{options.device.split(':')[0]}"
     rows = {tuple(row[part] for part in key): row for row in read(name)}
@@ -84,7 +87,10 @@ def main() -> None:
             row = run(pool, scores, method, seed, options)
             rows[tuple(row[part] for part in key)] = row
             written = write(name, list(rows.values()))
-    shown = [{part: row[part] for part in key} | {"recall": row["recall"][-1]} for row in rows.values()]
+    shown = [
+        {part: row[part] for part in key} | {"recall": row["recall"][-1], "seconds": row["seconds"]}
+        for row in rows.values()
+    ]
     print(table(shown))
     print("written to", written)
 

@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=900.0)
     parser.add_argument("--inducing", type=int, default=1024, help="inducing points of GPyTorch; 0: pathgp alone")
     parser.add_argument("--device", default=device_name())
-    options = parse(parser, set="sarcos_test", rows=500, test=100, seconds=2.0, inducing=20, device="cpu")
+    options = parse(parser, set="sarcos_test", rows=500, test=100, seconds=0.5, inducing=20, device="cpu")
     X, y, X_test, y_test, spread = split(options.set, options.rows, options.test, options.device)
     results = [ours(X, y, X_test, options.seconds)]
     if options.inducing:

@@ -67,7 +67,9 @@ def find(name: str) -> Item:
     return item
 
 
-def draw(item: Item, rows: int | None = None, quick: bool = False, out: Path | None = None) -> Path:
+def draw(
+    item: Item, rows: int | None = None, steps: int | None = None, quick: bool = False, out: Path | None = None
+) -> Path:
     """Draw a figure, and record what it was made from; the picture and the record belong together.
 
     Both go to the documentation and to benchmarks/results, with ``quick`` or ``out`` to one folder of their own.
@@ -75,7 +77,7 @@ def draw(item: Item, rows: int | None = None, quick: bool = False, out: Path | N
     from benchmarks.thesis.size import CPU_ROWS, choose_size
 
     module = item.load()
-    size = choose_size(getattr(module, "CPU_ROWS", CPU_ROWS), rows, quick)
+    size = choose_size(getattr(module, "CPU_ROWS", CPU_ROWS), rows, steps, quick)
     if quick:
         out = out or results_file(item.key).parent
         needs = getattr(module, "NEEDS", None)

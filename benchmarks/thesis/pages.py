@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.claims import README, make_readme
 from benchmarks.common.recording import BENCHMARKS
 from benchmarks.thesis.index import PICTURES, Item, items
 from benchmarks.thesis.published import Cell, count, printed, tables
@@ -183,6 +184,8 @@ def figure_section(item: Item) -> list[str]:
         parts.append(
             f"{facts[0].upper()}{facts[1:]}. {_provenance((item.key,))}" if facts else _provenance((item.key,))
         )
+    elif picture(item).exists():
+        parts.append("Drawn before results of figures were recorded; the command draws it again.")
     return parts
 
 
@@ -219,7 +222,8 @@ def _anchor(item: Item) -> str:
 
 
 def write_pages() -> None:
-    """Write all pages."""
+    """Write all pages, and the table of the README."""
+    README.write_text(make_readme(README.read_text(encoding="utf-8")), encoding="utf-8")
     PAGES.mkdir(exist_ok=True)
     for name, text in make_pages().items():
         (PAGES / name).write_text(text, encoding="utf-8")
@@ -227,7 +231,9 @@ def write_pages() -> None:
 
 
 def check() -> int:
-    """The number of pages that differ from what the results say."""
+    """The number of pages that differ from what the results say, README included."""
     differ = [n for n, text in make_pages().items() if (PAGES / n).read_text(encoding="utf-8") != text]
+    readme = README.read_text(encoding="utf-8")
+    differ += ["README.md"] if make_readme(readme) != readme else []
     print(f"differ: {', '.join(differ)}" if differ else "all pages hold what the results say")
     return len(differ)

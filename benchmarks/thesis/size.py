@@ -29,13 +29,15 @@ class Size:
         return quick if self.quick else usual
 
 
-def choose_size(cpu_rows: int = CPU_ROWS, rows: int | None = None, quick: bool = False) -> Size:
-    """The size that suits the device, or the given number of rows."""
+def choose_size(
+    cpu_rows: int = CPU_ROWS, rows: int | None = None, steps: int | None = None, quick: bool = False
+) -> Size:
+    """The size that suits the device, or the given numbers of rows and steps."""
     if quick:
-        return Size(rows or QUICK_ROWS, QUICK_STEPS, True)
+        return Size(rows or QUICK_ROWS, steps or QUICK_STEPS, True)
     if torch.cuda.is_available():
-        return Size(rows, GPU_STEPS)
-    return Size(rows or cpu_rows, CPU_STEPS)
+        return Size(rows, steps or GPU_STEPS)
+    return Size(rows or cpu_rows, steps or CPU_STEPS)
 
 
 def regression(name: str, size: Size, dtype: torch.dtype = torch.float32) -> Regression:

@@ -37,7 +37,7 @@ from benchmarks.common.recording import BENCHMARKS, device_name, results_file, s
 from benchmarks.common.uci import UCI, Regression, uci
 from benchmarks.thesis.published import Cell, mean, tables
 from pathgp import kernels, solvers
-from pathgp.learning.estimators import GradientEstimate, Iterative, State
+from pathgp.learning.estimators import GradientEstimate, Iterative, State, StepRequest
 from pathgp.learning.hyperparameters import hyperparameters
 from pathgp.metrics import nll
 from pathgp.posterior.conditioning import Settings
@@ -137,7 +137,7 @@ def sampled(data: Regression, row: str, plan: Plan, seed: int, trajectory: Traje
     took = []
 
     def evaluate() -> None:
-        estimates.append(estimator.evaluate(model, observed, state, settings, generator))
+        estimates.append(estimator.evaluate(model, observed, state, StepRequest(settings, generator)))
 
     every = min(plan.every, plan.steps)
     for step in range(every // 2, plan.steps, every):

@@ -13,8 +13,9 @@ after every round, those of the search for maxima included. Every run is written
 earlier calls stay in it. Two cores: --start 2000 --rounds 10 --batch 100.
 
 ``--search``: "thesis" has 30 starts for every path, from 50,000 proposals each, and 100 steps; "ours" has 8 starts from
-20,000 proposals and 60 steps. ``--time-limit`` ends a run after that number of seconds; its row then has fewer rounds. ``--figure`` draws all
-complete runs of the file with these start points: best value, averaged over length scales and seeds.
+20,000 proposals and 60 steps. ``--time-limit`` ends a run after that number of seconds; its row then has fewer rounds.
+``--figure`` draws all complete runs of the file with these start points: best value, averaged over length scales and
+seeds.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import torch
 pytest.importorskip("matplotlib")
 from PIL import Image
 
+from benchmarks.common import drawing
 from benchmarks.common.drawing import darken
 from benchmarks.common.uci import Regression
 from benchmarks.thesis import size
@@ -31,6 +32,8 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
         return Regression(name, *tables, noise=0.1, signal=1.0, lengthscale=torch.ones(3))
 
     monkeypatch.setattr(size, "uci", table)
+    # Drawing takes longer than the computations.
+    monkeypatch.setattr(drawing, "DPI", 50)
 
 
 def test_there_are_all_29() -> None:

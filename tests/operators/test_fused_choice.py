@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pathgp
-from fused_cases import DEVICE, KERNELS, N, counts, error, normal
+from fused_cases import DEVICE, KERNELS, SEVERAL, counts, error, normal
 from pathgp import kernels
 from pathgp.compute import triton
 from pathgp.operators import KernelOperator, cross_product
@@ -57,7 +57,7 @@ def test_the_automatic_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU: fused above a number of rows or where K does not fit, else dense or streamed with the reason."""
     monkeypatch.setattr(triton, "preferred", lambda device: True)
     monkeypatch.setattr(kernel_module, "SMALL", 100)
-    matern, tanimoto, X = KERNELS["SE"](), kernels.Tanimoto(), normal(N, 2, 0).abs()
+    matern, tanimoto, X = KERNELS["SE"](), kernels.Tanimoto(), normal(SEVERAL, 2, 0).abs()
     assert KernelOperator(matern, X).backend == "fused"
     assert KernelOperator(matern, X, compute=pathgp.Compute(group=pathgp.Devices([DEVICE]))).backend == "fused"
     assert KernelOperator(matern, X[:100]).backend == "dense"

@@ -18,7 +18,7 @@ from typing import Any
 from pathgp._version import __version__
 from pathgp.cli.output import UsageError, print_note
 from pathgp.compute.memory import read_bytes
-from pathgp.data.tabular import KERNELS
+from pathgp.data.tabular import DEFAULT_KERNEL, KERNELS
 from pathgp.learning.progress import LongFitWarning
 from pathgp.posterior.convergence import ConvergenceWarning
 
@@ -147,8 +147,8 @@ def _fit(command: argparse.ArgumentParser) -> None:
     _add_reading_options(columns, "leave out rows without a value in an input or in the target, and say how many")
     _add(columns, "--id", "COL", "a column to copy into the predictions, and no input", _names, [])
     model = command.add_argument_group("model and learning")
-    kernel = f"{', '.join(KERNELS)} (default: matern-5/2)"
-    model.add_argument("--kernel", metavar="NAME", choices=list(KERNELS), default="matern-5/2", help=kernel)
+    kernel = f"{', '.join(KERNELS)} (default: {DEFAULT_KERNEL})"
+    model.add_argument("--kernel", metavar="NAME", choices=list(KERNELS), default=DEFAULT_KERNEL, help=kernel)
     _add_learning_options(model)
     holdout = "share of the rows kept apart to measure errors on; 0 learns from all (default: 0.1)"
     _add(model, "--holdout", "SHARE", holdout, _share, 0.1)

@@ -79,6 +79,11 @@ class Compute:
         return self.backend != "fused" and full_rate_float64(device)
 
     @property
+    def cross_backend(self) -> str:
+        """The backend of products with K(Xs, X): field products are excluded where other backends are asked for."""
+        return "auto" if self.backend in ("auto", "field") else "exact"
+
+    @property
     def is_main_process(self) -> bool:
         """Whether this process writes files and shows progress."""
         return self._effective_group.is_main_process

@@ -27,6 +27,8 @@ from pathgp.posterior.table import Posterior
 
 # Rows whose paths are evaluated at once.
 _BLOCK = 4096
+# How much of their past the two moments of Adam keep.
+_DECAY = (0.9, 0.999)
 # Neighbours of a maximum that are tried if it repeats an earlier point.
 _ALTERNATIVES = 64
 
@@ -132,17 +134,23 @@ class _Search:
         if steps == 0 or not bool(free.any()):
             return best, record
         z = torch.zeros_like(X).requires_grad_()
-        optimiser = torch.optim.Adam([z], lr=rate)
+        first, second = torch.zeros_like(X), torch.zeros_like(X)
         lower, upper = ((end - X) / self.spread for end in (self.domain.lower, self.domain.upper))
         for step in range(steps):
-            optimiser.param_groups[0]["lr"] = 0.5 * rate * (1.0 + math.cos(math.pi * step / steps))
             values = self.post.paths_at(X + z * self.spread, self.chosen)
-            (z.grad,) = torch.autograd.grad(-self.sign * values.sum(), z)
-            z.grad[..., ~free] = 0.0
+            (slope,) = torch.autograd.grad(self.sign * values.sum(), z)
+            slope[..., ~free] = 0.0
             if step:
                 _keep_better(best, record, (X + z * self.spread).detach(), self.sign * values.detach(), self.domain)
-            optimiser.step()
+            # Adam, written out: importing torch.optim takes seconds.
+            first.lerp_(slope, 1.0 - _DECAY[0])
+            second.lerp_(slope.square(), 1.0 - _DECAY[1])
+            direction, spread = (
+                moment / (1.0 - decay ** (step + 1)) for moment, decay in zip((first, second), _DECAY, strict=True)
+            )
+            pace = 0.5 * rate * (1.0 + math.cos(math.pi * step / steps))
             with torch.no_grad():
+                z.addcdiv_(direction, spread.sqrt_().add_(1e-8), value=pace)
                 z.copy_(torch.minimum(torch.maximum(z, lower), upper))
         last = (X + z * self.spread).detach()
         _keep_better(best, record, last, self._evaluate(last), self.domain)

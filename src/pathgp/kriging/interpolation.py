@@ -10,6 +10,7 @@ import torch
 
 from pathgp.compute.inputs import read_device
 from pathgp.compute.memory import read_bytes
+from pathgp.compute.random import as_generator
 from pathgp.compute.settings import Compute
 from pathgp.kernels import Kernel
 from pathgp.kriging.coordinates import Field, as_array, columns_of, read_field
@@ -102,7 +103,7 @@ def krige(
         time_limit=time_limit,
         samples=samples,
         progress=progress,
-        generator=generator if generator is not None else torch.Generator().manual_seed(torch.seed() % 2**63),
+        generator=as_generator(generator),
         compute=compute,
     )
     return predict(field, gp.posterior, report, where, blocks, progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -44,12 +45,15 @@ def learn(
     candidates = [_model(name, coordinates, anisotropy, trend) for name in names]
     for gp in candidates:
         _set_nugget(gp, nugget, X, y)
-    note = ""
+    note, began = "", time.perf_counter()
     if len(candidates) > 1 and options.get("steps") != 0:
         gp, likelihoods = choose_model(candidates, X, y, noise, options["generator"])
         listing = ", ".join(f"{name} {value:.1f}" for name, value in zip(names, likelihoods, strict=True))
         note = f"{names[int(np.argmax(likelihoods))]} by the log likelihood of groups of neighbours: {listing}"
         options["initialise"] = "model"
+        if (limit := options.get("time_limit")) is not None:
+            # The comparison counts; at least a tenth of the limit is left for all rows.
+            options["time_limit"] = max(0.1 * limit, limit - (time.perf_counter() - began))
     else:
         gp = candidates[0]
     report = gp.fit(X, y, noise, dtype="auto", **options)

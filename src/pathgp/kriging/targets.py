@@ -186,9 +186,9 @@ def _from_dataset(grid: Any, coordinates: Coordinates, budget: int) -> Grid:
         if name not in getattr(grid, "data_vars", {}):
             raise ValueError(f"the grid has no variable {name!r}, which the trend needs at every node")
         field = grid[name]
-        for axis in names:
+        for other in names:
             # Constant along axes that it does not have.
-            field = field + 0.0 * grid[axis]
+            field = field + 0.0 * grid[other]
         drift.append(as_array(field.transpose(*names[::-1]).values, name).ravel())
     found = Grid(names, axes, np.stack(drift, 1) if drift else None, tuple(map(_spacing, axes)))
     coordinates.check(found.rows(slice(0, len(found))), "the grid")

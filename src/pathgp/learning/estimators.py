@@ -76,6 +76,15 @@ class State:
 
 
 @dataclass(frozen=True)
+class StepRequest:
+    """How one step solves its systems: settings, source of random draws, seconds that the solve may take."""
+
+    settings: Settings
+    generator: torch.Generator
+    time_limit: float | None = None
+
+
+@dataclass(frozen=True)
 class GradientEstimate:
     """One evaluation.
 
@@ -105,18 +114,10 @@ class Exact:
     def draw(self, model: Learnable, data: Data, state: State, generator: torch.Generator) -> None:
         """Nothing is random here."""
 
-    def evaluate(
-        self,
-        model: Learnable,
-        data: Data,
-        state: State,
-        settings: Settings,
-        generator: torch.Generator,
-        time_limit: float | None = None,
-    ) -> GradientEstimate:
+    def evaluate(self, model: Learnable, data: Data, state: State, request: StepRequest) -> GradientEstimate:
         data = state.select(data)
         n = len(data.y)
-        H = state.operator = model.operator(data, settings, state.operator)
+        H = state.operator = model.operator(data, request.settings, state.operator)
         if 24 * n**2 > H.memory:
             raise ValueError(
                 f"the exact estimator needs {24e-9 * n**2:.2g} GB, the memory budget is {H.memory / 1e9:.2g} GB: "
@@ -162,17 +163,10 @@ class Iterative:
         state.draws = model.draw_noise(data, self.samples, generator)
         state.solutions = None
 
-    def evaluate(
-        self,
-        model: Learnable,
-        data: Data,
-        state: State,
-        settings: Settings,
-        generator: torch.Generator,
-        time_limit: float | None = None,
-    ) -> GradientEstimate:
+    def evaluate(self, model: Learnable, data: Data, state: State, request: StepRequest) -> GradientEstimate:
         if not self.warm_start:
-            self.draw(model, data, state, generator)
+            self.draw(model, data, state, request.generator)
+        settings = request.settings
         system = self.system(model, data, state)
         data = state.select(data)
         H = state.operator = model.operator(data, settings, state.operator)
@@ -180,8 +174,8 @@ class Iterative:
         # A residual r shifts the gradient by up to 2 |r| / noise, relative to its size: small beside the noise will do.
         largest = model.largest_variance(data)
         allowed = ACCURACY * system.error_scale(None, largest)
-        limits: dict[str, Any] = {"allowed": lambda x: allowed, "time_limit": time_limit}
-        solution = settings.solve(H, system, generator, state.solutions, rule="average", **limits)
+        limits: dict[str, Any] = {"allowed": lambda x: allowed, "time_limit": request.time_limit}
+        solution = settings.solve(H, system, request.generator, state.solutions, rule="average", **limits)
         state.solutions = solution.x
         seconds = time.perf_counter() - began
         x, trend = system.split(solution.x)

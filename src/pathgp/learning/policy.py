@@ -136,6 +136,16 @@ def read_time_limit(value: Any) -> float:
     return seconds
 
 
+def divide_time_limit(value: Any, models: int) -> float | None:
+    """The time limit of each of several models that are learned one after the other; None stays None."""
+    return None if value is None else read_time_limit(value) / models
+
+
+def choose_start(is_given: bool) -> str:
+    """``initialise`` for a caller whose user may give initial values: learning starts from given ones."""
+    return "model" if is_given else "auto"
+
+
 def choose_dtype(X: Tensor) -> tuple[torch.dtype, int | None]:
     """Return the dtype of the computations for inputs X (n, d) in the model's units, and a column or None.
 

@@ -30,12 +30,12 @@ def choose_model(
     The copy has the hyperparameters of its optimum, at which a fit of all rows can start. Candidates have the same
     number of hyperparameters. At most 30 evaluations of each, with 600 rows.
     """
-    seed = generator.initial_seed()
     best, values = candidates[0], []
     for number, candidate in enumerate(candidates):
         model = copy.deepcopy(candidate)
         data = model.prepare_data(X, y, noise, torch.float64)
-        fixed = torch.Generator().manual_seed(seed)
+        # A copy: all candidates see the same rows, and the fit that follows can be repeated by its seed.
+        fixed = generator.clone_state()
         subset = data.subset(choose_rows(data.X, fixed))
         set_values(model, subset, fixed, has_sides=False)
         settings = Settings.read("auto", 1e-2, None, None)

@@ -36,7 +36,6 @@ class Operator(ABC):
     is the number of processes or devices that share the work. ``fallback_reason`` says why a slower backend was chosen.
     ``precision`` is that of the products with ``low_precision``: "high", "medium" or "low".
     ``graph_capturable``: whether a product is safe to capture in a CUDA graph.
-    ``entry_backend``: the backend of rows, columns and blocks; empty if it is that of products.
     ``stationary_dim``: the number of input columns if K depends on differences of inputs alone, otherwise None.
     Costs are counted in epochs: one epoch is the cost of one full product.
     """
@@ -53,7 +52,11 @@ class Operator(ABC):
     precision: str = "high"
     graph_capturable: bool = False
     stationary_dim: int | None = None
-    entry_backend: str = ""
+
+    @property
+    def entry_backend(self) -> str:
+        """The backend of rows, columns and blocks."""
+        return self.backend
 
     @property
     def product_error(self) -> float | None:
@@ -97,6 +100,10 @@ class Operator(ABC):
     @abstractmethod
     def cost(self, rows: int | None = None) -> float:
         """Epochs of a product with all rows, or with ``rows`` of them."""
+
+    def tighten(self, factor: float) -> Operator:
+        """The operator whose products have an error that is smaller by this factor: H itself if they are exact."""
+        return self
 
     def predict_product(self, s: int) -> float | None:
         """Predicted seconds of a product with s columns; None if they follow from the backend and the sizes."""

@@ -15,9 +15,9 @@ class FieldOperator(KernelOperator):
     """H = K + diag(noise^2) for a stationary kernel at inputs X (n, d), d <= 3, with products in n log n.
 
     K = W T W^T + C. T is a smooth part of the kernel on a regular grid, and is multiplied by fast Fourier transforms. W
-    spreads points to the grid by Kaiser-Bessel windows of w points per dimension. C is what the smooth part lacks between
-    close points, in dense tiles of blocks of neighbours. Grid and radius are chosen so that the predicted time is the
-    least: long length scales need no near part. Points on a regular grid, with or without holes, need neither windows
+    spreads points to the grid by Kaiser-Bessel windows of w points per dimension. C is what the smooth part lacks
+    between close points, in dense tiles of blocks of neighbours. Grid and radius are chosen for the smallest predicted
+    time: long length scales need no near part. Points on a regular grid, with or without holes, need neither windows
     nor a near part: products are then exact for every stationary kernel.
 
     Kernels: sums, products and scales of Matern, SquaredExponential and RationalQuadratic, with a length scale per

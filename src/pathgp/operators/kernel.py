@@ -46,9 +46,10 @@ class KernelOperator(Operator):
       Needs Triton (the extra ``triton``).
     - field: products in n log n by a grid, for stationary kernels in one to three dimensions, with a relative error of
       1e-5, see `FieldOperator`. Rows, columns and blocks are exact: streamed or fused.
-    - auto: field from 8,192 rows on, if that is predicted to take less than half the time. Else fused on a CUDA device, if it is available, and if there are more than 8,192 rows or K does not fit into the
-      memory budget; products with about 65 columns are then faster than with a dense K. Otherwise dense if K fits,
-      else streamed. ``fallback_reason`` says why "auto" did not choose fused where it would be faster.
+    - auto: field from 8,192 rows on, if that is predicted to take less than half the time. Else fused on a CUDA device,
+      if it is available, and if there are more than 8,192 rows or K does not fit into the memory budget; products with
+      about 65 columns are then faster than with a dense K. Otherwise dense if K fits, else streamed.
+      ``fallback_reason`` says why "auto" did not choose field or fused where it would be faster.
 
     The members of a group (processes or devices) share the work. Each member evaluates its part of K, and the results
     are summed over the members. In a group of ``size`` members, each keeps n / size rows of a dense K, or evaluates one
@@ -101,7 +102,8 @@ class KernelOperator(Operator):
         if isinstance(reuse, KernelOperator) and group is None and reuse.group is None and _is_same_size(reuse, self):
             reused = reuse
         self.memory = reused.memory if reused else compute.budget(X.device)
-        geometry: Geometry | None = reused._geometry if reused and reused._given is X else None
+        is_same = reused is not None and reused._given.data_ptr() == X.data_ptr()
+        geometry: Geometry | None = reused._geometry if reused and is_same else None
         self.X = embedding(X.detach()) if geometry is None else geometry.X
         self._deviation = checked_noise(noise, n, X.device)
         self.noise = self._deviation.detach().square()
@@ -118,8 +120,6 @@ class KernelOperator(Operator):
         field = self._make_field(compute.backend, tiles, is_kept)
         self._tiles: Dense | Streamed | Sharded | Field = field or self._make_tiles(tiles, is_kept, reused)
         self.backend = "field" if field else "dense" if is_kept else tiles.name
-        # The backend that evaluates rows and blocks.
-        self.entry_backend = tiles.name if field else ""
         self.precision = compute.precision if self.backend == "fused" else "high"
         self.graph_capturable = group is None and self.backend in ("dense", "fused")
 
@@ -154,6 +154,10 @@ class KernelOperator(Operator):
     def _exact_tiles(self) -> Dense | Streamed | Sharded:
         """The backend of rows, columns and blocks."""
         return self._tiles.exact if isinstance(self._tiles, Field) else self._tiles
+
+    @property
+    def entry_backend(self) -> str:
+        return self._tiles.exact.name if isinstance(self._tiles, Field) else self.backend
 
     @property
     def product_error(self) -> float | None:
@@ -275,6 +279,17 @@ class KernelOperator(Operator):
         if rows is None:
             return 1.0
         return self._tiles.cost(rows) if isinstance(self._tiles, Field) else rows / self.shape[0]
+
+    def tighten(self, factor: float) -> KernelOperator:
+        if not isinstance(self._tiles, Field):
+            return self
+        twin, exact = copy.copy(self), self._tiles.exact
+        try:
+            tiles = Field(exact, factor * self.accuracy, factor * self._tiles.noise, self.memory, self._geometry)
+            twin._tiles, twin.accuracy = tiles, factor * self.accuracy
+        except FieldError as error:
+            twin._tiles, twin.backend, twin.fallback_reason = exact, exact.name, str(error)
+        return twin
 
     def predict_product(self, s: int) -> float | None:
         return self._tiles.predict_product(s) if isinstance(self._tiles, Field) else None

@@ -55,7 +55,7 @@ class Component:
         def values(rows: slice) -> Tensor:
             return self._restore(prior(scaled[rows], self._terms) + update(scaled[rows]))
 
-        return inputs.to_caller(_in_parts(values, scaled, self._posterior.num_samples))
+        return inputs.to_caller(_in_parts(values, scaled, self._posterior.num_samples, len(self._posterior.X)))
 
     def variance(self, Xs: Array, method: str | None = None) -> Array:
         """Posterior variance (m,) of f_c, by the methods of `Posterior.variance`.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathgp.posterior.components import Component
 
 # Test rows whose paths are evaluated at once, so that temporaries stay small beside the result.
-_ROWS_AT_ONCE = 8192
+_ROWS_AT_ONCE, _MOST_ROWS_AT_ONCE = 8192, 2**18
 
 
 class Posterior(BasePosterior):
@@ -117,7 +117,7 @@ class Posterior(BasePosterior):
             paths = self.settings.compute.map_rows(lambda X: prior(X) + update(X), scaled[rows])
             return self._mean_from(paths, inputs.X[rows], weights)
 
-        return inputs.to_caller(_in_parts(values, scaled, self.num_samples))
+        return inputs.to_caller(_in_parts(values, scaled, self.num_samples, len(self.system.X)))
 
     def paths_at(self, Xs: Array, which: Sequence[int] | Tensor | None = None) -> Array:
         """Path j at its own points Xs[j] only: (s, q) for Xs (s, q, d). Differentiable in Xs; the functions of `paths`.
@@ -244,7 +244,8 @@ class Posterior(BasePosterior):
 
     def _update(self, weights: Tensor, part: Kernel | None = None) -> UpdatePaths:
         kernel = self.model.kernel if part is None else part
-        return UpdatePaths(kernel, self.system.X, weights, self.settings.compute.memory)
+        compute = self.settings.compute
+        return UpdatePaths(kernel, self.system.X, weights, compute.memory, compute.cross_backend)
 
     def _project(self, weights: Tensor) -> Tensor:
         """Weights (n, k) of functions K(., X) weights about the trend that belongs to them."""
@@ -299,15 +300,15 @@ class Posterior(BasePosterior):
         method = self._choose_method(method)
         if method == "solve":
             return self._exact.variance(Xs, part)
-        kernel, alpha, memory = self.model.kernel, self.weights[:, 1:], self.settings.compute.memory
+        kernel, alpha, compute = self.model.kernel, self.weights[:, 1:], self.settings.compute
         count = NEIGHBOURS if method == "neighbours" else 0
         system = self.system.require_targets("method='neighbours'") if count else self.system
-        estimate = SampledVariance(kernel, system, self._require_paths(), alpha, memory, count, part, terms)
+        estimate = SampledVariance(kernel, system, self._require_paths(), alpha, compute, count, part, terms)
 
         def values(rows: slice) -> Tensor:
             return self.settings.compute.map_rows(lambda X: estimate(X).unsqueeze(0), Xs[rows])
 
-        return _in_parts(values, Xs, 1)[0]
+        return _in_parts(values, Xs, 1, len(self.system.X))[0]
 
     @cached_property
     def _exact(self) -> ExactCovariance:
@@ -328,14 +329,18 @@ class Posterior(BasePosterior):
         return settings.operator(self.model.kernel, X, self.system.deviation)
 
 
-def _in_parts(values: Callable[[slice], Tensor], Xs: Tensor, count: int) -> Tensor:
-    """values(rows) (count, rows) for all rows of Xs, a block at a time: only the result exists in full size."""
-    parts = spans(len(Xs), _ROWS_AT_ONCE)
+def _in_parts(values: Callable[[slice], Tensor], Xs: Tensor, count: int, rows: int) -> Tensor:
+    """values(rows) (count, rows) for all rows of Xs, a block at a time: only the result exists in full size.
+
+    ``rows``: of the training data. Blocks that are as large need no more memory than the weights, and field products
+    spread the weights once per block.
+    """
+    parts = spans(len(Xs), max(_ROWS_AT_ONCE, min(rows, _MOST_ROWS_AT_ONCE)))
     if len(Xs) and Xs.requires_grad and torch.is_grad_enabled():
-        return torch.cat([values(rows) for rows in parts], 1)
+        return torch.cat([values(block) for block in parts], 1)
     result: Tensor | None = None
-    for rows in parts:
-        part = values(rows)
+    for block in parts:
+        part = values(block)
         result = part.new_empty(count, len(Xs)) if result is None else result
-        result[:, rows] = part
+        result[:, block] = part
     return Xs.new_empty(count, 0) if result is None else result

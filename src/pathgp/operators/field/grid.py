@@ -1,4 +1,4 @@
-"""A regular grid around points, and the part of K that it represents: spread, transform, multiply, transform, gather."""
+"""A regular grid around points, and the part of K that it represents, multiplied by Fourier transforms."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Grid:
     """A periodic regular grid.
 
     columns: those of X that it spans.  lower: coordinates of the first node.  steps: distances of nodes.  shape: number
-    of nodes.  width: nodes per dimension of a point's window; 0 if the points are nodes.  extent: the largest lag of two
-    points, in steps, or half of the shape if the kernel vanishes before lags wrap around.
+    of nodes.  width: nodes per dimension of a point's window; 0 if the points are nodes.  extent: the largest lag of
+    two points, in steps, or half of the shape if the kernel vanishes before lags wrap around.
     """
 
     columns: tuple[int, ...]
@@ -76,8 +76,8 @@ class Grid:
     def lags(self) -> list[Tensor]:
         """Distances of a node from the first one in every dimension, non-negative lags only, float64.
 
-        Beyond the extent of the points they level off, so that the kernel on the periodic grid is smooth where lags wrap
-        around, although it does not vanish there. Without room a kernel has vanished before.
+        Beyond the extent of the points they level off, so that the kernel on the periodic grid is smooth where lags
+        wrap around, although it does not vanish there. Without room a kernel has vanished before.
         """
         sides = []
         for size, step, extent in zip(self.shape, self.steps, self.extent, strict=True):
@@ -267,4 +267,3 @@ def coordinates(lags: Sequence[Tensor], part: slice, device: torch.device) -> li
 def node_spans(lags: Sequence[Tensor]) -> Iterator[slice]:
     """Consecutive nodes, a part at a time."""
     return spans(math.prod(len(side) for side in lags), _NODES)
-

@@ -61,7 +61,7 @@ def unsuitable(kernel: Kernel, X: Tensor) -> str:
     for part, _ in leaves(kernel, range(X.shape[1])):
         if not isinstance(part, Stationary | Periodic):
             return f"field products need a stationary kernel, {type(part).__name__} is not"
-    if not bool((X != X[:1]).any()):
+    if not bool((X[:1] != X).any()):
         return "field products need at least two different points"
     return ""
 

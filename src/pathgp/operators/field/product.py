@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -69,20 +72,22 @@ class FieldProduct:
     def _contract_lags(self, weights: Tensor, learned: list[Tensor]) -> Values:
         lags, flat = self.plan.grid.lags(), weights.flatten()
         parts = [
-            contract_values(lambda part=part: self._at_lags(coordinates(lags, part, self.device)), flat[part], learned)
+            contract_values(partial(self._at_nodes, self._at_lags, lags, part), flat[part], learned)
             for part in node_spans(lags)
         ]
         near = self._near_lags()
         if near is not None:
             box = weights[tuple(slice(len(side)) for side in near)].flatten()
             parts += [
-                contract_values(
-                    lambda part=part: self._near_at_lags(coordinates(near, part, self.device)), -box[part], learned
-                )
+                contract_values(partial(self._at_nodes, self._near_at_lags, near, part), -box[part], learned)
                 for part in node_spans(near)
             ]
         values, grads = zip(*parts, strict=True)
-        return sum(values, torch.zeros_like(values[0])), [sum(own, torch.zeros_like(own[0])) for own in zip(*grads)]
+        return torch.stack(values).sum(), [torch.stack(own).sum(0) for own in zip(*grads, strict=True)]
+
+    def _at_nodes(self, evaluate: Callable[[list[Tensor]], Tensor], lags: list[Tensor], part: slice) -> Tensor:
+        """evaluate(differences) at some of the nodes."""
+        return evaluate(coordinates(lags, part, self.device))
 
     def _at_lags(self, lags: list[Tensor]) -> Tensor:
         """The kernel at differences of nodes (m,)."""

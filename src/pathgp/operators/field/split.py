@@ -92,8 +92,8 @@ class Split:
         """The frequency, per length scale, beyond which the spectrum of p_smooth is negligible.
 
         ``reach``: the largest distance of two points, in length scales. The spectrum of a radial function f is the
-        cosine transform of f(r) in one dimension, and the sine transform of r f(r), over the frequency, in three. In two
-        it is close to their geometric mean.
+        cosine transform of f(r) in one dimension, and the sine transform of r f(r), over the frequency, in three. In
+        two it is close to their geometric mean.
         """
         radius = self.radii[leaf]
         reach = min(reach, leaf_range(leaf, self.accuracy))
@@ -103,7 +103,10 @@ class Split:
         # Beyond the reach the function is free: it falls to zero smoothly.
         taper = 0.5 * torch.erfc((r / reach - 1.5) * 8.0)
         f = taper * self._smooth_profile(leaf, r.square().to(next(leaf.parameters()).device)).cpu()
-        even, odd = torch.cat([f, f.new_zeros(1), f[1:].flip(0)]), torch.cat([r * f, f.new_zeros(1), -(r * f)[1:].flip(0)])
+        even, odd = (
+            torch.cat([f, f.new_zeros(1), f[1:].flip(0)]),
+            torch.cat([r * f, f.new_zeros(1), -(r * f)[1:].flip(0)]),
+        )
         frequency = torch.arange(count + 1, dtype=torch.float64).clamp_min(0.5) * math.pi / (count * step)
         in_one, in_three = torch.fft.rfft(even).real.abs(), torch.fft.rfft(odd).imag.abs() / frequency
         spectrum = in_one ** ((3 - self.dim) / 2) * in_three ** ((self.dim - 1) / 2)

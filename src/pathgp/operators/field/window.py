@@ -33,8 +33,10 @@ def window_weights(offset: Tensor, width: int) -> Tensor:
     x = offset.unsqueeze(-1) - torch.arange(width, dtype=offset.dtype, device=offset.device)
     root = (1.0 - (2.0 / width * x).square()).clamp_min_(0.0).sqrt_()
     beta = _BETA * width
-    return torch.special.i0e(beta * root) * torch.exp(beta * (root - 1.0)) / torch.special.i0e(
-        torch.tensor(beta, dtype=offset.dtype, device=offset.device)
+    return (
+        torch.special.i0e(beta * root)
+        * torch.exp(beta * (root - 1.0))
+        / torch.special.i0e(torch.tensor(beta, dtype=offset.dtype, device=offset.device))
     )
 
 
