@@ -13,7 +13,7 @@ import pathgp
 import reference
 from pathgp import kernels, means
 from pathgp.data.trend import TrendScaling
-from pathgp.learning.estimators import Exact, Iterative, State
+from pathgp.learning.estimators import Exact, Iterative, State, StepRequest
 from pathgp.posterior import exact_covariance
 from pathgp.posterior.conditioning import Settings
 from statistics_tools import assert_mean_and_covariance
@@ -136,7 +136,7 @@ def test_leave_one_out() -> None:
 def test_leave_one_out_from_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y, _ = data(n=60)
     exact = model().condition(X, y, samples=0).leave_one_out()
-    monkeypatch.setattr(exact_covariance, "_FACTOR_ROWS", 10)
+    monkeypatch.setattr(exact_covariance, "FACTOR_ROWS", 10)
     g = torch.Generator().manual_seed(0)
     found = model().condition(X, y, tol=1e-8, samples=500, features=64, generator=g).leave_one_out()
     assert "samples" in found.method
@@ -167,14 +167,14 @@ def test_gradients_of_the_restricted_likelihood() -> None:
     value = reference.restricted_likelihood(k, X, y, softplus(noise), basis_values("linear", X))
     expected = torch.stack(torch.autograd.grad(value, (lengthscale, signal, noise)))
     settings, g = Settings.read("cholesky", 1e-2, None), torch.Generator().manual_seed(0)
-    found = Exact().evaluate(gp, observed, State(), settings, g)
+    found = Exact().evaluate(gp, observed, State(), StepRequest(settings, g))
     assert found.value == pytest.approx(float(value.detach()), abs=1e-6)
     gradient = torch.stack(torch.autograd.grad(found.objective, parameters))
     assert largest(gradient - expected) <= 1e-6 * largest(expected)
     for pathwise in (True, False):
         estimator, state = Iterative(pathwise, 4000, 64, True), State()
         estimator.draw(gp, observed, state, g)
-        estimate = estimator.evaluate(gp, observed, state, settings, g).objective
+        estimate = estimator.evaluate(gp, observed, state, StepRequest(settings, g)).objective
         gradient = torch.stack(torch.autograd.grad(estimate, parameters))
         # Traces of at most n - p with 4000 probes: five standard errors are 5 sqrt(2 n / 4000).
         assert largest(gradient - expected) <= 5 * (2 * len(y) / 4000) ** 0.5
