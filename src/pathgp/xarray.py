@@ -108,7 +108,7 @@ def fill(
     model = model_of_field(values, chosen, noise, is_learned=steps != 0)
     inputs = [torch.as_tensor(side, device=place) for side, _ in sides.values()]
     grid, joint, choice = torch.as_tensor(values, device=place), None, ""
-    if (space := _read_space(field, sides, chosen, isotropic)) is not None:
+    if (space := _read_space(field, chosen, isotropic)) is not None:
         X, candidate = torch.as_tensor(space[0], device=place), space[1]
         data = model.prepare_data(inputs, grid)
         joint, choice = prefer_joint_kernel(model, data, X[data.cells], candidate, is_forced=bool(isotropic))
@@ -211,7 +211,6 @@ def _read_field(
 
 def _read_space(
     field: xr.DataArray,
-    sides: Mapping[Hashable, tuple[NDArray[np.float64], Kernel | None]],
     chosen: Sequence[Kernel | None],
     isotropic: bool | None,
 ) -> tuple[NDArray[np.float64], Callable[[float], Kernel]] | None:
