@@ -13,12 +13,16 @@ Every dimension is a side of a grid (see `LatentKroneckerGP`). Its coordinate is
 - names become tasks, whose correlations are learned; a dimension without coordinate is numbered 0, 1, 2, ...
 
 Kernels refer to these units. `fill_table` fills a long table with one row per observed cell.
+
+In a field over two coordinates of space a product of kernels is not isotropic. There one kernel of both coordinates is
+used if the data are more likely under it: `Matern`, or `Sphere` for latitude and longitude.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +33,9 @@ from pathgp.compute.inputs import as_float64, read_device
 from pathgp.data.tabular import days
 from pathgp.kernels import Kernel
 from pathgp.learning.policy import choose_start
-from pathgp.models.field import kernel_of_names, model_of_field
+from pathgp.models import GP, LatentKroneckerGP
+from pathgp.models.field import kernel_of_names, kernel_of_space, model_of_field
+from pathgp.models.kernel_choice import prefer_joint_kernel
 from pathgp.solvers import Solver
 
 try:
@@ -58,6 +64,7 @@ def fill(
     progress: bool = True,
     device: str | torch.device | None = None,
     generator: torch.Generator | None = None,
+    isotropic: bool | None = None,
 ) -> xr.Dataset:
     """Fill a field: the posterior on its own coordinates, with hyperparameters learned from the cells that are not NaN.
 
@@ -77,45 +84,88 @@ def fill(
         progress: show a progress bar.
         device: device of the computations, such as "cuda"; the CPU by default.
         generator: source of all draws.
+        isotropic: whether one kernel of both coordinates is used, for a field over two coordinates of space. None: if
+            sub-grids are more likely under it than under a product, and up to 200,000 cells are observed.
 
     Returns:
         A Dataset with ``mean``, ``std`` (of the field without the noise) and ``samples``, whose first dimension is
         ``sample``. Its attributes: ``noise``, the learned noise; ``kernel_DIMENSION``, the kernel of each dimension
-        with its learned values in the units of the coordinate; ``fit`` and ``report``, the reports of learning and of
-        the last solve.
+        with its learned values in the units of the coordinate, or the kernel of all; ``choice``, the likelihoods of
+        both, if they were compared; ``fit`` and ``report``, the reports of learning and of the last solve.
     """
     values, sides, chosen = _read_field(field, _read_kernels(kernels))
     place = read_device(device)
+    options: dict[str, Any] = {
+        "time_limit": time_limit,
+        "steps": steps,
+        "samples": samples,
+        "solver": solver,
+        "tol": tol,
+        "max_epochs": max_epochs,
+        "progress": progress,
+        "generator": generator,
+    }
     model = model_of_field(values, chosen, noise, is_learned=steps != 0)
-    report = model.fit(
-        [torch.as_tensor(inputs, device=place) for inputs, _ in sides.values()],
-        torch.as_tensor(values, device=place),
-        time_limit=time_limit,
-        steps=steps,
-        initialise=choose_start(is_given=bool(kernels) or noise is not None),
-        samples=samples,
-        solver=solver,
-        tol=tol,
-        max_epochs=max_epochs,
-        progress=progress,
-        generator=generator,
-    )
-    posterior = model.posterior
+    inputs = [torch.as_tensor(side, device=place) for side, _ in sides.values()]
+    grid, joint, choice = torch.as_tensor(values, device=place), None, ""
+    if (space := _read_space(field, chosen, isotropic)) is not None:
+        X, candidate = torch.as_tensor(space[0], device=place), space[1]
+        data = model.prepare_data(inputs, grid)
+        joint, choice = prefer_joint_kernel(model, data, X[data.cells], candidate, is_forced=bool(isotropic))
+    start = choose_start(is_given=bool(kernels) or noise is not None or bool(choice))
+    if joint is None:
+        filled = _fill_grid(model, inputs, grid, initialise=start, **options)
+    else:
+        filled = _fill_cells(joint, X, grid, initialise=start, **options)
+    return _as_dataset(field, filled, choice)
+
+
+class _Filled(NamedTuple):
+    """The results on the grid, the kernels by dimension, and the model's noise and reports."""
+
+    mean: Tensor
+    std: Tensor
+    samples: Tensor
+    kernels: list[Kernel]
+    noise: float
+    fit: str
+    report: str
+
+
+def _fill_grid(model: LatentKroneckerGP, inputs: list[Tensor], grid: Tensor, **options: Any) -> _Filled:
+    """Learn a product of kernels, and predict all cells."""
+    report, post = model.fit(inputs, grid, **options), model.posterior
+    results = (post.mean(), post.variance() ** 0.5, post.sample())
+    return _Filled(*results, model.sides, post.noise_std, str(report), str(post.report))
+
+
+def _fill_cells(gp: GP, X: Tensor, grid: Tensor, **options: Any) -> _Filled:
+    """Learn one kernel from the observed cells, and predict all cells X (p, d) row by row."""
+    observed = ~grid.flatten().isnan()
+    report, post = gp.fit(X[observed], grid.flatten()[observed], **options), gp.posterior
+    results = (post.mean(X), post.variance(X) ** 0.5, post.paths(X))
+    mean, std, samples = (torch.as_tensor(r).to(grid.dtype).unflatten(-1, grid.shape) for r in results)
+    return _Filled(mean, std, samples, [gp.kernel] * grid.ndim, post.noise_std, str(report), str(post.report))
+
+
+def _as_dataset(field: xr.DataArray, filled: _Filled, choice: str) -> xr.Dataset:
+    """The results on the coordinates of a field."""
     attributes = {key: field.attrs[key] for key in ("units", "standard_name") if key in field.attrs}
     name = field.attrs.get("long_name", field.name or "field")
 
     def variable(dims: tuple[Hashable, ...], result: Tensor, what: str) -> tuple[Any, Any, dict[str, Any]]:
         return dims, result.cpu().numpy(), {**attributes, "long_name": f"{name}, posterior {what}"}
 
-    learned = {f"kernel_{dim}": repr(kernel) for dim, kernel in zip(field.dims, model.sides, strict=True)}
+    learned = {f"kernel_{dim}": repr(kernel) for dim, kernel in zip(field.dims, filled.kernels, strict=True)}
+    learned |= {"choice": choice} if choice else {}
     return xr.Dataset(
         {
-            "mean": variable(field.dims, posterior.mean(), "mean"),
-            "std": variable(field.dims, posterior.variance() ** 0.5, "standard deviation"),
-            "samples": variable(("sample", *field.dims), posterior.sample(), "samples"),
+            "mean": variable(field.dims, filled.mean, "mean"),
+            "std": variable(field.dims, filled.std, "standard deviation"),
+            "samples": variable(("sample", *field.dims), filled.samples, "samples"),
         },
         coords=field.coords,
-        attrs={"noise": float(model.noise.detach()), **learned, "fit": str(report), "report": str(posterior.report)},
+        attrs={"noise": filled.noise, **learned, "fit": filled.fit, "report": filled.report},
     )
 
 
@@ -157,6 +207,30 @@ def _read_field(
     values = np.array(field.values, dtype=np.float32 if field.dtype == np.float32 else np.float64, order="C")
     sides = {dim: _side(field, dim) for dim in field.dims}
     return values, sides, [given.get(dim, default) for dim, (_, default) in sides.items()]
+
+
+def _read_space(
+    field: xr.DataArray,
+    chosen: Sequence[Kernel | None],
+    isotropic: bool | None,
+) -> tuple[NDArray[np.float64], Callable[[float], Kernel]] | None:
+    """Inputs (p_1 p_2, 2) of all cells of a field over two coordinates of space, and their kernel for each smoothness.
+
+    None for other fields, for given kernels, and for isotropic=False; ValueError for isotropic=True there.
+    """
+    is_space = field.ndim == 2 and min(field.shape) > 1 and all(kernel is None for kernel in chosen)
+    is_space = is_space and all(field[dim].dtype.kind in "biuf" for dim in field.dims)
+    if isotropic and not is_space:
+        raise ValueError("isotropic=True is for a field over two coordinates of space, without kernels")
+    if isotropic is False or not is_space:
+        return None
+    columns = [_numbers(field[dim]) for dim in field.dims]
+    X = np.stack([column.ravel() for column in np.meshgrid(*columns, indexing="ij")], 1)
+    names = [str(dim).lower() for dim in field.dims]
+    lat, lon = (next((i for i, name in enumerate(names) if name in known), None) for known in (_LATITUDE, _LONGITUDE))
+    if lat is not None and lon is not None and np.abs(columns[lat]).max() <= 90.0:
+        return X, partial(kernel_of_space, lat_lon=(lat, lon))
+    return X, kernel_of_space
 
 
 def fill_table(frame: Any, dims: Sequence[str], value: str, **options: Any) -> Any:

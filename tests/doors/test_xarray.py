@@ -201,3 +201,57 @@ def test_more_bad_coordinates() -> None:
     frame = pd.DataFrame({"a": [1, 1], "b": [2, 2], "v": [0.1, 0.2]}, index=[7, 7])
     with pytest.raises(ValueError, match="the cell a = 1, b = 2 occurs twice, again in row 1"):
         fill_table(frame, ["a", "b"], "v")
+
+
+def image(kernel: Any, p: int = 18) -> tuple[Any, np.ndarray]:
+    """A field on pixels, a draw of a kernel, with a third of its values and a corner missing."""
+    g = torch.Generator().manual_seed(1)
+    X = torch.cartesian_prod(*[torch.arange(p, dtype=torch.float64)] * 2)
+    root = torch.linalg.cholesky(kernel(X).detach() + 1e-8 * torch.eye(p**2))
+    truth = (root @ torch.randn(p**2, generator=g, dtype=torch.float64)).view(p, p).numpy()
+    values = truth + 0.05 * torch.randn(p, p, generator=g, dtype=torch.float64).numpy()
+    values[torch.rand(p, p, generator=g).numpy() < 0.3] = np.nan
+    values[:5, :5] = np.nan
+    return xr.DataArray(values.astype(np.float32), dims=("y", "x")), truth
+
+
+def test_an_isotropic_kernel_is_chosen_by_evidence() -> None:
+    da, truth = image(kernels.Matern(1.5, 5.0))
+    options: dict[str, Any] = {"steps": 3, "samples": 16, "progress": False}
+    ds = fill(da, generator=seeded(), **options)
+    assert ds.attrs["kernel_y"] == ds.attrs["kernel_x"]
+    assert "Matern(nu=" in ds.attrs["kernel_x"]
+    assert "nats per cell" in ds.attrs["choice"]
+    assert list(ds.data_vars) == ["mean", "std", "samples"]
+    assert ds["samples"].shape == (16, 18, 18)
+    assert all(ds[name].dtype == np.float32 for name in ("mean", "std", "samples"))
+    missing = np.isnan(da.values)
+    error = (ds["mean"].values - truth)[missing]
+    assert (np.abs(error) < 3 * ds["std"].values[missing]).mean() > 0.95
+    product = fill(da, generator=seeded(), isotropic=False, **options)
+    assert "choice" not in product.attrs
+    assert product.attrs["kernel_x"] != product.attrs["kernel_y"]
+
+
+def test_a_product_is_chosen_by_evidence() -> None:
+    da, _ = image(kernels.Matern(0.5, 6.0, active_dims=[0]) * kernels.Matern(0.5, 6.0, active_dims=[1]))
+    ds = fill(da, steps=1, samples=4, progress=False, generator=seeded())
+    assert "nats per cell" in ds.attrs["choice"]
+    assert ds.attrs["kernel_x"] != ds.attrs["kernel_y"]
+
+
+def test_latitude_and_longitude_are_on_the_sphere() -> None:
+    lat, lon = np.linspace(-90, 90, 10), np.arange(0.0, 360.0, 24.0)
+    a, b = np.deg2rad(lat)[:, None], np.deg2rad(lon)[None]
+    truth = np.cos(a) * np.cos(b) + np.sin(2 * a)
+    values = truth + 0.01 * np.random.default_rng(0).standard_normal(truth.shape)
+    values[3:6, -2:] = np.nan
+    values[-1, 5:] = np.nan
+    da = xr.DataArray(values, {"lat": lat, "lon": lon}, ("lat", "lon"))
+    ds = fill(da, steps=3, samples=4, progress=False, isotropic=True, generator=seeded())
+    assert "Sphere" in ds.attrs["kernel_lat"]
+    assert np.abs(ds["mean"].values - truth)[np.isnan(values)].max() < 0.1
+    poles = ds["mean"].values[[0, -1]]
+    np.testing.assert_allclose(poles, np.broadcast_to(poles[:, :1], poles.shape), atol=1e-8)
+    with pytest.raises(ValueError, match="two coordinates of space"):
+        fill(field()[0], isotropic=True)

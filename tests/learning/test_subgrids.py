@@ -134,3 +134,20 @@ def test_entries_without_observations_leave_the_operator() -> None:
     H = gp.operator(gp.prepare_data(factors, Y), post.settings)
     assert H.shape[0] == int((~torch.isnan(smaller)).sum())
     assert getattr(H, "sizes", (11, 8)) == (11, 8)
+
+
+def test_sub_grids_of_mostly_holes_have_the_same_likelihood() -> None:
+    g = torch.Generator().manual_seed(0)
+    factors = [torch.arange(p, dtype=torch.float64).unsqueeze(1) for p in (6, 5)]
+    model = pathgp.LatentKroneckerGP([kernels.Scale(kernels.Matern(1.5, 2.0)), kernels.Matern(0.5, 3.0)], noise=0.3)
+    Y = torch.randn(6, 5, generator=g, dtype=torch.float64)
+    Y[torch.rand(6, 5, generator=g) < 0.7] = torch.nan
+    data = model.prepare_data(factors, Y)
+    (subgrid,) = choose_subgrids(data)
+    assert 2 * len(data.y) < Y.numel()
+    value, _ = subgrid.log_likelihood(model)
+    X = data.inputs()
+    K = model.product((1, 1))(X).detach() + 0.09 * torch.eye(len(X), dtype=torch.float64)
+    expected = torch.distributions.MultivariateNormal(torch.zeros(len(X)).double(), K).log_prob(data.y)
+    assert value == pytest.approx(float(expected), abs=1e-8)
+    assert torch.equal(subgrid.rows, torch.arange(len(data.y)))

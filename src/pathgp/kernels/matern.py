@@ -18,7 +18,7 @@ class Matern(Stationary):
 
     nu = 1/2: exp(-a).    nu = 3/2: (1 + a) exp(-a).    nu = 5/2: (1 + a + a^2/3) exp(-a).
     Sample paths are ceil(nu) - 1 times differentiable. For any other nu SciPy evaluates the Bessel function K_nu
-    on the CPU, about a hundred times slower. Thesis, section 2.1.3.
+    on the CPU, about forty times slower. `LearnedMatern` learns nu. Thesis, section 2.1.3.
 
     Args:
         nu: the smoothness, in (0, 50].

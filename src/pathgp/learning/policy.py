@@ -27,6 +27,9 @@ TABLE_STEPS, GRID_STEPS, NEAR_STEPS = 100, 50, 10
 SUBGRID_CELLS, SUBGRIDS_PER_SIDE, SUBGRID_STEPS = 600, 3, 50
 # The same for the choice of kernels, which compares several.
 CHOICE_CELLS, CHOICES_PER_SIDE, CHOICE_STEPS = 500, 2, 25
+# Up to this number of observed cells one kernel of all coordinates competes with a product: predictions at all cells
+# are sums over all observations.
+JOINT_CELLS = 200_000
 # Probes of the gradient on a grid that begins at the optimum of sub-grids. s probes cost p / (2 s) nats in total for p
 # hyperparameters, where the data cost p / 2.
 GRID_PROBES = 8

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +22,13 @@ from torch import Tensor
 
 from pathgp.compute.random import permutation
 from pathgp.data.grid import GridObservations
+from pathgp.data.observations import Data
 from pathgp.data.standardise import Standardisation
 from pathgp.learning.bounds import LEAST_NOISE
 from pathgp.learning.hyperparameters import Coordinates, log_prior
 from pathgp.learning.model import Learnable
 from pathgp.learning.policy import SUBGRID_CELLS, SUBGRIDS_PER_SIDE
+from pathgp.operators.grid_base import unravel
 
 # Entries along the long side of a sub-grid, and neighbouring entries that are taken together.
 _LONG, _GROUP = 128, 12
@@ -40,12 +42,13 @@ _LEAST_GAIN = 1e-5
 class SubGrid:
     """Some entries of every side: their inputs, whether each cell is observed, and the observations.
 
-    factors: (q_i, d_i), float64.  observed: (q_1 ... q_k,) boolean.  X_raw, y, noise_std: as in `Data`, of the observed
-    cells.
+    factors: (q_i, d_i), float64.  observed: (q_1 ... q_k,) boolean.  rows: the numbers of the observed cells among
+    those of the grid.  X_raw, y, noise_std: as in `Data`, of the observed cells.
     """
 
     factors: list[Tensor]
     observed: Tensor
+    rows: Tensor
     X_raw: Tensor
     y: Tensor
     noise_std: Tensor | None
@@ -58,10 +61,14 @@ class SubGrid:
 
     def log_likelihood(self, model: Learnable) -> tuple[float, Tensor]:
         """The value, and a scalar with its gradient in the hyperparameters. Time O(n^3) for n observed cells."""
-        K = torch.ones(1, 1, dtype=torch.float64, device=self.y.device)
-        for kernel, F in zip(model.sides, self.factors, strict=True):
-            K = torch.kron(K, kernel(F))
-        K = K if self.cells is None else K[self.cells][:, self.cells]
+        if self.cells is not None and 2 * len(self.cells) < len(self.observed):
+            # Mostly holes: the matrix of all cells would be many times larger.
+            places = unravel(self.cells, torch.Size([len(F) for F in self.factors]))
+            sides = zip(model.sides, self.factors, places, strict=True)
+            K = reduce(torch.mul, (kernel(F[place]) for kernel, F, place in sides))
+        else:
+            K = reduce(torch.kron, (kernel(F) for kernel, F in zip(model.sides, self.factors, strict=True)))
+            K = K if self.cells is None else K[self.cells][:, self.cells]
         deviation = model.noise.to(K.device)
         variance = deviation.square() if self.noise_std is None else deviation.square() + self.noise_std.square()
         mean = model.mean_at(self.X_raw)
@@ -152,11 +159,11 @@ def _subgrid(data: GridObservations, index: list[Tensor]) -> SubGrid:
     observed, rows = rows >= 0, rows[rows >= 0]
     noise_std = None if data.noise_std is None else data.noise_std[rows]
     factors = [F[i].to(torch.float64) for F, i in zip(data.factors, index, strict=True)]
-    return SubGrid(factors, observed, data.X_raw[rows], data.y[rows], noise_std, data.scaling)
+    return SubGrid(factors, observed, rows, data.X_raw[rows], data.y[rows], noise_std, data.scaling)
 
 
 def fit_subgrids(
-    model: Learnable, data: GridObservations, subgrids: list[SubGrid], coordinates: Coordinates, steps: int
+    model: Learnable, data: Data, subgrids: list[SubGrid], coordinates: Coordinates, steps: int
 ) -> SubGridFit:
     """Maximise the likelihood of sub-grids plus the log prior, from the values of the model, which it changes.
 

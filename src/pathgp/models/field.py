@@ -1,4 +1,4 @@
-"""A field with holes as a model in the units of its coordinates: prior mean, noise to start from, kernels of names."""
+"""A field with holes as a model in the units of its coordinates: prior mean, noise, kernels of names and of space."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from pathgp.compute.inputs import real_number
-from pathgp.kernels import Kernel, Scale, Task
+from pathgp.kernels import Kernel, Matern, Scale, Sphere, Task
 from pathgp.models.latent_kronecker import LatentKroneckerGP
 
 # The largest number of names whose correlations can be learned.
@@ -50,3 +51,10 @@ def kernel_of_names(count: int, side: str) -> Task:
             "latitudes and longitudes, or another coordinate of numbers"
         )
     return Task(count)
+
+
+def kernel_of_space(nu: float, lat_lon: tuple[int, int] | None = None) -> Kernel:
+    """The kernel of two coordinates of space together: `Matern`, or `Sphere` for columns of latitude and longitude."""
+    if lat_lon is not None:
+        return Sphere(Matern(nu, 0.1), active_dims=lat_lon)
+    return Matern(nu, torch.ones(2, dtype=torch.float64))

@@ -3,25 +3,33 @@
 For every side in turn: Matern kernels of three degrees of smoothness with one length scale; then, with the best of
 them, one length scale per column, or for a side with one column a local part plus a season, if that pays for its
 further hyperparameters. The period of the season is the strongest one in the differences of the data.
+
+A product of kernels of the sides is not isotropic: for fields in space, one kernel of all coordinates together competes
+with it (`prefer_joint_kernel`).
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from pathgp.data.grid import GridObservations
+from pathgp.data.observations import Data
 from pathgp.kernels import Kernel, Matern, Periodic, Scale
 from pathgp.kernels.parameters import positive
 from pathgp.learning.bounds import DefaultBounds
 from pathgp.learning.hyperparameters import Coordinates
 from pathgp.learning.initialise import set_values
-from pathgp.learning.policy import CHOICE_CELLS, CHOICE_STEPS, CHOICES_PER_SIDE
+from pathgp.learning.model import Learnable
+from pathgp.learning.policy import CHOICE_CELLS, CHOICE_STEPS, CHOICES_PER_SIDE, JOINT_CELLS
 from pathgp.learning.subgrids import SubGrid, choose_subgrids, fit_subgrids
+from pathgp.models.gp import GP
 
 if TYPE_CHECKING:
     from pathgp.models.latent_kronecker import LatentKroneckerGP
@@ -60,16 +68,67 @@ def choose_kernels(model: LatentKroneckerGP, data: GridObservations, sides: Sequ
     return best
 
 
+def prefer_joint_kernel(
+    model: LatentKroneckerGP,
+    data: GridObservations,
+    X: Tensor,
+    candidate: Callable[[float], Kernel],
+    is_forced: bool = False,
+) -> tuple[GP | None, str]:
+    """A `GP` with one kernel of all coordinates, if sub-grids are more likely under it than under a product.
+
+    Both have their best smoothness and hyperparameters; the same cells of the same sub-grids are compared.
+
+    Args:
+        model: the grid model. The kernels of its open sides are chosen here, and not again by its fit.
+        data: its data.
+        X: the inputs of the kernel at the observed cells (n, d).
+        candidate: the kernel for each degree of smoothness nu.
+        is_forced: return the GP in any case.
+
+    Returns:
+        The GP at the optimum of the sub-grids, or None if the product is better, and a note with both likelihoods.
+        None and an empty note, and the model as it was, if there are too many cells for a comparison.
+    """
+    if len(data.y) > JOINT_CELLS and not is_forced:
+        return None, ""
+    model.choose_kernels(data)
+    model.open_sides = ()
+    subgrids = choose_subgrids(data, CHOICE_CELLS, CHOICES_PER_SIDE)
+    count = sum(len(subgrid.y) for subgrid in subgrids)
+    with torch.no_grad():
+        of_product = sum(subgrid.log_likelihood(model)[0] for subgrid in subgrids) / count
+    scattered = [
+        replace(subgrid, factors=[X[subgrid.rows].to(torch.float64)], observed=torch.ones_like(subgrid.rows).bool())
+        for subgrid in subgrids
+    ]
+    best, value = None, -math.inf
+    for nu in _SMOOTHNESS:
+        gp = GP(Scale(candidate(nu)), float(model.noise.detach()), model.mean)
+        table = gp.prepare_data(X, data.y)
+        set_values(gp, table, torch.Generator().manual_seed(0), has_sides=False)
+        found = _maximise(gp, table, scattered)
+        if found > value:
+            best, value = gp, found
+    note = f"sub-grids: {value:.3f} nats per cell with one kernel of all coordinates, {of_product:.3f} with a product"
+    return (best if is_forced or value > of_product else None), note
+
+
 def _fit(
     model: LatentKroneckerGP, data: GridObservations, subgrids: list[SubGrid], side: int, kernel: Kernel
 ) -> tuple[float, LatentKroneckerGP]:
     """The likelihood with another kernel of a side, in nats per cell, and the model at its optimum."""
     trial = copy.deepcopy(model)
     trial.replace_kernel(side, kernel)
-    bounds = DefaultBounds(trial, data)
-    found = fit_subgrids(trial, data, subgrids, Coordinates(trial, {}), CHOICE_STEPS)
+    return _maximise(trial, data, subgrids), trial
+
+
+def _maximise(model: Learnable, data: Data, subgrids: list[SubGrid]) -> float:
+    """Move a model to the optimum of sub-grids; return the likelihood there, in nats per cell."""
+    bounds = DefaultBounds(model, data)
+    found = fit_subgrids(model, data, subgrids, Coordinates(model, {}), CHOICE_STEPS)
     bounds.release()
-    return found.value, trial
+    return found.value
 
 
 def inner(kernel: Kernel) -> Kernel:
