@@ -169,6 +169,36 @@ def test_history_plots_itself() -> None:
     assert "evaluations" in repr(optimiser.history)
 
 
+def test_writes_a_page(tmp_path: Path) -> None:
+    optimiser = sampler(minimise=True)
+    with pytest.raises(ValueError, match="call tell first"):
+        optimiser.to_html(tmp_path / "page.html")
+    X = np.array([[0.5, 0.5], [1.0, 0.2], [0.1, 0.9]])
+    with pytest.warns(UserWarning, match="not finite"):
+        optimiser.tell(X, [2.0, 1.25, np.nan])
+    X = optimiser.ask(3)
+    optimiser.tell(X[:2], [3.0, 4.0])
+    optimiser.to_html(tmp_path / "page.html", names=["a & b", "c"], target="cost")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    for words in (
+        "Search for the minimum of cost",
+        "4 evaluations in 2 rounds, 2 inputs.",
+        "The smallest cost so far is 1.25",
+        "at a &amp; b 1 and c 0.2",
+        "1 input without a value yet",
+        "No better value for 1 round.",
+        "The best point lies on an end of a &amp; b.",
+        "1 evaluation failed",
+        "Best cost against evaluations",
+        "Best cost against seconds",
+        "lengthscale",
+    ):
+        assert words in page, words
+    assert "<script" not in page
+    with pytest.raises(ValueError, match="names has 1 entries for 2 inputs"):
+        optimiser.to_html(tmp_path / "page.html", names=["a"])
+
+
 def test_wrong_models() -> None:
     with pytest.raises(TypeError, match=r"must be a pathgp\.GP"):
         ThompsonSampler(pathgp.LatentKroneckerGP([kernels.Matern(1.5)]), BOX)

@@ -138,9 +138,16 @@ def _fit(command: argparse.ArgumentParser) -> None:
     _add(columns, "--categorical", "E,F", "columns of numbers to read as categories", _names, [])
     _add_reading_options(columns, "leave out rows without a value in an input or in the target, and say how many")
     _add(columns, "--id", "COL", "a column to copy into the predictions, and no input", _names, [])
+    molecules = command.add_argument_group("molecules", "with the extra chem, which needs RDKit")
+    smiles = "a column of SMILES: the inputs are its Morgan fingerprints, and the kernel is their Tanimoto similarity"
+    _add(molecules, "--smiles", "COL", smiles)
+    kinds = "count the groups of atoms, or mark which occur (default: counts)"
+    molecules.add_argument("--fingerprint", choices=["counts", "bits"], help=kinds)
+    _add(molecules, "--radius", "N", "of a group around its central atom, in bonds (default: 2)", _count)
+    _add(molecules, "--size", "N", "columns of a fingerprint (default: 2048)", _whole)
     model = command.add_argument_group("model and learning")
     kernel = f"{', '.join(KERNELS)} (default: matern-5/2)"
-    model.add_argument("--kernel", metavar="NAME", choices=list(KERNELS), default="matern-5/2", help=kernel)
+    model.add_argument("--kernel", metavar="NAME", choices=list(KERNELS), help=kernel)
     _add(model, "--noise-std", "STD", "fix the noise to this standard deviation, in the target's units", _positive)
     _add(model, "--minutes", "M", "time limit of learning; long fits then use fewer steps and rows", _positive)
     _add(model, "--steps", "N", "steps of the optimiser, at most (100)", _count)

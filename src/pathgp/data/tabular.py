@@ -26,6 +26,7 @@ KERNELS: dict[str, Callable[[torch.Tensor], kernels.Kernel]] = {
     "matern-5/2": lambda lengthscale: kernels.Matern(2.5, lengthscale),
     "rational-quadratic": lambda lengthscale: kernels.RationalQuadratic(1.0, lengthscale),
 }
+KERNEL = "matern-5/2"  # unless another one is asked for
 # A text column with more distinct values than this probably names the rows.
 MOST_CATEGORIES = 100
 # As does one with a value for less than two rows on average, in more rows than this.
@@ -49,6 +50,11 @@ class Columns:
     names: Sequence[Any]
     categories: dict[Any, list[Any]] = field(default_factory=dict)
     dates: Sequence[Any] = ()
+
+    @property
+    def texts(self) -> Sequence[Any]:
+        """The names of the text columns."""
+        return list(self.categories)
 
     @property
     def inputs(self) -> list[str]:
