@@ -34,6 +34,7 @@ PAGES = {
     "guides/grid-with-holes.md": ["xarray"],
     "guides/optimisation.md": ["botorch"],
     "guides/molecules.md": [],
+    "guides/shortlist.md": ["rdkit", "sklearn"],
     "guides/thompson.md": [],
     "doors/botorch.md": ["botorch"],
     "doors/gpytorch.md": ["gpytorch"],

@@ -53,7 +53,8 @@ class Sampler:
         self.solver, self.generator, self.options = solver, generator, options
         device = torch.device(options.device)
         self.bounds = torch.stack([torch.zeros(DIM), torch.ones(DIM)]).to(device, torch.float64)
-        self.search = {"proposals": PROPOSALS * options.batch} | SEARCH[options.search]
+        given = {name: value for name in ("starts", "proposals", "steps") if (value := getattr(options, name))}
+        self.search = {"proposals": PROPOSALS * options.batch} | SEARCH[options.search] | given
         kernel = kernels.Matern(1.5, lengthscale)
         if solver == "svgp":
             self.sparse = pathgp.InducingGP(kernel, NOISE, inducing=options.inducing)
@@ -146,6 +147,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1000, help="paths of a round")
     parser.add_argument("--epochs", type=float, default=30.0, help="budget of the solve of a round")
     parser.add_argument("--search", choices=sorted(SEARCH), default="ours")
+    for name in ("starts", "proposals", "steps"):
+        parser.add_argument(f"--{name}", type=int, help="in place of the number of the search")
     parser.add_argument("--inducing", type=int, default=1024, help="inducing points of svgp")
     parser.add_argument("--time-limit", type=float, default=600.0, help="seconds of a run")
     parser.add_argument("--device", default=device_name())
