@@ -29,7 +29,7 @@ def load() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return z["S"][near], z["T"][FIRST : FIRST + MONTHS, 0], z["Y"][near, FIRST : FIRST + MONTHS]
     print(f"no pacific_sst.npz in {folder} (set PATHGP_DATA): a made-up field takes its place\n")
     rng = np.random.default_rng(0)
-    lat, lon = np.meshgrid(np.arange(-15.0, 16, 4), np.arange(152.0, 291, 4), indexing="ij")
+    lat, lon = np.meshgrid(np.arange(-15.0, 16, 4), np.arange(152.0, 291, 8), indexing="ij")
     S, T = np.stack([lat.ravel(), lon.ravel()], 1), FIRST + np.arange(MONTHS, dtype=float)
     roots = [np.linalg.cholesky(k(torch.tensor(x)).detach().numpy()) for k, x in [(space(), S), (time(), T[:, None])]]
     return S, T, roots[0] @ rng.normal(size=(len(S), MONTHS)) @ roots[1].T + 0.1 * rng.normal(size=(len(S), MONTHS))

@@ -15,7 +15,7 @@ import pathgp
 from pathgp import kernels, metrics
 from pathgp.plots import draw_fit
 
-ROWS, TEST, MADE_UP, STEPS = 2000, 1000, 600, 80
+ROWS, TEST, MADE_UP, STEPS = 2000, 1000, 300, 80
 NAMES = ["day", "season", "year", "month", "hour", "holiday", "weekday", "working day"]
 NAMES += ["weather", "temperature", "felt temperature", "humidity", "wind"]
 

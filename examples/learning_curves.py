@@ -18,11 +18,11 @@ import pathgp
 from pathgp import kernels, metrics
 from pathgp.plots import DATA, MEAN, PATH, TRUTH, tidy
 
-TASK, RUNS, FINISHED, TOP = "Fashion-MNIST", 160, 16, 10
+TASK, RUNS, MADE_UP, FINISHED, TOP = "Fashion-MNIST", 160, 60, 16, 10
 
 
 def load() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Hyperparameters (RUNS, 7), epochs (52,) and validation losses (RUNS, 52)."""
+    """Hyperparameters (runs, 7), epochs (52,) and validation losses (runs, 52)."""
     folder = Path(os.environ.get("PATHGP_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
     rng = np.random.default_rng(0)
     if (folder / "lcbench.npz").exists():
@@ -32,14 +32,14 @@ def load() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         X[:, [0, 1, 5]] = np.log(X[:, [0, 1, 5]])  # batch size, learning rate and width
         return X, z["T"][:, 0], z["Y"][list(z["names"]).index(TASK)][some]
     print(f"no lcbench.npz in {folder} (set PATHGP_DATA): made-up curves take its place\n")
-    X, epochs = rng.uniform(-1, 1, size=(RUNS, 7)), np.arange(1.0, 53.0)
+    X, epochs = rng.uniform(-1, 1, size=(MADE_UP, 7)), np.arange(1.0, 53.0)
     floor = 0.4 + 0.4 * (X[:, :1] - 0.3) ** 2 + 0.2 * np.sin(3 * X[:, 1:2]) ** 2
     loss = floor + (2.3 - floor) * epochs ** -np.exp(0.7 * X[:, 2:3])
     return X, epochs, loss * np.exp(0.01 * rng.normal(size=loss.shape))
 
 
 X, epochs, truth = load()
-seen = np.random.default_rng(1).integers(2, 52, size=RUNS)  # completed epochs of every run
+seen = np.random.default_rng(1).integers(2, 52, size=len(X))  # completed epochs of every run
 seen[:FINISHED] = 52
 Y = np.where(np.arange(52) < seen[:, None], truth, np.nan)
 hidden = np.isnan(Y)
@@ -54,8 +54,8 @@ factors = [X, np.log(epochs)]
 print(gp.fit(factors, np.log(Y), samples=16, generator=generator), end="\n\n")
 
 post = gp.condition(factors, np.log(Y), samples=256, generator=generator)
-mean, std = post.mean(), np.sqrt(post.variance(noise=True))  # (RUNS, 52) each
-draws = np.exp(post.sample())  # (256, RUNS, 52): every sample is a joint draw of all curves
+mean, std = post.mean(), np.sqrt(post.variance(noise=True))  # (runs, 52) each
+draws = np.exp(post.sample())  # (256, runs, 52): every sample is a joint draw of all curves
 last = np.take_along_axis(truth, seen[:, None] - 1, 1)[:, 0]
 carried = np.broadcast_to(last[:, None], truth.shape)
 inside = metrics.coverage(np.log(truth[hidden]), mean[hidden], std[hidden] ** 2)
@@ -69,7 +69,7 @@ final[:, :FINISHED] = truth[:FINISHED, -1]
 best = truth[:FINISHED, -1].min()
 beats = (final < best).mean(0)
 among = (final.argsort(1).argsort(1) < TOP).mean(0)  # depends on all curves, so it needs joint samples
-running = np.arange(RUNS) >= FINISHED
+running = np.arange(len(X)) >= FINISHED
 stop = running & (among < 0.01)
 place = 1 + truth[:, -1].argsort().argsort()  # true final rank, unknown to the model
 saved = (52 - seen[stop]).sum() / (52 - seen[running]).sum()

@@ -28,10 +28,13 @@ PAGES = {
     "learning.md": [],
     "grids.md": [],
     "saving.md": [],
+    "kernels.md": [],
+    "trends.md": [],
     "architecture.md": [],
     "diagnostics.md": [],
     "guides/big-table.md": [],
     "guides/grid-with-holes.md": ["xarray"],
+    "guides/kriging.md": ["xarray"],
     "guides/optimisation.md": ["botorch"],
     "guides/molecules.md": [],
     "guides/shortlist.md": ["rdkit", "sklearn"],
@@ -41,6 +44,7 @@ PAGES = {
     "doors/sklearn.md": ["sklearn"],
     "doors/xarray.md": ["xarray"],
     "from-gpytorch.md": ["gpytorch"],
+    "from-pykrige.md": ["xarray"],
     "from-sklearn.md": ["sklearn"],
 }
 # Pages that show what is printed; on the others text blocks are excerpts.

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
 
+pytest.importorskip("matplotlib").use("Agg")
+
 # tests/operators/test_sharded.py runs several_processes, alone and under torchrun.
 FOLDER = Path(__file__).parent.parent / "examples"
 EXAMPLES = sorted(path for path in FOLDER.glob("*.py") if path.stem != "several_processes")
-SECONDS = 300
 
 if EXAMPLES:  # an empty parameter list would count as a skipped test
 
     @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-    def test_example_runs(example: Path, tmp_path: Path) -> None:
-        result = subprocess.run(
-            [sys.executable, "-W", "error::UserWarning", "-W", "error::RuntimeWarning", str(example)],
-            cwd=tmp_path,
-            # Without real data the examples generate small tables.
-            env={**os.environ, "MPLBACKEND": "Agg", "PATHGP_DATA": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-        )
-        assert result.returncode == 0, f"{example.name} failed\n{result.stdout}\n{result.stderr}"
+    def test_example_runs(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In this process: a new one would spend seconds on importing torch. Warnings are errors in all tests."""
+        monkeypatch.chdir(tmp_path)
+        # Without real data the examples generate small tables.
+        monkeypatch.setenv("PATHGP_DATA", str(tmp_path))
+        monkeypatch.setattr("sys.argv", [str(example)])
+        runpy.run_path(str(example), run_name="__main__")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from pathgp.metrics import coverage, nll, rmse
+from pathgp.metrics import coverage, crps, nll, rmse
 
 
 @pytest.fixture
@@ -26,6 +26,15 @@ def test_against_scipy(prediction: tuple[np.ndarray, np.ndarray, np.ndarray]) ->
         assert coverage(y, mean, variance, level) == pytest.approx(np.mean((y >= low) & (y <= high)))
 
 
+def test_crps_is_the_integral_of_squared_differences() -> None:
+    """Of the distribution functions of the prediction and of the value."""
+    x = np.linspace(-20.0, 20.0, 400_001)
+    for y, mean, std in ((0.3, 0.0, 1.0), (-2.0, 1.0, 0.5), (5.0, 4.9, 2.0)):
+        squares = (stats.norm.cdf(x, mean, std) - (x >= y)) ** 2
+        assert crps([y], [mean], [std**2]) == pytest.approx(np.trapezoid(squares, x), abs=1e-3)
+    assert crps([3.0], [1.0], [1e-12]) == pytest.approx(2.0)
+
+
 def test_tensors_arrays_and_lists_agree(prediction: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     tensors = [torch.tensor(value, requires_grad=True) for value in prediction]
     assert nll(*tensors) == nll(*prediction) == nll(*(value.tolist() for value in prediction))
@@ -36,7 +45,7 @@ def test_computes_in_float64() -> None:
     assert rmse(y, y + 0.125) == 0.125
 
 
-@pytest.mark.parametrize("metric", [nll, coverage])
+@pytest.mark.parametrize("metric", [nll, coverage, crps])
 def test_bad_variance_is_refused(metric) -> None:
     with pytest.raises(ValueError, match="noise=True"):
         metric([0.0], [0.0], [0.0])

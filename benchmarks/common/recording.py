@@ -9,6 +9,8 @@ import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -58,6 +60,8 @@ def write(name: str, rows: list[dict[str, Any]], **facts: Any) -> Path:
     cuda = torch.cuda.is_available()
     record = {
         "date": dt.date.today().isoformat(),
+        "revision": revision(),
+        "command": command(),
         "device": torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "versions": versions(),
@@ -68,6 +72,22 @@ def write(name: str, rows: list[dict[str, Any]], **facts: Any) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
     return path
+
+
+def revision() -> str | None:
+    """The git revision of the working tree, with a plus sign if files differ from it; $PATHGP_REVISION without git."""
+    try:
+        here = {"cwd": BENCHMARKS, "capture_output": True, "text": True, "check": True}
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], **here).stdout.strip()
+        changed = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], **here).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("PATHGP_REVISION")
+    return f"{commit}+" if changed else commit
+
+
+def command() -> str:
+    """The command line of this program; of paths only the last part."""
+    return " ".join(["python", *(Path(word).name if word.startswith("/") else word for word in sys.orig_argv[1:])])
 
 
 def require(library: str) -> Any:

@@ -1,7 +1,7 @@
 """Learning at scale: 30 steps of Adam at 0.03 with 10 products with H per step, as in section 5.4 of the thesis.
 
     python -m benchmarks.hardware.learning_scale [PROBLEM] [--rows 391386] [--steps 30] [--budget 10] [--tol 0.01]
-                                                [--solver ap] [--precision high]
+                                                [--solver ap] [--cold] [--precision high]
 
 The problems are those of million.py. Pathwise estimator, warm starts, 64 probes. The initial values are the average of
 exact fits of small neighbourhoods (real data), or twice the true values (known data). Recorded are the residuals per
@@ -47,14 +47,17 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=10.0, help="epochs per step")
     parser.add_argument("--tol", type=float, default=0.01, help="residual at which a solve ends before its budget")
     parser.add_argument("--solver", default="ap")
+    parser.add_argument("--cold", action="store_true", help="start every solve at zero")
     parser.add_argument("--precision", choices=("high", "medium", "low"), default="high")
     options = parse(parser, problem="known-1000000", rows=500, steps=2, budget=2.0)
     device = device_name()
     problem = build(options.problem, options.rows, device)
     gp = displaced(problem)
-    file = f"learning_scale_{problem.name}_{len(problem.X)}_tol{options.tol:g}_{device}"
+    kind = ("" if options.solver == "ap" else f"{options.solver}_") + ("cold_" if options.cold else "")
+    file = f"learning_scale_{problem.name}_{len(problem.X)}_tol{options.tol:g}_{kind}{device}"
     facts: dict[str, Any] = {"problem": problem.name, "n": len(problem.X), "steps": options.steps}
     facts |= {"budget": options.budget, "tol": options.tol, "precision": options.precision}
+    facts |= {"solver": options.solver, "warm_start": not options.cold}
     told: list[dict[str, Any]] = []
 
     def tell(step: Step) -> None:
@@ -79,6 +82,7 @@ def main() -> None:
                 min_gain=0.0,
                 callback=tell,
                 generator=_seeded(),
+                warm_start=not options.cold,
                 **common,
                 **THESIS_FIT,
             )

@@ -15,30 +15,19 @@ import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import pathgp
 from benchmarks.common.options import parse
+from benchmarks.common.peak import reset_peak, resident
 from benchmarks.common.recording import table, write
 from pathgp.kernels import Matern, Scale
 from pathgp.operators import KernelOperator
 
-STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 SAMPLES = 64
 WHAT = ("mean", "variance", "paths", "product")
-
-
-def resident(name: str) -> int:
-    """VmRSS (now) or VmHWM (the peak), in bytes."""
-    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(name))
-    return int(line.split()[1]) * 1024
-
-
-def reset_peak() -> None:
-    CLEAR.write_text("5")
 
 
 def prediction(what: str, n: int, rows: int) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
 from benchmarks.common.recording import device_name, read, results_file, seconds, table, write
 from benchmarks.common.uci import UCI, Regression, Split, uci
-from benchmarks.thesis.uci_learning import RATE, SAMPLES, initial, move, warm_up
+from benchmarks.thesis.table_5_1 import RATE, SAMPLES, initial, move, warm_up
 from pathgp.learning.report import FitReport
 from pathgp.metrics import nll
 

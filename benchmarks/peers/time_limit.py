@@ -23,7 +23,7 @@ import pathgp
 from benchmarks.common.datasets import load
 from benchmarks.common.options import parse
 from benchmarks.common.recording import device_name, require, table, write
-from benchmarks.peers.sparse import named, variational
+from benchmarks.peers.baselines import Baseline, run_baseline
 from pathgp import metrics
 from pathgp.data.tabular import kernel_of_columns
 
@@ -73,12 +73,13 @@ def theirs(X: Tensor, y: Tensor, X_test: Tensor, limit: float, inducing: int) ->
     gpytorch = require("gpytorch")
 
     def kernel() -> Any:
-        return gpytorch.kernels.MaternKernel(nu=2.5, ard_num_dims=X.shape[1])
+        return gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=2.5, ard_num_dims=X.shape[1]))
 
-    found, predictions = variational(kernel, X, y, [X_test], limit, inducing, seed=0)
+    baseline = Baseline("svgp", inducing)
+    found, predictions = run_baseline(baseline, kernel, X, y, [X_test], seconds=limit)
     if not predictions:
-        return {"method": named(inducing), "failed": found["failed"]}, None, None
-    row = {"method": named(inducing), "seconds": found["fit_seconds"], "rows": len(X)}
+        return {"method": baseline.name, "failed": found["failed"]}, None, None
+    row = {"method": baseline.name, "seconds": found["fit_seconds"], "rows": len(X)}
     row |= {"stages": f"{found['sparse_steps']} steps on 1,000 rows", "predict_seconds": found["predict_seconds"]}
     return row, *predictions[0]
 
@@ -91,7 +92,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=900.0)
     parser.add_argument("--inducing", type=int, default=1024, help="inducing points of GPyTorch; 0: pathgp alone")
     parser.add_argument("--device", default=device_name())
-    options = parse(parser, set="sarcos_test", rows=500, test=100, seconds=2.0, inducing=20, device="cpu")
+    options = parse(parser, set="sarcos_test", rows=500, test=100, seconds=0.5, inducing=20, device="cpu")
     X, y, X_test, y_test, spread = split(options.set, options.rows, options.test, options.device)
     results = [ours(X, y, X_test, options.seconds)]
     if options.inducing:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.solvers.holes [NAME ...] [--cut 400] [--columns 11] [--limit 500] [--device cpu]
 
-The fields are those of climate.py and the learning curves of MiniBooNE, at hyperparameters that are typical of fits,
+The fields are those of table_6_2.py and the learning curves of MiniBooNE, at hyperparameters that are typical of fits,
 with more and less noise, or with fewer and more missing cells. *wide*: all cells in a rectangle, the middle of every
 side, are missing too. Right-hand sides are the values and noise, solved to 0.01 from zero. *holes*: the average
 variance of a hole given a few observed cells near it, relative to the noise, by which CG chooses its preconditioner.
@@ -22,7 +22,8 @@ from torch import Tensor
 
 from benchmarks.common.options import parse
 from benchmarks.common.recording import device_name, read, seconds, table, write
-from benchmarks.thesis import climate, lcbench_curves
+from benchmarks.thesis import lcbench_curves
+from benchmarks.thesis import table_6_2 as climate
 from pathgp import kernels
 from pathgp.operators import LatentKroneckerOperator
 from pathgp.operators.grid_inverse import hole_variance

@@ -20,7 +20,7 @@ import pathgp
 from benchmarks.common.options import parse
 from benchmarks.common.recording import device_name, table, write
 from benchmarks.common.uci import UCI, uci
-from benchmarks.thesis import climate
+from benchmarks.thesis import table_6_2 as climate
 from pathgp.posterior import conditioning
 
 FIELDS = ("era5_uk_t2m", "pacific_sst", "colorado_monthly_met")

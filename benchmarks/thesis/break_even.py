@@ -22,8 +22,6 @@ earlier runs with other sizes.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import gc
 import math
 import time
 from dataclasses import dataclass
@@ -40,8 +38,8 @@ import pathgp
 from benchmarks.common.datasets import load
 from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
+from benchmarks.common.peak import Peak
 from benchmarks.common.recording import device_name, median_seconds, read, seconds, table, write
-from benchmarks.hardware.memory import reset_peak, resident
 from pathgp import kernels
 from pathgp.data.grid import GridObservations
 from pathgp.metrics import nll, rmse
@@ -49,6 +47,7 @@ from pathgp.operators import KernelOperator, LatentKroneckerOperator, Operator
 from pathgp.posterior.conditioning import Settings
 
 WAYS = ("dense", "kronecker")
+NAMES = {"dense": "all observed cells", "kronecker": "factors"}
 # softplus(0), the initial value of every variance and length scale in GPyTorch.
 DEFAULT = math.log(2.0)
 # Of the products: about what is learned. At GPyTorch's initial value 4 % of the entries of K are denormal numbers, and
@@ -113,26 +112,6 @@ def kept_bytes(H: Operator) -> int:
     parts = H.factors if isinstance(H, LatentKroneckerOperator) else [H]
     kept = [getattr(part._tiles, "K", None) for part in parts if isinstance(part, KernelOperator)]
     return sum(K.numel() * K.element_size() for K in kept if K is not None)
-
-
-class Peak:
-    """``with Peak() as peak: ...`` and then ``peak.bytes``: the most memory above what was held before."""
-
-    def __enter__(self) -> Peak:
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-            self._before = torch.cuda.memory_allocated()
-        else:
-            ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back first, and does not hide what comes
-            reset_peak()
-            self._before = resident("VmRSS")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        now = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident("VmHWM")
-        self.bytes = now - self._before
 
 
 def built(model: pathgp.LatentKroneckerGP, data: GridObservations, V: Tensor) -> tuple[Operator, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The learning curves of Table 6.1, truncated as in the thesis, and the model that lcbench.py fits to them."""
+"""The learning curves of Table 6.1, truncated as in the thesis, and the model that table_6_1.py fits to them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.common.options import parse
 from benchmarks.common.recording import device_name, table, write
 from benchmarks.common.uci import uci
-from benchmarks.thesis.uci_learning import Plan, full
+from benchmarks.thesis.table_5_1 import Plan, full
 
 ROWS = (
     "AP-shuffled-pathwise-warm",
@@ -32,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("set", nargs="?", default="pol")
     parser.add_argument("--budget", type=float, default=10.0, help="epochs per solve")
-    parser.add_argument("--rows", nargs="*", default=list(ROWS), help="SOLVER-ESTIMATOR-START, as in uci_learning.py")
+    parser.add_argument("--rows", nargs="*", default=list(ROWS), help="SOLVER-ESTIMATOR-START, as in table_5_1.py")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--rows-of-data", type=int, default=0, help="training rows; 0 takes all")
     options = parse(parser, rows=["AP-pathwise-warm"], steps=2, rows_of_data=200)

@@ -1,11 +1,16 @@
-"""Tables 4.1 and 3.1 of the thesis: accuracy of AP, CG, SDD and SGD on five UCI sets, for given hyperparameters.
+"""Tables 3.1 and 4.1 of the thesis: predictions for given hyperparameters on five UCI sets, by several methods.
 
-    python -m benchmarks.thesis.uci_inference [SET ...] [--solvers AP CG SDD SGD] [--steps 100000] [--low-noise]
+    python -m benchmarks.thesis.table_4_1 [SET ...] [--splits 0 1 2 3 4] [--methods auto CG-100 SDD SGD SVGP ...]
+                                          [--steps 100000] [--low-noise] [--processes P] [--seconds 60]
 
-Split 0, standardised, float32 solvers against the exact posterior from a float64 Cholesky factorisation in the same
-run. NLL from 64 samples, averaged over 8 groups of 64 independent paths (SGD: one group). ``--low-noise`` computes the
-RMSE with a noise of 0.001. The table includes the thesis's numbers (means of five splits). With ``--processes P`` SDD
-and SGD run last, P at a time on the same device, which makes each of them slower; AP and CG always run alone.
+Methods: ``exact`` (float64 Cholesky factorisation), ``auto`` (the default of this library), ``AP``, ``CG`` (to a
+residual of 0.001), ``CG-100`` (the thesis's: rank 100, to 0.01), ``SDD`` and ``SGD`` (at most ``--steps`` steps), and
+``SVGP`` (GPyTorch's, 3,000 inducing points, kernel and noise given, trained for ``--seconds``). Solvers use float32.
+NLL from 64 samples; SVGP has closed variances. ``--low-noise`` computes the RMSE with a noise of 0.001.
+
+The results file keeps the rows of earlier runs; a row that is measured again is replaced, and ``--missing`` leaves out
+rows that it holds. With ``--processes P`` SDD and SGD run last, P at a time on the same device, which makes each of
+them slower; the others always run alone.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ import argparse
 import math
 import multiprocessing
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -22,50 +28,29 @@ from torch import Tensor
 
 import pathgp
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, table, write
+from benchmarks.common.recording import device_name, read, table, write
 from benchmarks.common.uci import UCI, Regression, uci
+from benchmarks.peers.baselines import Baseline, run_baseline
 from pathgp import solvers
 from pathgp.metrics import nll, rmse
-from pathgp.pathwise import variance_from_paths
 
-GROUP = 64
-# RMSE, NLL and RMSE at low noise: tables 4.1 (SDD, CG) and 3.1 (SGD; CG at low noise).
-THESIS: dict[str, dict[str, tuple[float | None, float | None, float | None]]] = {
-    "SDD": {
-        "pol": (0.08, -1.18, None),
-        "elevators": (0.35, 0.38, None),
-        "bike": (0.04, -2.49, None),
-        "protein": (0.50, 0.63, None),
-        "keggdirected": (0.08, -0.92, None),
-    },
-    "CG": {
-        "pol": (0.08, -1.17, 0.16),
-        "elevators": (0.35, 0.38, 0.68),
-        "bike": (0.04, -2.62, 0.05),
-        "protein": (0.50, 0.62, 3.03),
-        "keggdirected": (0.08, -0.92, 9.79),
-    },
-    "SGD": {
-        "pol": (0.13, -0.70, 0.13),
-        "elevators": (0.38, 0.47, 0.38),
-        "bike": (0.11, -0.48, 0.11),
-        "protein": (0.51, 0.64, 0.51),
-        "keggdirected": (0.12, -0.62, 0.12),
-    },
-}
-LOW_NOISE = 0.001
+SAMPLES, LOW_NOISE, INDUCING = 64, 0.001, 3000
 STOCHASTIC = ("SDD", "SGD")
-METHODS: dict[str, solvers.Solver] = {
+METHODS: dict[str, Any] = {
+    "auto": "auto",
     "AP": solvers.AP(),
     "CG": solvers.CG(),
+    "CG-100": solvers.CG(preconditioner=solvers.PivotedCholesky(100)),
     "SDD": solvers.SDD(batch_size=512),
     "SGD": solvers.SGD(),
 }
-
-
 # CG stops every column exactly at its tolerance, with errors in the smooth directions that predictions see most: at
-# 0.01 its NLL on bike is 0.10 worse than the exact one. AP and SDD pass the tolerance on all columns together.
-TOL = {"AP": 1e-2, "CG": 1e-3, "SDD": 1e-2, "SGD": 1e-2}
+# 0.01 its NLL on bike is 0.10 worse than the exact one. The others pass the tolerance on all columns together.
+TOL = {"CG": 1e-3}
+ALL = ("exact", *METHODS, "SVGP")
+KEY = ("set", "split", "rows", "method")
+
+Rows = dict[tuple[Any, ...], dict[str, Any]]
 
 
 def exact(data: Regression, noise: float) -> tuple[Tensor, Tensor]:
@@ -88,19 +73,8 @@ def budget(method: str, n: int, steps: int) -> float:
     return 2 * steps * 512 / n * 1.05 if method == "SGD" else 1000.0
 
 
-def variances(posterior: pathgp.Posterior, Xs: Tensor) -> list[Tensor]:
-    """What ``posterior.variance(Xs)`` would be with each group of paths alone."""
-    prior, weights = posterior.prior, posterior.weights[:, 1:]
-    Xs = Xs.to(weights.dtype)
-    assert prior is not None
-    with torch.no_grad():
-        f, h = prior(Xs).split(GROUP), posterior._update(weights)(Xs).split(GROUP)
-        k = posterior.model.kernel.diag(Xs)
-        return [variance_from_paths(f_g - h_g, h_g, k) for f_g, h_g in zip(f, h, strict=True)]
-
-
-def infer(data: Regression, method: str, noise: float, groups: int, steps: int) -> dict[str, Any]:
-    """Condition and score: RMSE of the mean, NLL averaged over groups of 64 paths."""
+def solve(data: Regression, method: str, noise: float, samples: int, steps: int) -> dict[str, Any]:
+    """Condition with a solver and score."""
     gp = pathgp.GP(data.kernel(), noise=noise)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pathgp.ConvergenceWarning)
@@ -108,99 +82,125 @@ def infer(data: Regression, method: str, noise: float, groups: int, steps: int) 
             data.X,
             data.y,
             solver=METHODS[method],
-            tol=TOL[method],
-            samples=GROUP * groups,
+            tol=TOL.get(method, 1e-2),
+            samples=samples,
             max_epochs=budget(method, len(data.X), steps),
             generator=torch.Generator().manual_seed(0),
         )
-    mean = posterior.mean(data.X_test)
-    found = variances(posterior, data.X_test) if groups else []
-    scores = [nll(data.y_test, mean, variance + noise**2) for variance in found]
     report = posterior.report
-    return {
+    row = {
         "status": report.status.name,
         "epochs": round(report.solution.epochs, 1),
         "residual": report.worst_residual,
-        "rmse": rmse(data.y_test, mean),
-        "nll": sum(scores) / len(scores) if scores else None,
         "seconds": report.seconds,
         "note": report.solution.note,
     }
+    mean = posterior.mean(data.X_test)
+    variance = posterior.variance(data.X_test, noise=True, method="samples") if samples else None
+    return row | score(data, mean, variance)
 
 
-def noise_of(data: Regression, low: bool) -> float:
-    return LOW_NOISE if low else data.noise
+def variational(data: Regression, noise: float, seconds: float) -> dict[str, Any]:
+    """GPyTorch's SVGP at the given hyperparameters."""
+
+    def kernel() -> Any:
+        from gpytorch.kernels import MaternKernel, ScaleKernel
+
+        found = ScaleKernel(MaternKernel(nu=1.5, ard_num_dims=data.X.shape[1]))
+        found.base_kernel.lengthscale, found.outputscale = data.lengthscale, data.signal**2
+        return found.to(data.X)
+
+    baseline = Baseline("svgp", min(INDUCING, len(data.X)), noise=noise, learn=False)
+    row, found = run_baseline(baseline, kernel, data.X, data.y, [data.X_test], seconds=seconds)
+    row |= {"status": "FAILED" if "failed" in row else "TIME_LIMIT", "method": "SVGP", "inducing": baseline.size}
+    return row | (score(data, *found[0]) if found else {"rmse": None, "nll": None})
 
 
-def exact_row(name: str, options: argparse.Namespace, device: str) -> dict[str, Any]:
-    """The scores of the exact posterior."""
-    data, low = uci(name, device=device, rows=options.rows), options.low_noise
-    mean, variance = exact(data, noise_of(data, low))
-    y = data.y_test.double()
-    score = None if low else nll(y, mean, variance + data.noise**2)
-    return {"set": name, "method": "exact", "rmse": rmse(y, mean), "nll": score}
+def score(data: Regression, mean: Tensor, variance: Tensor | None) -> dict[str, Any]:
+    """RMSE, and the NLL of new observations if there are variances."""
+    y = data.y_test.to(mean)
+    return {"rmse": rmse(y, mean), "nll": None if variance is None else nll(y, mean, variance)}
 
 
-def solver_row(name: str, method: str, options: argparse.Namespace, device: str) -> dict[str, Any]:
-    """The scores of a solver beside those of the thesis."""
-    data, low = uci(name, device=device, rows=options.rows), options.low_noise
-    groups = 0 if low else 1 if method == "SGD" else 8
-    found = infer(data, method, noise_of(data, low), groups, options.steps)
-    thesis = THESIS.get(method, {}).get(name, (None, None, None))
-    reference = {"thesis rmse": thesis[2] if low else thesis[0], "thesis nll": None if low else thesis[1]}
-    return {"set": name, "method": method, **found, **reference}
+def measure(name: str, split: int, method: str, options: argparse.Namespace, device: str) -> dict[str, Any]:
+    """One row."""
+    data = uci(name, split, device=device, rows=options.rows)
+    noise = LOW_NOISE if options.low_noise else data.noise
+    place = {"set": name, "split": split, "rows": options.rows, "n": len(data.X), "method": method}
+    if method == "exact":
+        mean, variance = exact(data, noise)
+        return place | score(data, mean, None if options.low_noise else variance + noise**2)
+    if method == "SVGP":
+        return place | variational(data, noise, options.seconds)
+    return place | solve(data, method, noise, 0 if options.low_noise else SAMPLES, options.steps)
 
 
-def run(sets: list[str], options: argparse.Namespace, device: str) -> list[dict[str, Any]]:
-    """All rows; stochastic solvers last, several at a time if ``--processes`` says so."""
-    rows, methods, processes = {}, options.solvers, options.processes
-    for name in sets:
-        rows[name, "exact"] = exact_row(name, options, device)
-        if device == "cuda":
-            torch.cuda.empty_cache()  # what the factorisation held is not needed again
-        for method in methods:
-            if method not in STOCHASTIC:
-                rows[name, method] = solver_row(name, method, options, device)
-                print(_shown([rows[name, method]]).splitlines()[-1], flush=True)
-    jobs = [(name, method) for method in reversed(methods) if method in STOCHASTIC for name in reversed(sets)]
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        futures = {job: pool.submit(solver_row, *job, options, device) for job in jobs} if processes > 1 else {}
-        for job in jobs:
-            rows[job] = futures[job].result() if futures else solver_row(*job, options, device)
-            rows[job]["processes"] = processes
-            print(_shown([rows[job]]).splitlines()[-1], flush=True)
-    ordered = [rows[name, method] for name in sets for method in ("exact", *methods)]
-    for row in ordered:
-        for score in ("rmse", "nll"):
-            if row["method"] != "exact":
-                truth = rows[row["set"], "exact"][score]
-                row[f"{score} - exact"] = None if row[score] is None else row[score] - truth
-    return ordered
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells a row from others; the first files had one split and all rows."""
+    return tuple(row.get(name, 0 if name == "split" else None) for name in KEY)
 
 
-def _shown(rows: list[dict[str, Any]]) -> str:
-    keys = ["set", "method", "status", "epochs", "residual", "rmse", "rmse - exact", "thesis rmse"]
-    keys += ["nll", "nll - exact", "thesis nll", "seconds"]
-    return table([{key: row.get(key) for key in keys} for row in rows])
+def stored(device: str, low_noise: bool = False) -> Rows:
+    """The rows of the results file."""
+    return {key(row): row for row in read(file_name(device, low_noise))}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def file_name(device: str, low_noise: bool) -> str:
+    return f"{'uci_low_noise' if low_noise else 'uci_inference'}_{device}"
+
+
+def measure_all(jobs: list[tuple[str, int, str]], options: argparse.Namespace, device: str) -> Iterator[dict[str, Any]]:
+    """One row after the other; stochastic solvers last, several at a time if ``--processes`` says so."""
+    last = [job for job in jobs if job[2] in STOCHASTIC and options.processes > 1]
+    for job in jobs:
+        if job not in last:
+            yield measure(*job, options, device)
+            if device == "cuda":
+                torch.cuda.empty_cache()  # what a factorisation held is not needed again
+    if last:
+        with ProcessPoolExecutor(options.processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+            for future in [pool.submit(measure, *job, options, device) for job in last]:
+                yield future.result() | {"processes": options.processes}
+
+
+def show(rows: list[dict[str, Any]]) -> str:
+    """Rows as a table, with their differences from the exact posterior where that is known."""
+    known = {key(row): row for row in rows}
+    lines = []
+    for row in rows:
+        line = {name: row.get(name) for name in ("set", "split", "method", "status", "epochs", "residual")}
+        reference = known.get(key({**row, "method": "exact"}), {})
+        for name in ("rmse", "nll"):
+            both = row.get(name) is not None and reference.get(name) is not None
+            line |= {name: row.get(name), f"{name} - exact": row[name] - reference[name] if both else None}
+        lines.append(line | {"seconds": row.get("seconds")})
+    return table(lines)
+
+
+def main(methods: tuple[str, ...] = ALL) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", nargs="*", default=None, help="data sets; all five on a GPU, the small ones on a CPU")
-    parser.add_argument("--solvers", nargs="*", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--splits", nargs="*", type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument("--methods", nargs="*", default=list(methods), choices=ALL)
     parser.add_argument("--rows", type=int, help="training rows, at most")
-    parser.add_argument("--steps", type=int, default=100_000, help="steps of SDD (at most) and SGD")
+    parser.add_argument("--steps", type=int, default=100_000, help="steps of SDD and SGD, at most")
+    parser.add_argument("--seconds", type=float, default=60.0, help="training of SVGP")
     parser.add_argument("--low-noise", action="store_true", help="noise 0.001, RMSE only")
+    parser.add_argument("--missing", action="store_true", help="leave out rows that the results hold already")
     parser.add_argument("--processes", type=int, default=1, help="runs of SDD and SGD at the same time")
-    arguments = parse(parser, sets=["pol"], solvers=["CG"], rows=200)
+    tiny = {"sets": ["pol"], "splits": [0], "methods": ["exact", "auto"], "rows": 100, "steps": 50, "seconds": 0.2}
+    options = parse(parser, **tiny)
     device = device_name()
-    names = arguments.sets or list(UCI if device == "cuda" else UCI[:3])
-    rows = run(names, arguments, device)
-    print("\n" + _shown(rows))
-    assert all(row["rmse"] is not None and math.isfinite(row["rmse"]) for row in rows)
-    kind = "uci_low_noise" if arguments.low_noise else "uci_inference"
-    print("written to", write(f"{kind}_{device}", rows, steps=arguments.steps, samples=GROUP))
-
-
-if __name__ == "__main__":
-    main()
+    names = options.sets or list(UCI if device == "cuda" else UCI[:3])
+    jobs = [(name, split, method) for split in options.splits for name in names for method in options.methods]
+    rows = stored(device, options.low_noise)
+    if options.missing:
+        jobs = [job for job in jobs if (job[0], job[1], options.rows, job[2]) not in rows]
+    done = []
+    for row in measure_all(jobs, options, device):
+        done.append(row)
+        rows[key(row)] = row
+        print(show([row]).splitlines()[-1], flush=True)
+        write(file_name(device, options.low_noise), list(rows.values()), steps=options.steps, samples=SAMPLES)
+    print("\n" + show(done))
+    assert all(row["rmse"] is None or math.isfinite(row["rmse"]) for row in done)

@@ -11,6 +11,7 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 from torch import Tensor
 
 from pathgp.compute.inputs import Array
@@ -49,6 +50,22 @@ def coverage(y: Array, mean: Array, variance: Array, level: float = 0.95) -> flo
     y, mean, variance = _vectors(y=y, mean=mean, variance=variance)
     half_width = NormalDist().inv_cdf(0.5 + 0.5 * level) * np.sqrt(variance)
     return float(np.mean(np.abs(y - mean) <= half_width))
+
+
+def crps(y: Array, mean: Array, variance: Array) -> float:
+    """Mean continuous ranked probability score of N(mean, variance), in the units of y; lower is better.
+
+    sigma [z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi)], z = (y - mean) / sigma. For a certain prediction it is the
+    absolute error. Gneiting and Raftery (2007).
+
+    >>> crps([0.0], [0.0], [1.0])
+    0.2337
+    """
+    y, mean, variance = _vectors(y=y, mean=mean, variance=variance)
+    sigma = np.sqrt(variance)
+    z = (y - mean) / sigma
+    density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+    return float(np.mean(sigma * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))))
 
 
 def _vectors(**arrays: Array) -> list[NDArray[np.float64]]:

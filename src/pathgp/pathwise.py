@@ -108,10 +108,14 @@ class UpdatePaths:
     X: Tensor
     weights: Tensor
     memory: float | None = None
+    backend: str = "auto"
 
     def __call__(self, Xs: Tensor) -> Tensor:
-        """Values (s, m) at Xs (m, d); differentiable in Xs. Time O(s m n), memory one tile and the output."""
-        return cross_product(self.kernel, Xs, self.X, self.weights, self.memory).T
+        """Values (s, m) at Xs (m, d); differentiable in Xs. Time O(s m n), memory one tile and the output.
+
+        ``backend``: see `cross_product`, which takes less time for many inputs in up to three dimensions.
+        """
+        return cross_product(self.kernel, Xs, self.X, self.weights, self.memory, self.backend).T
 
     def at(self, Xs: Tensor) -> Tensor:
         """Values (s, q) of function j at its own points Xs[j], Xs (s, q, d); differentiable in Xs. Time O(s q n)."""

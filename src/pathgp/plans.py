@@ -156,7 +156,8 @@ def plan(
     vectors = float(_VECTORS * dtype.itemsize * n * (1 + samples))
     where, precision = "NVIDIA H200" if is_remote else str(place), str(dtype).removeprefix("torch.")
     options = FitOptions(Settings.read("auto", 1e-2, None), samples=max(samples, 1)).resolve(n, is_grid=False)
-    stages, costs = make_stages(n, options), estimate_costs(d, options, H, r)
+    # A length scale per column, signal and noise are learned.
+    stages, costs = make_stages(n, options), estimate_costs(d, d + 2, options, H, r)
     # As `GP.fit` does.
     if not is_remote and costs.predict(stages, n) > MEASURE_FROM:
         costs = replace(costs, rates=measured_rates(place, dtype))

@@ -23,10 +23,10 @@ from numpy.typing import ArrayLike, NDArray
 from pathgp import kernels
 from pathgp.compute.inputs import as_float64, read_device, read_matrix, read_vector, whole_number
 from pathgp.data import tabular
-from pathgp.learning.policy import read_time_limit
+from pathgp.learning.policy import divide_time_limit
 from pathgp.learning.report import FitReport
-from pathgp.models import GP, LatentKroneckerGP
-from pathgp.posterior.grid import GridPosterior
+from pathgp.models import GP
+from pathgp.models.outputs import RelatedOutputs
 from pathgp.solvers import Solver
 
 try:
@@ -79,7 +79,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         feature_names_in_: their names, where X is a frame.
     """
 
-    kernel: str | kernels.Kernel = "matern-5/2"
+    kernel: str | kernels.Kernel = tabular.DEFAULT_KERNEL
     noise: float = 0.1
     outputs: str = "independent"
     standardise: bool = True
@@ -118,6 +118,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
             raise ValueError(f"outputs must be 'independent' or 'related', got {self.outputs!r}")
         self.posteriors_: list[Any] = []
         self.reports_: list[FitReport] = []
+        self._related: RelatedOutputs | None = None
         fit = self._fit_related if self.outputs == "related" else self._fit_independent
         fit(inputs, y, known, generator)
         return self
@@ -169,34 +170,22 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         outputs = y.reshape(len(y), -1).T
         for output in outputs:
             gp = GP(self._kernel(X.shape[1]), noise=self.noise, standardise=self.standardise)
-            self._learn(gp, (X, self._tensor(np.ascontiguousarray(output))), noise, generator, 1 / len(outputs))
+            self._learn(gp, (X, self._tensor(np.ascontiguousarray(output))), noise, generator, len(outputs))
         self.kernel_ = self.posteriors_[0].model.kernel
 
     def _fit_related(self, X: torch.Tensor, y: Any, noise: Any, generator: torch.Generator) -> None:
-        if self._one_output or y.shape[1] < 2:
-            raise ValueError(f"outputs='related' needs y with several columns, got {y.shape}")
         Y = self._tensor(y)
-        shift, scale = Y.mean(0), Y.std(0, correction=0)
-        scale = torch.where(scale > 0, scale, 1.0)
-        if not self.standardise:
-            shift, scale = torch.zeros_like(shift), torch.ones_like(scale)
-        Y = (Y - shift) / scale
-        # Outputs of unit variance lose nothing in the dtype of X.
-        Y = Y.to(X.dtype) if self.standardise else Y
-        tasks = kernels.Task(Y.shape[1], rank=Y.shape[1] - 1)
-        gp = LatentKroneckerGP([self._kernel(X.shape[1]), tasks], noise=self.noise, standardise=self.standardise)
-        known = None if noise is None else (noise.unsqueeze(1) / scale).expand_as(Y)
-        self._learn(gp, ([X, None], Y), known, generator)
+        self._related = outputs = RelatedOutputs.of(Y, self.standardise)
+        gp = outputs.model(self._kernel(X.shape[1]), self.noise)
+        known = None if noise is None else outputs.noise(noise)
+        self._learn(gp, ([X, None], outputs.targets(Y, X.dtype)), known, generator)
         self.kernel_ = self.posteriors_[0].model.sides[0]
-        self._shift, self._scale = shift, scale
 
-    def _learn(
-        self, gp: Any, data: tuple[Any, Any], noise: Any, generator: torch.Generator, share: float = 1.0
-    ) -> None:
-        """Learn; ``share``: part of the time limit for this model."""
+    def _learn(self, gp: Any, data: tuple[Any, Any], noise: Any, generator: torch.Generator, models: int = 1) -> None:
+        """Learn one of ``models`` models, which share the time limit."""
         names = ("steps", "optimiser", "estimator", "stages", "initialise", "progress")
         options = {name: getattr(self, name) for name in (*names, "samples", "solver", "tol", "max_epochs")}
-        options["time_limit"] = None if self.time_limit is None else share * read_time_limit(self.time_limit)
+        options["time_limit"] = divide_time_limit(self.time_limit, models)
         self.reports_.append(gp.fit(*data, noise=noise, generator=generator, **options))
         self.posteriors_.append(gp.posterior)
 
@@ -226,14 +215,8 @@ class GPRegressor(RegressorMixin, BaseEstimator):
 
     def _evaluate(self, quantity: str, X: torch.Tensor, **options: Any) -> NDArray[np.floating]:
         """A quantity of the posterior at X, such as "mean", (..., outputs); without the last axis if y had none."""
-        if isinstance(self.posteriors_[0], GridPosterior):
-            # One posterior over rows and outputs; output j has its own shift and scale.
-            values = getattr(self.posteriors_[0], quantity)(X, None, **options)
-            if quantity == "covariance":
-                m, q = len(X), len(self._scale)
-                values = values.reshape(m, q, m, q).diagonal(dim1=1, dim2=3)
-            is_square = quantity in ("variance", "covariance")
-            values = values * self._scale.square() if is_square else values * self._scale + self._shift
+        if self._related is not None:
+            values = self._related.evaluate(self.posteriors_[0], quantity, X, **options)
         else:
             values = torch.stack([getattr(posterior, quantity)(X, **options) for posterior in self.posteriors_], -1)
         array = values.detach().cpu().numpy()

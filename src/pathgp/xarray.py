@@ -25,11 +25,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pathgp import kernels as kernel_classes
-from pathgp.compute.inputs import as_float64, read_device, real_number
+from pathgp.compute.inputs import as_float64, read_device
 from pathgp.data.tabular import days
 from pathgp.kernels import Kernel
-from pathgp.models import LatentKroneckerGP
+from pathgp.learning.policy import choose_start
+from pathgp.models.field import kernel_of_names, model_of_field
 from pathgp.solvers import Solver
 
 try:
@@ -42,8 +42,6 @@ _LATITUDE, _LONGITUDE = ("lat", "latitude"), ("lon", "long", "longitude")
 _AROUND = 300.0
 # The variables of a filled field.
 _RESULTS = ("mean", "std", "samples")
-# The largest number of names whose correlations can be learned.
-_MOST_NAMES = 100
 
 
 def fill(
@@ -88,22 +86,13 @@ def fill(
     """
     values, sides, chosen = _read_field(field, _read_kernels(kernels))
     place = read_device(device)
-    observed = values[np.isfinite(values)].astype(np.float64)
-    if len(observed) == 1 and (steps != 0 or None in chosen):
-        raise ValueError("the field has one observation, from which nothing can be learned: at least two are needed")
-    with np.errstate(over="ignore"):
-        spread = float(observed.std())
-    if not np.isfinite(spread):
-        raise ValueError("the variance of the field leaves the range of float64: use another unit")
-    deviation = real_number(noise, "noise") if noise is not None else 0.1 * spread or 0.1
-    model = LatentKroneckerGP(chosen, noise=deviation, mean=float(observed.mean()))
+    model = model_of_field(values, chosen, noise, is_learned=steps != 0)
     report = model.fit(
         [torch.as_tensor(inputs, device=place) for inputs, _ in sides.values()],
         torch.as_tensor(values, device=place),
         time_limit=time_limit,
         steps=steps,
-        # Given values are where learning starts.
-        initialise="auto" if not kernels and noise is None else "model",
+        initialise=choose_start(is_given=bool(kernels) or noise is not None),
         samples=samples,
         solver=solver,
         tol=tol,
@@ -166,14 +155,8 @@ def _read_field(
         raise TypeError(f"the field has dtype {field.dtype}: it must hold real numbers")
     # A copy in order: torch does not accept the negative strides of a reversed field.
     values = np.array(field.values, dtype=np.float32 if field.dtype == np.float32 else np.float64, order="C")
-    if not np.isfinite(values).any():
-        raise ValueError("every value of the field is missing: at least one observation is needed")
     sides = {dim: _side(field, dim) for dim in field.dims}
-    chosen = [given.get(dim, default) for dim, (_, default) in sides.items()]
-    parts = [part for kernel in chosen if kernel is not None for part in kernel.modules()]
-    if None not in chosen and not any(isinstance(p, (kernel_classes.Scale, kernel_classes.Task)) for p in parts):
-        raise ValueError("no kernel carries the signal: wrap one of them in kernels.Scale(kernel, signal)")
-    return values, sides, chosen
+    return values, sides, [given.get(dim, default) for dim, (_, default) in sides.items()]
 
 
 def fill_table(frame: Any, dims: Sequence[str], value: str, **options: Any) -> Any:
@@ -216,12 +199,8 @@ def _side(field: xr.DataArray, dim: Hashable) -> tuple[NDArray[np.float64], Kern
         a, b = np.deg2rad(_numbers(lat)), np.deg2rad(_numbers(lon))
         inputs = np.stack([np.cos(a) * np.cos(b), np.cos(a) * np.sin(b), np.sin(a)], 1)
     elif coordinate.dtype.kind in "OUS" and all(isinstance(name, (str, bytes)) for name in coordinate.values):
-        if len(coordinate) > _MOST_NAMES:
-            raise ValueError(
-                f"dimension {dim!r} has {len(coordinate)} names, and correlations between at most {_MOST_NAMES} can be "
-                "learned: give it latitudes and longitudes, or another coordinate of numbers"
-            )
-        return np.arange(len(coordinate), dtype=np.float64)[:, None], kernel_classes.Task(len(coordinate))
+        kernel = kernel_of_names(len(coordinate), f"dimension {dim!r}")
+        return np.arange(len(coordinate), dtype=np.float64)[:, None], kernel
     else:
         inputs = _numbers(coordinate)[:, None]
         is_longitude = str(dim).lower() in _LONGITUDE or coordinate.attrs.get("units") == "degrees_east"

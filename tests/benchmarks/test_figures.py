@@ -1,65 +1,75 @@
-"""Figures draw: the priors as they are, the others on a handful of made-up rows."""
+"""Every figure of the thesis draws at a tiny size, on made-up rows where it needs a UCI set."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
 pytest.importorskip("matplotlib")
+from PIL import Image
+
+from benchmarks.common import drawing
+from benchmarks.common.drawing import darken
 from benchmarks.common.uci import Regression
-from benchmarks.thesis import figures_costs, figures_learning, figures_priors, figures_sgd, figures_spectral
+from benchmarks.thesis import size
+from benchmarks.thesis.index import Item, draw, find, items
 
-
-@pytest.mark.parametrize("name", ["squared_exponential", "matern", "periodic"])
-def test_priors_draw(name: str, tmp_path: Path) -> None:
-    path = getattr(figures_priors, name)(tmp_path / "deep" / f"{name}.png")
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert 10_000 < path.stat().st_size < 300_000
+FIGURES = [item for item in items() if item.kind == "figure"]
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
-    """The modules of chapters 3 and 5 with three steps on sixty rows."""
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixty rows in place of a UCI set."""
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(80, 3, generator=generator)
     y = torch.sin(6 * X[:, 0]) + 0.1 * torch.randn(80, generator=generator)
 
-    def made_up(name: str, **options: Any) -> object:
-        tables = [table.to(options.get("dtype", X.dtype)) for table in (X[:60], y[:60], X[60:], y[60:])]
+    def table(name: str, **options: Any) -> Regression:
+        tables = [part.to(options.get("dtype", X.dtype)) for part in (X[:60], y[:60], X[60:], y[60:])]
         return Regression(name, *tables, noise=0.1, signal=1.0, lengthscale=torch.ones(3))
 
-    for module in (figures_costs, figures_learning, figures_sgd):
-        monkeypatch.setattr(module, "uci", made_up)
-    monkeypatch.setattr(figures_costs, "STEPS", 3)
-    monkeypatch.setattr(figures_costs, "BUDGETS", (2, 4))
-    monkeypatch.setattr(figures_learning, "SEEDS", 2)
-    monkeypatch.setattr(figures_sgd, "BUDGETS", (3, 4))
-    monkeypatch.setattr(figures_spectral, "BUDGETS", (3, 4))
-    monkeypatch.setattr(figures_spectral, "EPOCHS", 4)
-    modules = (figures_costs, figures_learning, figures_sgd, figures_spectral)
-    return {module.__name__.split("_")[-1]: module for module in modules}
+    monkeypatch.setattr(size, "uci", table)
+    # Drawing takes longer than the computations.
+    monkeypatch.setattr(drawing, "DPI", 50)
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("costs", "time_shares"),
-        ("costs", "budgets"),
-        ("learning", "initial_distances"),
-        ("learning", "probes"),
-        ("learning", "cold_trajectories"),
-        ("learning", "warm_trajectories"),
-        ("sgd", "gradient_noise"),
-        ("sgd", "errors_by_time"),
-        ("spectral", "error_and_basis"),
-        ("spectral", "regions_of_a_map"),
-        ("spectral", "errors_by_direction"),
-    ],
-)
-def test_figures_of_data_draw(module: str, name: str, small: dict[str, ModuleType], tmp_path: Path) -> None:
-    path = getattr(small[module], name)(tmp_path / f"{name}.png", 60)
-    assert path.read_bytes().startswith(b"\x89PNG")
+def test_there_are_all_29() -> None:
+    numbers = {2: 3, 3: 7, 4: 4, 5: 10, 6: 5}
+    expected = [f"{chapter}.{n}" for chapter, last in numbers.items() for n in range(1, 1 + last)]
+    assert [item.number for item in FIGURES] == expected
+    assert [item.number for item in items() if item.kind == "table"] == ["3.1", "4.1", "4.2", "5.1", "6.1", "6.2"]
+
+
+def test_names() -> None:
+    assert find("5.10") == find("figure 5.10") == find("figure_5_10") == Item("figure", "5.10")
+    assert find("table-4.1").key == "table_4_1"
+    for wrong in ("7.1", "table 2.1", "all"):
+        with pytest.raises(SystemExit, match="no table or figure is called"):
+            find(wrong)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("item", FIGURES, ids=lambda item: item.number)
+@pytest.mark.usefixtures("made_up")
+def test_draws(item: Item, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A picture for light and one for dark pages, and a record."""
+    monkeypatch.setenv("PATHGP_RESULTS", str(tmp_path))
+    try:
+        path = draw(item, quick=True)
+    except SystemExit as missing:  # a data set or a library
+        pytest.skip(str(missing))
+    for picture in (path, path.with_stem(f"{path.stem}-dark")):
+        with Image.open(picture) as image:
+            assert min(image.size) > 200
+    assert (tmp_path / f"{item.key}.json").exists()
+
+
+def test_dark_colours() -> None:
+    """Paper becomes dark, ink light, and a colour keeps its hue."""
+    assert max(darken((255, 255, 255))) < 60
+    assert min(darken((0, 0, 0))) > 200
+    red, green, blue = darken((209, 73, 91))
+    assert red > max(green, blue)

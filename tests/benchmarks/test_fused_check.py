@@ -30,7 +30,7 @@ def checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(module, "cases", lambda: itertools.islice(every(), 2))
     monkeypatch.setattr(module, "in_parallel", serial)
     monkeypatch.setenv("PATHGP_RESULTS", str(tmp_path))
-    monkeypatch.setattr("sys.argv", ["fused.py", "--check", "--rows", "200"])
+    monkeypatch.setattr("sys.argv", ["fused.py", "--check", "--rows", "120"])
     return module
 
 

@@ -14,7 +14,11 @@ PROGRAMS = sorted(
     if 'if __name__ == "__main__":' in path.read_text(encoding="utf-8")
 )
 # Arguments beside --quick; FOLDER is an empty one.
-ARGUMENTS = {"benchmarks.thesis.figures": ["--out", "FOLDER"], "benchmarks.trust.same_numbers": ["record", "FOLDER"]}
+ARGUMENTS = {
+    "benchmarks.thesis.__main__": ["all", "2.1"],
+    "benchmarks.thesis.diagnostics_pictures": ["--out", "FOLDER"],
+    "benchmarks.trust.same_numbers": ["record", "FOLDER"],
+}
 
 
 def end_of(program: str) -> str | int | None:

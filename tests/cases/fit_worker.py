@@ -22,7 +22,7 @@ import pathgp
 from pathgp.kernels import Matern, Scale
 from plain_fits import plain_fit
 
-STEPS = 36
+STEPS = 20
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "adam, ap": {"solver": "ap", "optimiser": "adam"},

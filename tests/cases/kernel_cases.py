@@ -22,6 +22,8 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "Matern-3/2": lambda: kernels.Scale(kernels.Matern(1.5, torch.tensor([0.5, 0.3])), 1.3),
     "Matern-2.2": lambda: kernels.Matern(2.2, torch.tensor([0.5, 1.5])),
     "Matern-5/2": lambda: kernels.Scale(kernels.Matern(2.5, 0.8), 0.2),
+    "learned Matern": lambda: kernels.LearnedMatern(1.7, torch.tensor([0.5, 1.5])),
+    "learned rough": lambda: kernels.LearnedMatern(0.6, 0.8),
     "RQ": lambda: kernels.RationalQuadratic(0.9, 0.6),
     "RQ, almost SE": lambda: kernels.RationalQuadratic(200.0, 0.6),
     "Periodic": lambda: kernels.Periodic(torch.tensor([0.7, 1.9]), 1.1),
@@ -29,6 +31,9 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "sum": lambda: kernels.Scale(kernels.SquaredExponential(0.4), 0.8) + kernels.Linear(0.5),
     "product": lambda: kernels.Periodic(0.7, 1.1) * kernels.RationalQuadratic(0.9, 0.6),
     "reordered": lambda: kernels.Scale(kernels.Matern(1.5, torch.tensor([0.5, 0.3])), 0.4, active_dims=[1, 0]),
+    "Gneiting": lambda: kernels.Gneiting(kernels.Matern(2.5, 0.7), 1.3, alpha=0.7, beta=0.6, decay=0.4),
+    # Degrees of latitude and longitude.
+    "Sphere": lambda: kernels.Scale(kernels.Sphere(kernels.Matern(2.5, 0.02)), 1.2),
     "disjoint": lambda: kernels.Matern(2.5, 0.4, active_dims=[1]) * kernels.Matern(0.5, 0.9, active_dims=[0]),
     "nested": lambda: kernels.Scale(
         kernels.Scale(kernels.Scale(kernels.Matern(1.5, 0.5), 1.2) * kernels.Linear(0.7, active_dims=[1]), 0.8)
@@ -36,10 +41,10 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
         1.1,
     ),
 }
-# Matern kernels of an order other than 1/2, 3/2 and 5/2, by Bessel functions.
-GENERAL = ("Matern-0.3", "Matern-1", "Matern-2.2")
+# Kernels without fused products: Matern of an order other than 1/2, 3/2 and 5/2, and Gneiting.
+GENERAL = ("Matern-0.3", "Matern-1", "Matern-2.2", "learned Matern", "learned rough", "Gneiting")
 # Not differentiable at equal points.
-ROUGH = ("Matern-0.3", "Matern-1/2", "Matern-1", "disjoint", "nested")
+ROUGH = ("Matern-0.3", "Matern-1/2", "Matern-1", "learned rough", "Gneiting", "disjoint", "nested")
 
 # Columns of the inputs of `MIXED`.
 REAL, TASK, COUNTS = [0, 1], [2], [3, 4, 5]

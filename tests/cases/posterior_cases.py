@@ -13,6 +13,7 @@ from reference import (
     Covariance,
     linear,
     matern,
+    on_sphere,
     periodic,
     rational_quadratic,
     squared_exponential,
@@ -37,6 +38,12 @@ def with_tasks(n: int, generator: torch.Generator) -> Tensor:
     """Two columns in [0, 1] and a task number."""
     tasks = torch.randint(3, (n, 1), generator=generator).to(torch.float64)
     return torch.cat([uniform(n, generator), tasks], 1)
+
+
+def on_earth(n: int, generator: torch.Generator) -> Tensor:
+    """Longitude, time in [0, 1] and latitude."""
+    X = torch.rand(n, 3, generator=generator, dtype=torch.float64)
+    return X * torch.tensor([360.0, 1.0, 180.0]) - torch.tensor([0.0, 0.0, 90.0])
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,14 @@ CASES = [
         K.Task(3, factor=FACTOR, scale=OWN, active_dims=[2]) * K.Matern(1.5, 0.4, active_dims=[0, 1]),
         lambda X, Z: task(X[:, 2:], Z[:, 2:], FACTOR, OWN.square()) * matern(X[:, :2], Z[:, :2], 1.5, 0.4),
         with_tasks,
+    ),
+    Case(
+        "sphere * matern",
+        K.Sphere(K.Matern(1.5, 0.5), active_dims=[2, 0]) * K.Matern(0.5, 0.4, active_dims=[1]),
+        lambda X, Z: (
+            matern(on_sphere(X[:, [2, 0]]), on_sphere(Z[:, [2, 0]]), 1.5, 0.5) * matern(X[:, [1]], Z[:, [1]], 0.5, 0.4)
+        ),
+        on_earth,
     ),
     Case(
         "sum, active dims",

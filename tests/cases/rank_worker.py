@@ -1,15 +1,14 @@
-"""Scenarios on several ranks: imports everything once, then forks a process for every rank; under torchrun it is one.
+"""Scenarios on several ranks: imports everything once, then forks a process for every rank of every request.
 
-    python rank_worker.py SCENARIO RANKS FOLDER
-
-A scenario is a name, and numbers where it asks for some. Rank r leaves its result in FOLDER/r.pt; standard output has
-the exit codes.
+A request is a line of JSON on standard input: the scenario, the number of ranks and a folder. A scenario is a name, and
+numbers where it asks for some. Rank r leaves its result in FOLDER/r.pt; a line on standard output has the exit codes.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import functools
+import json
 import os
 import signal
 import sys
@@ -28,7 +27,7 @@ from pathgp import kernels, operators, solvers
 from pathgp.learning import last_solve, pace
 from plain_fits import plain_fit
 
-N = 256
+N = 128
 # Small enough for some hundred tiles.
 MEMORY = 300_000
 SECONDS, PATIENCE = 20.0, 3.0
@@ -145,12 +144,12 @@ def counts(group: Group) -> dict[str, Any]:
     post = pathgp.GP(kernel(), 0.3).condition(
         *data(), solver="cg", samples=2, features=8, compute=pathgp.Compute(group=group)
     )
-    ap, sdd = solvers.AP(block_size=32), solvers.SDD(batch_size=64)
+    ap, sdd = solvers.AP(block_size=32), solvers.SDD(batch_size=32)
     cg = solvers.CG(solvers.RandomlyPivotedCholesky(32))
     works: dict[str, Callable[[], Any]] = {
         "product": lambda: H @ V,
-        "rows": lambda: [H.rows(part, V) for part in torch.arange(N).split(64)],
-        "columns": lambda: [H.columns(part, V[:64]) for part in torch.arange(N).split(64)],
+        "rows": lambda: [H.rows(part, V) for part in torch.arange(N).split(32)],
+        "columns": lambda: [H.columns(part, V[:32]) for part in torch.arange(N).split(32)],
         "gradient": lambda: H.bilinear(V, V),
         "ap": lambda: ap.solve(H, V, tol=1e-2, generator=torch.Generator().manual_seed(2)),
         "cg": lambda: cg.solve(H, V, tol=1e-3, generator=torch.Generator().manual_seed(2)),
@@ -257,35 +256,36 @@ SCENARIOS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def child(scenario: str, rank: int, size: int, folder: Path) -> None:
-    meeting = "env://" if "RANK" in os.environ else f"file://{folder}/meeting of {size}"
     name, *numbers = scenario.split()
     timeout = dt.timedelta(seconds=PATIENCE if name == "stopped" else SECONDS)
+    meeting = f"file://{folder}/meeting of {size}"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size, timeout=timeout)
     torch.save(SCENARIOS[name](operators.Ranks(), folder, *map(int, numbers)), folder / f"{rank}.pt")
 
 
+def start(scenario: str, rank: int, size: int, folder: Path) -> int:
+    """Fork a rank; return its process."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            child(scenario, rank, size, folder)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return pid
+
+
 def main() -> None:
-    scenario, size, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     torch.set_num_threads(1)
-    if "RANK" in os.environ:
-        child(scenario, int(os.environ["RANK"]), size, folder)
-        return dist.destroy_process_group()
     # The first step of a torch optimiser imports half of torch: once here instead of in every rank.
     torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))]).step()
-    children = []
-    for rank in range(size):
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                child(scenario, rank, size, folder)
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        children.append(pid)
-    print(*map(ended, children))
+    for line in sys.stdin:
+        scenario, size, folder = json.loads(line)
+        ranks = [start(scenario, rank, size, Path(folder)) for rank in range(size)]
+        print(*map(ended, ranks), flush=True)
 
 
 def ended(pid: int) -> int:

@@ -81,6 +81,29 @@ def linear(X: Tensor, Z: Tensor, variance: float | Tensor = 1.0) -> Tensor:
     return as_float64(variance) * (as_float64(X) @ as_float64(Z).T)
 
 
+def gneiting(
+    X: Tensor,
+    Z: Tensor,
+    nu: float,
+    lengthscale: float | Tensor,
+    timescale: float,
+    alpha: float,
+    beta: float,
+    decay: float,
+) -> Tensor:
+    """psi^-(decay + beta d / 2) matern(h / psi^(beta / 2)), psi = 1 + |u / timescale|^(2 alpha); time is last."""
+    X, Z = as_float64(X), as_float64(Z)
+    psi = 1 + ((X[:, -1:] - Z[:, -1:].T).abs() / timescale) ** (2 * alpha)
+    a = math.sqrt(2 * nu) * distance(X[:, :-1], Z[:, :-1], lengthscale) / psi ** (beta / 2)
+    return psi ** -(decay + beta * (X.shape[1] - 1) / 2) * matern_by_bessel(a, nu)
+
+
+def on_sphere(X: Tensor) -> Tensor:
+    """Points (n, 3) on the unit sphere, for latitudes and longitudes (n, 2) in degrees."""
+    lat, lon = torch.deg2rad(as_float64(X)).T
+    return torch.stack([torch.cos(lat) * torch.cos(lon), torch.cos(lat) * torch.sin(lon), torch.sin(lat)], 1)
+
+
 def tanimoto(X: Tensor, Z: Tensor) -> Tensor:
     """sum_k min(x_k, z_k) / sum_k max(x_k, z_k) on non-negative inputs; T(0, 0) = 1."""
     X, Z = as_float64(X)[:, None, :], as_float64(Z)[None, :, :]
@@ -120,3 +143,26 @@ def log_marginal_likelihood(
     L = torch.linalg.cholesky(system(k, X, noise))
     b = torch.linalg.solve_triangular(L, (as_float64(y) - mean)[:, None], upper=False)
     return -b.square().sum() / 2 - L.diagonal().log().sum() - X.shape[0] / 2 * math.log(2 * math.pi)
+
+
+def universal_kriging(
+    k: Covariance, X: Tensor, y: Tensor, noise: float | Tensor, Xs: Tensor, B: Tensor, Bs: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Mean (m,) and covariance (m, m) at Xs, coefficients (p,) and their covariance (p, p), for y = B beta + f + eps.
+
+    From the kriging system [[H, B], [B^T, 0]] of the weights and Lagrange multipliers of each point.
+    """
+    n, p = B.shape
+    zero = torch.zeros(p, p, dtype=torch.float64)
+    inverse = torch.linalg.inv(torch.cat([torch.cat([system(k, X, noise), B], 1), torch.cat([B.T, zero], 1)]))
+    right = torch.cat([k(X, Xs), Bs.T])
+    mean = right.T @ inverse[:, :n] @ y
+    return mean, k(Xs, Xs) - right.T @ inverse @ right, inverse[n:, :n] @ y, -inverse[n:, n:]
+
+
+def restricted_likelihood(k: Covariance, X: Tensor, y: Tensor, noise: float | Tensor, B: Tensor) -> Tensor:
+    """The log density of n - p orthonormal contrasts A^T y, A^T B = 0; differentiable as `log_marginal_likelihood`."""
+    A = torch.linalg.qr(B, mode="complete")[0][:, B.shape[1] :]
+    L = torch.linalg.cholesky(A.T @ system(k, X, noise) @ A)
+    b = torch.linalg.solve_triangular(L, (A.T @ as_float64(y))[:, None], upper=False)
+    return -b.square().sum() / 2 - L.diagonal().log().sum() - A.shape[1] / 2 * math.log(2 * math.pi)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pathgp.compute import cells
 from pathgp.compute.neighbours import earlier_neighbours, search_tiles
 
 
@@ -19,9 +20,10 @@ def _truth(X: Tensor, m: int) -> Tensor:
     return D.masked_fill(later, torch.inf)[m + 1 :].sort(1).values[:, :m]
 
 
-@pytest.mark.parametrize("kind", ["1 column", "3 columns", "few distinct points", "sorted"])
-@pytest.mark.parametrize("search", ["trees", "tiles"])
-def test_the_nearest_earlier_points(kind: str, search: str) -> None:
+@pytest.mark.parametrize("kind", ["1 column", "3 columns", "few distinct points", "sorted", "clusters", "a line"])
+@pytest.mark.parametrize("search", ["trees", "tiles", "cells"])
+def test_the_nearest_earlier_points(kind: str, search: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "_FIRST", 100)
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(1800, 1 if kind in ("1 column", "sorted") else 3, generator=generator, dtype=torch.float64)
     if kind == "few distinct points":
@@ -29,9 +31,18 @@ def test_the_nearest_earlier_points(kind: str, search: str) -> None:
     elif kind == "sorted":
         # All near points but one in two come later.
         X = X.sort(0).values
+    elif kind == "clusters":
+        X[::2] = 0.5 + 1e-5 * X[::2]
+        X[::5] *= 1e4
+    elif kind == "a line":
+        X[:, 1] = 0.3
     m = 6
     # Tiles of a hundred rows.
-    index = earlier_neighbours(X, m, 10**9) if search == "trees" else search_tiles(X, m, 4 * 48 * 100**2)
+    memory = 4 * 48 * 100**2
+    if search == "cells":
+        index = cells.search_cells(X, m, memory, search_tiles)
+    else:
+        index = earlier_neighbours(X, m, 10**9) if search == "trees" else search_tiles(X, m, memory)
     assert index.shape == (len(X) - m - 1, m)
     assert (index < torch.arange(m + 1, len(X)).unsqueeze(1)).all()
     assert all(len(set(row)) == m for row in index.tolist())

@@ -47,9 +47,9 @@ SOLVERS: dict[str, SolverCase] = {
     "cg-pivoted": SolverCase(solvers.CG(solvers.PivotedCholesky(10)), 15),
     "cg-vecchia": SolverCase(solvers.CG(solvers.Vecchia()), 15, suits=lambda operator: "grid" not in operator),
     "ap": SolverCase(solvers.AP(block_size=60), 15),
-    "ap-greedy": SolverCase(solvers.AP(block_size=60, selection="greedy"), 30, converges=False),
+    "ap-greedy": SolverCase(solvers.AP(block_size=60, selection="greedy"), 12, converges=False),
     "sdd": SolverCase(solvers.SDD(batch_size=64), 120),
-    "sgd": SolverCase(solvers.SGD(batch_size=64), 30, converges=False, suits=lambda operator: "grid" not in operator),
+    "sgd": SolverCase(solvers.SGD(batch_size=64), 15, converges=False, suits=lambda operator: "grid" not in operator),
     "auto": SolverCase(solvers.Auto(), 30, suits=lambda operator: True),
 }
 
@@ -126,9 +126,6 @@ OPERATORS: dict[str, OperatorCase] = {
     "dense": OperatorCase(lambda dtype: _kernel_operator(dtype, "dense", SCALAR), lambda dtype: _dense(dtype, SCALAR)),
     "dense, noise per point": OperatorCase(
         lambda dtype: _kernel_operator(dtype, "dense", PER_POINT), lambda dtype: _dense(dtype, PER_POINT)
-    ),
-    "streamed": OperatorCase(
-        lambda dtype: _kernel_operator(dtype, "streamed", SCALAR), lambda dtype: _dense(dtype, SCALAR)
     ),
     "streamed, noise per point": OperatorCase(
         lambda dtype: _kernel_operator(dtype, "streamed", PER_POINT), lambda dtype: _dense(dtype, PER_POINT)

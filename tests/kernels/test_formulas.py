@@ -38,6 +38,14 @@ REAL: dict[str, tuple[kernels.Kernel, Reference]] = {
         )
         for nu in (0.3, 0.5, 1.0, 1.5, 2.2, 2.5, 3.5)
     },
+    "learned Matern": (
+        kernels.LearnedMatern(1.2, SCALES),
+        lambda X, Z: reference.matern(X, Z, 1.2, SCALES),
+    ),
+    "Gneiting": (
+        kernels.Gneiting(kernels.Matern(1.5, SCALES[:2]), 0.7, alpha=0.8, beta=0.6, decay=0.4),
+        lambda X, Z: reference.gneiting(X, Z, 1.5, SCALES[:2], 0.7, 0.8, 0.6, 0.4),
+    ),
     "RQ": (
         kernels.RationalQuadratic(0.6, SCALES),
         lambda X, Z: reference.rational_quadratic(X, Z, double(0.6), SCALES),
@@ -65,6 +73,15 @@ REAL: dict[str, tuple[kernels.Kernel, Reference]] = {
         ),
     ),
 }
+# Degrees: too far from the origin is refused.
+DEGREES: dict[str, tuple[kernels.Kernel, Reference]] = {
+    "Sphere": (
+        kernels.Sphere(kernels.RationalQuadratic(0.6, 0.03), active_dims=[2, 0]),
+        lambda X, Z: reference.rational_quadratic(
+            reference.on_sphere(X[:, [2, 0]]), reference.on_sphere(Z[:, [2, 0]]), double(0.6), double(0.03)
+        ),
+    ),
+}
 COUNTS: dict[str, tuple[kernels.Kernel, Reference]] = {"Tanimoto": (kernels.Tanimoto(), reference.tanimoto)}
 TASKS: dict[str, tuple[kernels.Kernel, Reference]] = {
     "Task": (
@@ -72,7 +89,7 @@ TASKS: dict[str, tuple[kernels.Kernel, Reference]] = {
         lambda X, Z: reference.task(X, Z, FACTOR, SCALES.square()),
     )
 }
-ALL = {**REAL, **COUNTS, **TASKS}
+ALL = {**REAL, **DEGREES, **COUNTS, **TASKS}
 
 
 def inputs(name: str, n: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -20,7 +20,7 @@ import reference
 from learning_cases import CASES, SCALED_MATERN, Case, Values, leaves, reference_gradient, stored_gradient
 from pathgp import kernels as K
 from pathgp.data.observations import Observations
-from pathgp.learning.estimators import Exact, GradientEstimate, Iterative, State
+from pathgp.learning.estimators import Exact, GradientEstimate, Iterative, State, StepRequest
 from pathgp.learning.hyperparameters import log_prior
 from pathgp.posterior.conditioning import Settings
 from statistics_tools import assert_unbiased
@@ -49,7 +49,7 @@ def evaluated(
     state, generator = State() if state is None else state, seeded(seed)
     if state.draws is None:
         estimator.draw(gp, data, state, generator)
-    estimate = estimator.evaluate(gp, data, state, settings(), generator)
+    estimate = estimator.evaluate(gp, data, state, StepRequest(settings(), generator))
     gp.zero_grad()
     estimate.objective.backward()
     return estimate, stored_gradient(gp)
@@ -156,7 +156,7 @@ def test_estimators_are_unbiased(case: Case, pathwise: bool) -> None:
     estimator, state, generator = Iterative(pathwise, 16, 128, False), State(), seeded(1)
     gradients = []
     for _ in range(100):
-        estimate = estimator.evaluate(gp, data, state, settings(), generator)
+        estimate = estimator.evaluate(gp, data, state, StepRequest(settings(), generator))
         gp.zero_grad()
         estimate.objective.backward()
         gradients.append(stored_gradient(gp))
@@ -298,4 +298,4 @@ def test_the_exact_estimator_keeps_to_the_memory_budget() -> None:
     X, y = SCALED_MATERN.data(100)
     gp = pathgp.GP(SCALED_MATERN.kernel, NOISE)
     with pytest.raises(ValueError, match=r"exact estimator needs 0\.00024 GB.*use estimator='pathwise', or raise"):
-        Exact().evaluate(gp, gp.prepare_data(X, y), State(), settings(memory=2e5), seeded())
+        Exact().evaluate(gp, gp.prepare_data(X, y), State(), StepRequest(settings(memory=2e5), seeded()))

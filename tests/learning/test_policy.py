@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 import pathgp
 from fit_cases import X, Y, model, seeded
 from pathgp.kernels import Kernel
-from pathgp.learning import fitting
+from pathgp.learning import fitting, policy
 from pathgp.learning.initialise import neighbour_lengthscale
 from pathgp.learning.policy import FitOptions, Stage, choose_dtype, make_stages
 from pathgp.posterior.conditioning import Settings
@@ -156,6 +157,17 @@ def test_the_doors_leave_the_choice_to_the_policy(passed: list[dict[str, Any]], 
     assert [options["time_limit"] for options in passed] == [None, 50.0, 50.0, 100.0, 70.0, 120.0]
     for options in passed:
         assert options.items() >= AUTOMATIC.items()
+
+
+def test_the_doors_have_the_defaults_of_the_core() -> None:
+    sklearn = pytest.importorskip("pathgp.sklearn")
+    xarray = pytest.importorskip("pathgp.xarray")
+    core = inspect.signature(pathgp.GP.fit).parameters
+    shared = {"time_limit", "steps", "samples", "solver", "tol", "max_epochs"}
+    for door, names in ((xarray.fill, shared), (sklearn.GPRegressor, shared | set(policy.CHOICES))):
+        own = inspect.signature(door).parameters
+        assert {name: own[name].default for name in names} == {name: core[name].default for name in names}
+    assert sklearn.GPRegressor().noise == inspect.signature(pathgp.GP).parameters["noise"].default
 
 
 def test_given_kernels_and_noise_of_a_field_are_where_learning_starts(passed: list[dict[str, Any]]) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 import pathgp
 from fit_cases import model, seeded
 from pathgp.compute.hardware import rates
-from pathgp.kernels import Matern
+from pathgp.kernels import Matern, Scale
 from pathgp.learning import fitting, last_solve, pace, policy, progress
 from pathgp.learning.policy import FitOptions, Stage, make_stages
 from pathgp.learning.report import Step
@@ -65,7 +65,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def imagined_costs(n: int, d: int = 3, **options: Any) -> FitCosts:
     chosen = FitOptions(Settings.read("auto", 1e-2, None), **options).resolve(n, is_grid=False)
     operator = ImaginedOperator((n, n), torch.float64, CPU, "auto", 8e9, n**2, 1)
-    return estimate_costs(d, chosen, operator, rates(CPU, torch.float64))
+    return estimate_costs(d, d + 2, chosen, operator, rates(CPU, torch.float64))
 
 
 def step(rows: int, epochs: float, solver_seconds: float, seconds: float, method: str = "AP") -> Step:
@@ -120,7 +120,7 @@ def test_the_largest_number_of_rows_within_a_time() -> None:
 def test_a_plan_agrees_with_the_fit() -> None:
     n = 6000
     A = torch.rand(n, 3, generator=seeded(), dtype=torch.float64)
-    gp = pathgp.GP(Matern(1.5, [1.0, 1.0, 1.0]))
+    gp = pathgp.GP(Scale(Matern(1.5, [1.0, 1.0, 1.0])))
     settings = Settings.read("auto", 1e-2, None, pathgp.Compute(memory=8e9))
     options = FitOptions(settings).resolve(n, is_grid=False)
     costs = fitting.predict_costs(gp, gp.prepare_data(A, A[:, 0]), options)

@@ -124,3 +124,24 @@ def test_standardisation() -> None:
     identity = Standardisation.identity(A)
     assert identity.inputs(A) is A
     assert torch.equal(identity.targets(b), b)
+
+
+def test_a_common_scale_keeps_distances_in_proportion() -> None:
+    """standardise="common": one number divides all inputs, so that an isotropic kernel is isotropic in their units."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(40, 2, generator=generator, dtype=torch.float64) * torch.tensor([100.0, 3.0]) + 5e5
+    y = X[:, 1].clone()
+    gp = pathgp.GP(Matern(1.5, 0.7), noise=0.1, standardise="common")
+    post = gp.condition(X, y, samples=0)
+    unit = float(X.var(0, correction=0).mean().sqrt())
+    assert post.scaling.scale.tolist() == pytest.approx([unit, unit])
+    spread = float(y.std(correction=0))
+    plain = pathgp.GP(Scale(Matern(1.5, 0.7 * unit), spread), noise=0.1 * spread, mean=float(y.mean()))
+    expected = plain.condition(X, y, samples=0)
+    torch.testing.assert_close(post.mean(X + 1.0), expected.mean(X + 1.0), rtol=1e-9, atol=0.0)
+    torch.testing.assert_close(post.variance(X + 1.0), expected.variance(X + 1.0), rtol=1e-6, atol=0.0)
+    assert "standardise='common'" in repr(gp)
+    with pytest.raises(ValueError, match="True, False or 'common' for a GP"):
+        pathgp.GP(Matern(1.5), standardise="columns")
+    with pytest.raises(ValueError, match="True or False for a InducingGP"):
+        pathgp.InducingGP(Matern(1.5), standardise="common")

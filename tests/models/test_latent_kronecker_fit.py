@@ -16,7 +16,7 @@ from grid_cases import GRIDS, NOISE, Grid, cells, seeded, sides, uniform
 from learning_cases import Values, reference_gradient, stored_gradient
 from pathgp import Compute, Devices
 from pathgp import kernels as K
-from pathgp.learning.estimators import Exact, Iterative, State
+from pathgp.learning.estimators import Exact, Iterative, State, StepRequest
 from pathgp.models import LatentKroneckerGP
 from pathgp.posterior.conditioning import Settings
 from plain_fits import plain_fit
@@ -52,7 +52,7 @@ def log_likelihood(
 @every_grid
 def test_the_exact_gradient_and_value(grid: Grid) -> None:
     gp = grid.model
-    estimate = Exact().evaluate(gp, gp.prepare_data(grid.factors, grid.Y), State(), SETTINGS, seeded())
+    estimate = Exact().evaluate(gp, gp.prepare_data(grid.factors, grid.Y), State(), StepRequest(SETTINGS, seeded()))
     estimate.objective.backward()
     expected = reference_gradient(gp, lambda t: log_likelihood(grid, t))
     torch.testing.assert_close(stored_gradient(gp), expected, rtol=1e-6, atol=1e-8)
@@ -64,7 +64,7 @@ def test_the_exact_gradient_with_known_noise_a_learned_mean_and_units(k: int) ->
     grid = Grid(k)
     Y, known = 5.0 + 4.0 * grid.Y, 0.5 + uniform(grid.Y.numel(), 1, seed=40).view(grid.Y.shape)
     gp = LatentKroneckerGP(sides(k), NOISE, mean=pathgp.means.Constant(4.0), standardise=True)
-    estimate = Exact().evaluate(gp, gp.prepare_data(grid.factors, Y, known), State(), SETTINGS, seeded())
+    estimate = Exact().evaluate(gp, gp.prepare_data(grid.factors, Y, known), State(), StepRequest(SETTINGS, seeded()))
     estimate.objective.backward()
     _, y, there = grid.observed(Y)
     scale = y.std(correction=0)
@@ -88,7 +88,7 @@ def test_iterative_gradients_are_unbiased(k: int, pathwise: bool) -> None:
     data, estimator = gp.prepare_data(grid.factors, grid.Y), Iterative(pathwise, 16, 1, False)
     for _ in range(80):
         gp.zero_grad()
-        estimator.evaluate(gp, data, State(), SETTINGS, generator).objective.backward()
+        estimator.evaluate(gp, data, State(), StepRequest(SETTINGS, generator)).objective.backward()
         gradients.append(stored_gradient(gp))
     assert_unbiased(torch.stack(gradients), reference_gradient(gp, lambda t: log_likelihood(grid, t)))
 

@@ -128,7 +128,7 @@ def test_paths_are_functions() -> None:
 def test_covariance_is_exact(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a factor of H, and from solves through the factors of the grid."""
     for rows in (10_000, 1):
-        monkeypatch.setattr("pathgp.posterior.exact_covariance._FACTOR_ROWS", rows)
+        monkeypatch.setattr("pathgp.posterior.exact_covariance.FACTOR_ROWS", rows)
         grid = Grid(k)
         post = grid.model.condition(grid.factors, grid.Y, solver="cg", samples=1, **TIGHT)
         for inputs in places(grid).values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fused_cases import DEVICE, KERNELS, N, check_products, error, normal
+from fused_cases import DEVICE, KERNELS, SEVERAL, N, check_product, check_products, error, normal
 from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator
 from pathgp.operators.dense import Dense
@@ -16,7 +16,7 @@ pytest.importorskip("triton")
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_kernel(name: str, form: str) -> None:
-    check_products(KERNELS[name](), normal(N, 2, 0), s=3)
+    check_product(KERNELS[name](), normal(N, 2, 0), s=3)
 
 
 @pytest.mark.parametrize("precision", ["high", "low"])
@@ -25,7 +25,7 @@ def test_every_kernel(name: str, form: str) -> None:
 def test_entries(nu: float, d: int, precision: str) -> None:
     """Of blocks, with repeated rows, and of a dense K: of float32 whatever the precision of products."""
     kernel, X = kernels.Scale(kernels.Matern(nu, 0.3 * d**0.5), 1.3), normal(N, d, 0)
-    index = torch.tensor([3, 1, 149, 3, 70], device=DEVICE)
+    index = torch.tensor([3, 1, N - 1, 3, 70], device=DEVICE)
     expected = kernel(X.double()).detach()
     H = KernelOperator(kernel, X, 0.3, Compute(backend="fused", precision=precision)).low_precision
     block = H.block(index)
@@ -70,6 +70,11 @@ def test_any_number_of_dimensions(d: int, nu: float) -> None:
 @pytest.mark.parametrize("n", [1, 127, 128, 300])
 def test_any_number_of_points(n: int) -> None:
     check_products(KERNELS["sum"](), normal(n, 2, 0), s=2)
+
+
+def test_several_blocks_of_points(form: str) -> None:
+    """Four leaves of three kinds, each with its own offsets."""
+    check_products(KERNELS["nested"](), normal(SEVERAL, 2, 0), s=3)
 
 
 @pytest.mark.parametrize("kernel", ["SE", "Matern-3/2", "RQ"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pathgp
-from fused_cases import DEVICE, KERNELS, N, counts, error, normal
+from fused_cases import DEVICE, KERNELS, SEVERAL, counts, error, normal
 from pathgp import kernels
 from pathgp.compute import triton
 from pathgp.operators import KernelOperator, cross_product
@@ -57,7 +57,7 @@ def test_the_automatic_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU: fused above a number of rows or where K does not fit, else dense or streamed with the reason."""
     monkeypatch.setattr(triton, "preferred", lambda device: True)
     monkeypatch.setattr(kernel_module, "SMALL", 100)
-    matern, tanimoto, X = KERNELS["SE"](), kernels.Tanimoto(), normal(N, 2, 0).abs()
+    matern, tanimoto, X = KERNELS["SE"](), kernels.Tanimoto(), normal(SEVERAL, 2, 0).abs()
     assert KernelOperator(matern, X).backend == "fused"
     assert KernelOperator(matern, X, compute=pathgp.Compute(group=pathgp.Devices([DEVICE]))).backend == "fused"
     assert KernelOperator(matern, X[:100]).backend == "dense"
@@ -99,6 +99,17 @@ def test_what_does_not_fit_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None
     assert not fallback_reason(mixed, X)
     assert "256 prepared columns" in fallback_reason(mixed, 12.0 * X)
     assert not fallback_reason(mixed, 30.0 * X)
+
+
+def test_distant_points_in_many_columns_are_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fit may reach length scales so short that no fused form of the points keeps their digits."""
+    monkeypatch.setattr(triton, "preferred", lambda device: True)
+    monkeypatch.setattr(kernel_module, "SMALL", 0)
+    kernel, X, V = kernels.Matern(1.5, 1e-7), normal(20, 20, 0), normal(20, 3, 1)
+    H = KernelOperator(kernel, X, compute=pathgp.Compute(memory=1000))
+    assert H.backend == "streamed"
+    assert "length scales apart in 20 columns" in H.fallback_reason
+    assert error(cross_product(kernel, X, X, V), V.double()) < 2e-6
 
 
 def test_predictions_that_are_not_fused_say_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fused_cases import DEVICE, KERNELS, N, error, normal
+from fused_cases import DEVICE, KERNELS, SEVERAL, N, error, normal
 from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator, cross_product
 from pathgp.operators.fused import backend, engine, points
@@ -14,11 +14,11 @@ from pathgp.operators.fused import backend, engine, points
 pytest.importorskip("triton")
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_bilinear_value_and_all_gradients(name: str, form: str) -> None:
-    kernel, X = KERNELS[name](), normal(N, 2, 0)
+@pytest.mark.parametrize(("name", "n"), [*((name, N) for name in KERNELS), ("nested", SEVERAL)])
+def test_bilinear_value_and_all_gradients(name: str, n: int, form: str) -> None:
+    kernel, X = KERNELS[name](), normal(n, 2, 0)
     deviation = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
-    L, R = normal(N, 3, 1), normal(N, 3, 2)
+    L, R = normal(n, 3, 1), normal(n, 3, 2)
     value = KernelOperator(kernel, X, deviation, Compute("fused")).bilinear(L, R)
     dense = kernel(X.double())
     expected = (L.double() * (dense @ R.double() + deviation.square() * R)).sum()
@@ -32,9 +32,9 @@ def test_bilinear_value_and_all_gradients(name: str, form: str) -> None:
 
 @pytest.mark.parametrize(("d", "s", "symmetric"), [(9, 65, False), (26, 1, False), (26, 65, True)])
 def test_gradients_in_many_dimensions(d: int, s: int, symmetric: bool) -> None:
-    kernel, X = kernels.Scale(kernels.Matern(1.5, torch.full((d,), d**0.5)), 1.2), normal(N, d, 0) + 100.0
-    R = normal(N, s, 2)
-    L = R * torch.linspace(-1.0, 2.0, s, device=DEVICE) if symmetric else normal(N, s, 1)
+    kernel, X = kernels.Scale(kernels.Matern(1.5, torch.full((d,), d**0.5)), 1.2), normal(SEVERAL, d, 0) + 100.0
+    R = normal(SEVERAL, s, 2)
+    L = R * torch.linspace(-1.0, 2.0, s, device=DEVICE) if symmetric else normal(SEVERAL, s, 1)
     value = KernelOperator(kernel, X, 0.1, Compute("fused")).bilinear(L, R, symmetric)
     expected = (L.double() * (kernel(X.double()) @ R.double() + 0.01 * R)).sum()
     assert error(value, expected) < 1e-4
@@ -70,7 +70,7 @@ def test_cross_products_and_their_gradient(name: str, form: str, monkeypatch: py
 @pytest.mark.parametrize("farthest", [5.0, 60.0, 500.0])
 def test_cross_products_in_many_dimensions(farthest: float) -> None:
     """Rows of X far from all of Z among them, and close to one that lies there too."""
-    X, Z = normal(37, 16, 0), normal(N, 16, 1)
+    X, Z = normal(37, 16, 0), normal(SEVERAL, 16, 1)
     X[:3] *= farthest / X[:3].norm(dim=1, keepdim=True)
     Z[0] = X[0] + 0.1 * X[5]
     check_cross(kernels.Matern(1.5, torch.linspace(0.8, 3.0, 16)), X, Z, 2e-4)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pathgp
-from fused_cases import N, check_products, normal
+from fused_cases import N, check_product, normal
 from pathgp import kernels
 from pathgp.operators.fused import backend
 
@@ -56,7 +56,7 @@ def test_cheaper_products(name: str, d: int, farthest: float, precision: str, bo
     l = 0.5 * d**0.5
     X = normal(N, d, 0)
     X[:3] *= farthest * l / X[:3].norm(dim=1, keepdim=True)
-    check_products(ROUGH[name](l), X, 3, bound, precision)
+    check_product(ROUGH[name](l), X, 3, bound, precision)
 
 
 def test_inputs_are_rounded_where_the_error_allows_it() -> None:

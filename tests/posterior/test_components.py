@@ -101,7 +101,7 @@ def test_exact_mean_and_variance(solver: str) -> None:
 
 
 def test_exact_variance_by_iterative_solves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathgp.posterior.exact_covariance._FACTOR_ROWS", 10)
+    monkeypatch.setattr("pathgp.posterior.exact_covariance.FACTOR_ROWS", 10)
     X, y, Xs = data()
     for name, part in conditioned(solver="cg").components().items():
         covariance = posterior_of(PARTS[name], X, y, Xs)[1]

@@ -42,7 +42,7 @@ def seeded(seed: int) -> torch.Generator:
 @pytest.fixture
 def no_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with many rows."""
-    monkeypatch.setattr(exact_module, "_FACTOR_ROWS", 0)
+    monkeypatch.setattr(exact_module, "FACTOR_ROWS", 0)
 
 
 def dense_leave_one_out(H: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,7 +71,7 @@ def test_evidence_is_that_of_the_textbook(case: Case) -> None:
 @pytest.mark.parametrize("factor", [True, False])
 def test_the_units_are_those_of_y(factor: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not factor:
-        monkeypatch.setattr(exact_module, "_FACTOR_ROWS", 0)
+        monkeypatch.setattr(exact_module, "FACTOR_ROWS", 0)
     X, y = data(150)
     post = pathgp.GP(KERNEL, NOISE, standardise=True).condition(X, 50.0 + 7.0 * y, tol=1e-8, generator=seeded(0))
     unit, shift, scale = 7.0 * float(y.std(correction=0)), X.mean(0), X.std(0, correction=0)
@@ -191,7 +191,7 @@ def test_leave_one_out_leaves_one_out(case: Case) -> None:
 @pytest.mark.parametrize("sampled", [False, True])
 def test_leave_one_out_in_the_units_of_y(sampled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if sampled:
-        monkeypatch.setattr(exact_module, "_FACTOR_ROWS", 0)
+        monkeypatch.setattr(exact_module, "FACTOR_ROWS", 0)
     X, y = data(80)
 
     def slope(Z: Tensor) -> Tensor:

@@ -98,7 +98,7 @@ def test_covariance_beyond_the_budget() -> None:
 @pytest.mark.parametrize("memory", [None, 2_000_000], ids=["at once", "in parts"])
 @pytest.mark.parametrize("rows", [0, 10_000], ids=["iterative", "factor"])
 def test_covariance_by_every_route(case: Case, memory: int | None, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact_module, "_FACTOR_ROWS", rows)
+    monkeypatch.setattr(exact_module, "FACTOR_ROWS", rows)
     X, y, Xs = case.data(120, 30)
     _, expected = reference.posterior(case.covariance, X, y, NOISE, Xs)
     post = pathgp.GP(case.kernel, NOISE).condition(X, y, samples=0)

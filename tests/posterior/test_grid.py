@@ -18,7 +18,7 @@ from grid_cases import NOISE, TIGHT, Grid, cells, close, covariance, places, sam
 from pathgp import GridPosterior, LatentKroneckerGP
 from pathgp import kernels as K
 
-FACTOR_ROWS = "pathgp.posterior.exact_covariance._FACTOR_ROWS"
+FACTOR_ROWS = "pathgp.posterior.exact_covariance.FACTOR_ROWS"
 
 
 class Brownian(K.Kernel):

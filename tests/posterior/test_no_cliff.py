@@ -124,7 +124,7 @@ def test_exact_variances(kind: torch.dtype, threshold: str, monkeypatch: pytest.
     n = 300
     memory = 16 * n**2 if threshold == "memory" else None
     if threshold == "rows":
-        monkeypatch.setattr(exact_module, "_FACTOR_ROWS", n)
+        monkeypatch.setattr(exact_module, "FACTOR_ROWS", n)
     options = {"samples": 0, "solver": "cg", "compute": pathgp.Compute(memory=memory)}
     before, after = (conditioned(n, extra, kind, **options) for extra in (False, True))
     assert before.has_factor

@@ -8,6 +8,7 @@ from torch import Tensor
 
 import pathgp
 import reference
+from pathgp import Compute
 from pathgp.kernels import Kernel, Matern, Tanimoto
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior.path_variance import NEIGHBOURS, SampledVariance, nearest
@@ -79,7 +80,7 @@ def test_neighbours_that_cannot_be_told_apart_are_left_out() -> None:
     prior = PriorPaths.draw(kernel, 8, 64, 1, generator)
     nothing = torch.zeros(40, 8, dtype=torch.float64)
     system = System(X, torch.zeros(40, 9, dtype=torch.float64), nothing, torch.tensor(1e-12, dtype=torch.float64))
-    variance = SampledVariance(kernel, system, prior, nothing, None)(X[:3] + 0.1)
+    variance = SampledVariance(kernel, system, prior, nothing, Compute())(X[:3] + 0.1)
     assert torch.allclose(variance, torch.ones(3, dtype=torch.float64))
 
 

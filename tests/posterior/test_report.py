@@ -101,7 +101,7 @@ def test_a_solve_that_ends_early_warns_with_a_remedy(solver: str) -> None:
 
 def test_exact_variances_that_end_early_warn(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y, Xs = CASES[0].data(200, 3)
-    monkeypatch.setattr(pathgp.posterior.exact_covariance, "_FACTOR_ROWS", 0)
+    monkeypatch.setattr(pathgp.posterior.exact_covariance, "FACTOR_ROWS", 0)
     monkeypatch.setattr(pathgp.posterior.exact_covariance, "_SOLVE_TOL", {torch.float64: 1e-30})
     post = pathgp.GP(Matern(1.5, 0.4), NOISE).condition(X, y, samples=0, solver=CG())
     for ask in (lambda: post.variance(Xs), lambda: post.covariance(Xs), lambda: post.sample(Xs)):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -98,6 +99,17 @@ def test_the_choice_goes_on_if_nothing_else_fits(monkeypatch: pytest.MonkeyPatch
     assert solution.converged
     assert solution.method == "AP"
     assert "instead" not in solution.note
+
+
+def test_an_option_without_an_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rehearsal may find that a solver never ends; the note says so."""
+    H, B = system(ROUGH, 0.3, n=60)
+    never = Predicted(math.inf, math.inf)
+    for options, words in (({CG(): Predicted(99.0, 1.0), AP(): never}, "AP too many epochs"), ({AP(): never}, "")):
+        monkeypatch.setattr(auto, "predict_options", lambda run, options=options: (options, ""))
+        solution = Auto().solve(H, B, generator=seeded())
+        assert solution.converged
+        assert words in solution.note
 
 
 def test_rehearsals_of_any_system() -> None:

@@ -83,7 +83,7 @@ def test_error_bars_of_quadrature_hold(dtype: torch.dtype, monkeypatch: pytest.M
 
     Of 20 cases, one is beyond 5 or more than two beyond 3 with probability 0.0007; no case is refused.
     """
-    monkeypatch.setattr(exact_module, "_FACTOR_ROWS", 0)
+    monkeypatch.setattr(exact_module, "FACTOR_ROWS", 0)
     monkeypatch.setattr(evidence_module, "_MAX_ITERATIONS", 120)
     apart = []
     for seed in range(20):
@@ -116,7 +116,7 @@ def test_float32_after_any_solve(
     noise: float, solve: dict[str, Any], size: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A smooth kernel, for which chance does next to nothing: what is left is rounding and the solve."""
-    monkeypatch.setattr(exact_module, "_FACTOR_ROWS", 0)
+    monkeypatch.setattr(exact_module, "FACTOR_ROWS", 0)
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(500, 2, generator=generator)
     y = torch.sin(6.0 * X[:, 0]) + size * noise * torch.randn(500, generator=generator)

@@ -18,7 +18,7 @@ from typing import Any
 from pathgp._version import __version__
 from pathgp.cli.output import UsageError, print_note
 from pathgp.compute.memory import read_bytes
-from pathgp.data.tabular import KERNELS
+from pathgp.data.tabular import DEFAULT_KERNEL, KERNELS
 from pathgp.learning.progress import LongFitWarning
 from pathgp.posterior.convergence import ConvergenceWarning
 
@@ -26,13 +26,21 @@ _COMMANDS = """\
   fit       learn a model from a CSV or Parquet file
   predict   mean and standard deviation for the rows of a file
   sample    posterior samples, functions evaluated at the rows of a file
+  krige     a map of a field from values at points, with uncertainty
   info      describe a model file
   plan      estimate the cost of a posterior and of a fit
   example   write the generated table of the examples
   demo      two Gaussian processes on 10,000 points, a table and a picture
 """
 # Imported when the command runs: the others need not be.
-_MODULES = {"fit": "fitting", "predict": "predicting", "sample": "predicting", "info": "summary", "demo": "demo"}
+_MODULES = {
+    "fit": "fitting",
+    "predict": "predicting",
+    "sample": "predicting",
+    "krige": "kriging",
+    "info": "summary",
+    "demo": "demo",
+}
 # argparse would take this number for FILE.
 _NOISE_WITH_NUMBER = re.compile(r"(?<!\S)--noise[= ]([+-]?[\d.]+(?:[eE][+-]?\d+)?)(?!\S)")
 _EPILOG = """\
@@ -109,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command", prog="pathgp", metavar="COMMAND", help=argparse.SUPPRESS, required=True
     )
-    for add_options in (_fit, _predict, _sample, _info, _plan, _example, _demo):
+    for add_options in (_fit, _predict, _sample, _krige, _info, _plan, _example, _demo):
         command = commands.add_parser(
             add_options.__name__[1:],
             description=textwrap.fill(" ".join((add_options.__doc__ or "").split()), 78),
@@ -146,12 +154,9 @@ def _fit(command: argparse.ArgumentParser) -> None:
     _add(molecules, "--radius", "N", "of a group around its central atom, in bonds (default: 2)", _count)
     _add(molecules, "--size", "N", "columns of a fingerprint (default: 2048)", _whole)
     model = command.add_argument_group("model and learning")
-    kernel = f"{', '.join(KERNELS)} (default: matern-5/2)"
+    kernel = f"{', '.join(KERNELS)} (default: {DEFAULT_KERNEL})"
     model.add_argument("--kernel", metavar="NAME", choices=list(KERNELS), help=kernel)
-    _add(model, "--noise-std", "STD", "fix the noise to this standard deviation, in the target's units", _positive)
-    _add(model, "--minutes", "M", "time limit of learning; long fits then use fewer steps and rows", _positive)
-    _add(model, "--steps", "N", "steps of the optimiser, at most (100)", _count)
-    _add(model, "--samples", "N", "posterior samples, and probes of the gradient (64)", _whole)
+    _add_learning_options(model)
     holdout = "share of the rows kept apart to measure errors on; 0 learns from all (default: 0.1)"
     _add(model, "--holdout", "SHARE", holdout, _share, 0.1)
     model.add_argument("--precision", choices=["float32", "float64"], help="default: float32 for more than 10,000 rows")
@@ -186,6 +191,42 @@ def _sample(command: argparse.ArgumentParser) -> None:
     _add_model_and_file(command)
     _add(command, "--num", "K", "number of samples (default: 10)", _whole, 10)
     _add_result_options(command)
+
+
+def _krige(command: argparse.ArgumentParser) -> None:
+    """A map of a field from values at scattered points (kriging): mean and standard deviation on a grid or at the
+    rows of another file. Kernel, nugget and trend are learned. Longitudes and latitudes are positions on the globe.
+    """
+    command.add_argument("file", metavar="FILE", type=Path, help=_FILE)
+    columns = command.add_argument_group("columns")
+    _add(columns, "--x", "COL", "the first coordinate, such as the longitude")
+    _add(columns, "--y", "COL", "the second coordinate, such as the latitude")
+    _add(columns, "--target", "COL", "the values")
+    _add(columns, "--noise-column", "COL", "known standard deviations of the single values")
+    places = "default: lonlat for columns called lon and lat, longitude and latitude; otherwise plane"
+    columns.add_argument("--coordinates", choices=["plane", "lonlat"], help=places)
+    _add_reading_options(columns, "leave out rows with a missing value, and say how many")
+    where = command.add_argument_group("where to predict")
+    _add(where, "--grid", "STEP", "the distance of the nodes of a grid over all points, or STEP_X,STEP_Y", _spacing)
+    _add(where, "--predict", "NEW", "in place of a grid the rows of this file", Path)
+    where.add_argument("--cells", action="store_true", help="averages over the cells of the grid (block kriging)")
+    _add(where, "--threshold", "T", "add the probability that the field is above T", float)
+    _add(where, "--simulations", "K", "add K conditional simulations to the result (default: 0)", _count, 0)
+    model = command.add_argument_group("model and learning")
+    kernel = f"{', '.join(KERNELS)} (default: one of the matern kernels, by the likelihood)"
+    model.add_argument("--kernel", metavar="NAME", choices=list(KERNELS), help=kernel)
+    trend = "constant, linear, quadratic, or columns A,B of the file (default: constant)"
+    _add(model, "--trend", "NAME", trend, str, "constant")
+    isotropic = "one length scale for both coordinates in a plane, where each has its own by default"
+    model.add_argument("--isotropic", action="store_true", help=isotropic)
+    _add_learning_options(model)
+    _add(model, "--seed", "N", "of samples (default: 0)", _count, 0)
+    model.add_argument("--device", default="cpu", help="such as cuda (default: cpu)")
+    result = command.add_argument_group("results")
+    _add(result, "--out", "FILE", "where to write: map.nc (NetCDF, for a grid) or map.csv", Path)
+    page = "write a page with the map, to look at in a browser"
+    result.add_argument("--report", "--html", metavar="HTML", type=Path, help=page)
+    _add_output_options(result)
 
 
 def _info(command: argparse.ArgumentParser) -> None:
@@ -231,6 +272,13 @@ def _add_model_and_file(command: argparse.ArgumentParser) -> None:
     _add(command, "--id", "COL", "a column of the file to copy into the output", _names, [])
     _add(command, "--inputs", "A,B", "the inputs in order, for a model without column names", _names)
     _add_reading_options(command, "rows without a value in an input get empty predictions, and are counted")
+
+
+def _add_learning_options(group: Any) -> None:
+    _add(group, "--noise-std", "STD", "fix the noise to this standard deviation, in the target's units", _positive)
+    _add(group, "--minutes", "M", "time limit of learning; long fits then use fewer steps and rows", _positive)
+    _add(group, "--steps", "N", "steps of the optimiser, at most (100)", _count)
+    _add(group, "--samples", "N", "posterior samples, and probes of the gradient (64)", _whole)
 
 
 def _add_prediction_options(group: Any) -> None:
@@ -307,3 +355,7 @@ _whole = _number(_integer, lambda value: value >= 1, "a whole number, 1 or more"
 _positive = _number(float, lambda value: 0 < value < float("inf"), "a positive number")
 _share = _number(float, lambda value: 0 <= value < 1, "a share between 0 and 1")
 _level = _number(float, lambda value: 0 < value < 1, "a share between 0 and 1, such as 0.95")
+
+
+def _spacing(text: str) -> list[float]:
+    return [_positive(part) for part in text.split(",")]

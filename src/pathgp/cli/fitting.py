@@ -30,7 +30,7 @@ from pathgp.cli.sources import STANDARD_INPUT, name_predictions
 from pathgp.cli.summary import describe, format_summary
 from pathgp.cli.tables import Table
 from pathgp.cli.training import Data, choose_test_rows, read_example, read_file
-from pathgp.data.tabular import KERNEL, kernel_of_columns
+from pathgp.data.tabular import DEFAULT_KERNEL, kernel_of_columns
 from pathgp.learning.report import FitReport
 from pathgp.models import GP
 from pathgp.posterior.table import Posterior
@@ -139,7 +139,7 @@ def _make_model(y: torch.Tensor, columns: int, options: argparse.Namespace) -> G
     if options.smiles is not None:
         kernel: kernels.Kernel = kernels.Scale(kernels.Tanimoto(), 1.0)
     else:
-        kernel = kernel_of_columns(options.kernel or KERNEL, columns)
+        kernel = kernel_of_columns(options.kernel or DEFAULT_KERNEL, columns)
     if options.noise_std is None:
         return GP(kernel, standardise=True)
     # The model measures in standard deviations of y.
@@ -171,7 +171,7 @@ def _describe_data(data: Data, options: argparse.Namespace) -> dict[str, Any]:
         columns: dict[str, Any] = {"kernel": "tanimoto", "molecules": data.columns.about()}
     else:
         columns = {"categories": data.columns.categories, "dates": list(data.columns.dates)}
-        columns["kernel"] = options.kernel or KERNEL
+        columns["kernel"] = options.kernel or DEFAULT_KERNEL
     return {
         "target": data.target,
         "columns": list(data.columns.names),

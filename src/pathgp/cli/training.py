@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pathgp.cli.blocks import Block
 from pathgp.cli.commands import example_table
 from pathgp.cli.molecules import Molecules, find_molecules
 from pathgp.cli.output import UsageError, print_note
@@ -60,29 +62,17 @@ def read_file(options: argparse.Namespace) -> Data:
     names, categorical = _inputs(table, target, options) if molecules is None else (molecules.names, set())
     if target in names:
         raise UsageError(f"{target!r} cannot be an input and the target")
-    kinds: dict[str, str] = {}
-    parts: list[dict[str, NDArray[Any]]] = []
+    texts = categorical if molecules is None else molecules.texts
+
+    def find_kinds(block: Block) -> dict[str, str]:
+        kinds = {name: "text" if name in texts else block.kind(name) for name in names}
+        if target not in categorical and block.kind(target) != "number":
+            raise ValueError(f"the target {target!r} holds text: pathgp learns numbers, not classes")
+        return kinds | {target: "number"}
+
+    advice = "fill in what is missing, leave such rows out with --skip-missing, or columns with --ignore"
     row_names: list[str] = []
-    first, skipped = "", 0
-    for block in read_blocks(table, [*names, target], options.quiet):
-        if not parts:
-            texts = categorical if molecules is None else names
-            kinds = {name: "text" if name in texts else block.kind(name) for name in names}
-            if target not in categorical and block.kind(target) != "number":
-                raise ValueError(f"the target {target!r} holds text: pathgp learns numbers, not classes")
-            kinds[target] = "number"
-        values, missing, message = block.convert(kinds)
-        first, skipped = first or message, skipped + int(missing.sum())
-        parts.append({name: column[~missing] for name, column in values.items()})
-        if molecules is not None:
-            row_names += [block.name_row(row) for row in np.flatnonzero(~missing).tolist()]
-    if first and not options.skip_missing:
-        others = f", and {skipped:,} rows in all lack a value" if skipped > 1 else ""
-        advice = "fill in what is missing, leave such rows out with --skip-missing, or columns with --ignore"
-        raise ValueError(f"{first}{others}: {advice}")
-    if not sum(len(part[target]) for part in parts):
-        raise ValueError(f"{table.name} has no rows" + (" without missing values" if skipped else ""))
-    whole = {name: np.concatenate([part[name] for part in parts]) for name in kinds}
+    whole, kinds, skipped = read_columns(table, [*names, target], find_kinds, options, advice, row_names)
     if molecules is not None:
         X = molecules.matrix(whole.__getitem__, row_names.__getitem__)
         return Data(table.name, molecules, target, X, whole[target], skipped)
@@ -92,6 +82,38 @@ def read_file(options: argparse.Namespace) -> Data:
         categories[name] = find_categories(name, whole[name].tolist(), name in categorical, advice)
     columns = Columns(names, categories, [name for name in names if kinds[name] == "date"])
     return Data(table.name, columns, target, columns.matrix(whole.__getitem__), whole[target], skipped)
+
+
+def read_columns(
+    table: Table,
+    names: Sequence[str],
+    find_kinds: Callable[[Block], dict[str, str]],
+    options: argparse.Namespace,
+    advice: str,
+    row_names: list[str] | None = None,
+) -> tuple[dict[str, NDArray[Any]], dict[str, str], int]:
+    """Read columns of all rows without missing values.
+
+    find_kinds: the kinds of the columns, from the first block.  advice: what to do about missing values, if there are
+    some and no --skip-missing.  row_names: gets the names of these rows, such as "line 3". Returns the columns and
+    their kinds by name, and the number of rows left out.
+    """
+    kinds: dict[str, str] = {}
+    parts: list[dict[str, NDArray[Any]]] = []
+    first, skipped = "", 0
+    for block in read_blocks(table, names, options.quiet):
+        kinds = kinds or find_kinds(block)
+        values, missing, message = block.convert(kinds)
+        first, skipped = first or message, skipped + int(missing.sum())
+        parts.append({name: column[~missing] for name, column in values.items()})
+        if row_names is not None:
+            row_names += [block.name_row(row) for row in np.flatnonzero(~missing).tolist()]
+    if first and not options.skip_missing:
+        others = f", and {skipped:,} rows in all lack a value" if skipped > 1 else ""
+        raise ValueError(f"{first}{others}: {advice}")
+    if not sum(len(part[names[0]]) for part in parts):
+        raise ValueError(f"{table.name} has no rows" + (" without missing values" if skipped else ""))
+    return {name: np.concatenate([part[name] for part in parts]) for name in kinds}, kinds, skipped
 
 
 def _inputs(table: Table, target: str, options: argparse.Namespace) -> tuple[list[str], set[str]]:

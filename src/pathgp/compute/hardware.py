@@ -18,6 +18,9 @@ class Rates:
     fused: entries that are evaluated and multiplied with 65 columns in one pass, or written to memory; twice as many
     for few columns; 0 if fused products are not available.
     latency: seconds that even a small factorisation takes.
+    fourier: operations of fast Fourier transforms, 2.5 m log2(m) for m real numbers.
+    gather: numbers that are added to, or read from, places of a grid.
+    small_products: operations of many products of small tiles.
     """
 
     multiply: float
@@ -27,6 +30,9 @@ class Rates:
     evaluate: float
     fused: float
     latency: float
+    fourier: float
+    gather: float
+    small_products: float
 
     def evaluation(self, backend: str) -> float:
         """Entries per second of blocks and columns of K; infinite if K is kept."""
@@ -34,7 +40,7 @@ class Rates:
 
 
 # Measured on an NVIDIA H200 in float32.
-H200 = Rates(40e12, 40e12, 20e12, 3e12, 0.04e12, 0.41e12, 2e-3)
+H200 = Rates(40e12, 40e12, 20e12, 3e12, 0.04e12, 0.41e12, 2e-3, 2e12, 0.2e12, 4e12)
 
 
 def rates(device: torch.device, dtype: torch.dtype) -> Rates:
@@ -42,10 +48,13 @@ def rates(device: torch.device, dtype: torch.dtype) -> Rates:
     single = dtype == torch.float32
     if device.type == "cpu":
         t = torch.get_num_threads()
-        return Rates((80e9 if single else 40e9) * t, 40e9 * t, 40e9 * t, 8e9 * t, 0.125e9 * t, 0.0, 3e-4)
+        multiply, small = (80e9, 10e9) if single else (40e9, 5e9)
+        return Rates(
+            multiply * t, 40e9 * t, 40e9 * t, 8e9 * t, 0.125e9 * t, 0.0, 3e-4, 0.4 * small * t, 1.5e9 * t, small * t
+        )
     if full_rate_float64(device):
         return H200
-    return Rates(20e12 if single else 0.5e12, 0.5e12, 0.4e12, 0.5e12, 0.004e12, 0.1e12, 2e-3)
+    return Rates(20e12 if single else 0.5e12, 0.5e12, 0.4e12, 0.5e12, 0.004e12, 0.1e12, 2e-3, 0.3e12, 0.05e12, 1e12)
 
 
 def full_rate_float64(device: torch.device) -> bool:

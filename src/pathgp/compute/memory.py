@@ -67,7 +67,10 @@ def read_bytes(memory: float | str) -> int:
 
 
 def given_bytes(memory: float | str | None) -> int | None:
-    """Check the memory budget of a user: a text as in `read_bytes`, or a number of at least `_LEAST` bytes."""
+    """Check the memory budget of a user: a text as in `read_bytes`, or a number of at least `_LEAST` bytes.
+
+    `Compute` only asks for a positive number: the sides of a grid divide a budget, and a share may be smaller.
+    """
     if memory is None:
         return None
     number = read_bytes(memory)

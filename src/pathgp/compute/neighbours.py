@@ -8,6 +8,7 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
 
+from pathgp.compute.cells import search_cells
 from pathgp.compute.memory import spans
 from pathgp.compute.threads import count_threads
 
@@ -23,10 +24,12 @@ _LARGEST_TILE = 2**27
 def earlier_neighbours(X: Tensor, m: int, memory: int) -> Tensor:
     """For every row i > m of X (n, d), the m rows j < i nearest to it, in no order: (n - m - 1, m), on X's device.
 
-    Time O(n m log n) by k-d trees on a CPU, O(n^2) by tiles of distances elsewhere. Memory O(n m), and a quarter of
-    ``memory`` in bytes for the tiles.
+    Time O(n m log n): by k-d trees on a CPU, elsewhere by cells; from four columns on O(n^2) by tiles of distances.
+    Memory O(n m), and a quarter of ``memory`` in bytes for cells or tiles.
     """
-    return _search_trees(X, m, memory) if X.device.type == "cpu" else search_tiles(X, m, memory)
+    if X.device.type == "cpu":
+        return _search_trees(X, m, memory)
+    return search_cells(X, m, memory, search_tiles) if X.shape[1] <= 3 else search_tiles(X, m, memory)
 
 
 def _search_trees(X: Tensor, m: int, memory: int) -> Tensor:

@@ -16,7 +16,7 @@ from pathgp.compute.random import as_generator
 
 T = TypeVar("T")
 
-BACKENDS = ("auto", "dense", "streamed", "fused")
+BACKENDS = ("auto", "dense", "streamed", "fused", "field")
 PRECISIONS = ("high", "medium", "low")
 
 
@@ -25,7 +25,7 @@ class Compute:
     """How kernel matrices are stored and multiplied, and which processes or devices share the work.
 
     Args:
-        backend: how K is represented: "auto", "dense", "streamed" or "fused", see `operators.KernelOperator`.
+        backend: how K is represented: "auto", "dense", "streamed", "fused" or "field", see `operators.KernelOperator`.
         memory: budget for K or its tiles, on each member of the group: bytes, or a text such as "8GB" or "8 GiB"; None
             uses half of the free memory.
         group: `Ranks` (processes started by torchrun) or `Devices`, whose members share the work; None for this process
@@ -77,6 +77,11 @@ class Compute:
     def allows_float64(self, device: torch.device) -> bool:
         """Whether a solver may switch to float64: not with backend="fused", nor if float64 is slow on the device."""
         return self.backend != "fused" and full_rate_float64(device)
+
+    @property
+    def cross_backend(self) -> str:
+        """The backend of products with K(Xs, X): field products are excluded where other backends are asked for."""
+        return "auto" if self.backend in ("auto", "field") else "exact"
 
     @property
     def is_main_process(self) -> bool:

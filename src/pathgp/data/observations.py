@@ -21,7 +21,8 @@ class Data:
     factors: the inputs of every side (p_i, d_i), standardised, in the dtype of the computations.  X_raw: the inputs of
     all observations (n, d) in the caller's units, which mean functions use.  y: (n,) float64, in the caller's units.
     noise_std: known standard deviations of the noise (n,) in the model's units, or None.  note: why the dtype is
-    not the usual one, for the report of a fit.
+    not the usual one, for the report of a fit.  basis: the basis functions of a trend (n, p) in the model's units,
+    float64, or None.
     """
 
     factors: list[Tensor]
@@ -30,6 +31,7 @@ class Data:
     noise_std: Tensor | None
     scaling: Standardisation
     note: str = ""
+    basis: Tensor | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -63,7 +65,7 @@ class Data:
     def fingerprint(self) -> str:
         """A digest of shapes, dtypes and numbers: equal only for equal data."""
         digest = hashlib.sha256()
-        for tensor in (*self.factors, self.X_raw, self.y, self.noise_std):
+        for tensor in (*self.factors, self.X_raw, self.y, self.noise_std, self.basis):
             if tensor is not None:
                 digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
                 for part in stored_parts(tensor):
@@ -72,7 +74,13 @@ class Data:
 
     def targets(self, mean: Tensor) -> Tensor:
         """(y - mean) in the model's units (n,), in the dtype of the computations."""
-        return self.scaling.targets(self.y - mean).to(self.dtype)
+        return self.scaling.targets(self.y - mean - self.trend_level()).to(self.dtype)
+
+    def trend_level(self) -> Tensor:
+        """The least-squares trend that the standardisation takes off y (n,), in the units of y; zero without one."""
+        if self.basis is None or self.scaling.trend is None:
+            return self.y.new_zeros(())
+        return self.basis @ self.scaling.trend.shift
 
 
 @dataclass(frozen=True)
@@ -85,10 +93,17 @@ class Observations(Data):
     noise_std: Tensor | None
     scaling: Standardisation
     note: str = ""
+    basis: Tensor | None = None
 
     @classmethod
     def of(
-        cls, X_raw: Tensor, y: Tensor, noise: Array | None, scaling: Standardisation, dtype: torch.dtype
+        cls,
+        X_raw: Tensor,
+        y: Tensor,
+        noise: Array | None,
+        scaling: Standardisation,
+        dtype: torch.dtype,
+        basis: Tensor | None = None,
     ) -> Observations:
         """Standardise checked inputs and targets; X is copied, since the caller may write to it later."""
         noise_std = None
@@ -98,7 +113,8 @@ class Observations(Data):
                 row = int(torch.nonzero(known < 0)[0])
                 raise ValueError(f"noise is {float(known[row])} at row {row}: it holds standard deviations")
             noise_std = known / scaling.target_scale
-        return cls(X_raw.detach(), y, scaling.inputs(X_raw, dtype).detach().clone(), noise_std, scaling)
+        X = scaling.inputs(X_raw, dtype).detach().clone()
+        return cls(X_raw.detach(), y, X, noise_std, scaling, basis=basis)
 
     @property
     def factors(self) -> list[Tensor]:  # type: ignore[override]
@@ -112,4 +128,5 @@ class Observations(Data):
 
     def subset(self, rows: Tensor) -> Observations:
         noise_std = None if self.noise_std is None else self.noise_std[rows]
-        return Observations(self.X_raw[rows], self.y[rows], self.X[rows], noise_std, self.scaling)
+        basis = None if self.basis is None else self.basis[rows]
+        return Observations(self.X_raw[rows], self.y[rows], self.X[rows], noise_std, self.scaling, basis=basis)

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from pathgp.compute.counts import CountRows
 from pathgp.compute.inputs import rounding_error
-from pathgp.kernels import Kernel, Tanimoto, Task
+from pathgp.data.trend import TrendScaling
+from pathgp.kernels import Kernel, Sphere, Tanimoto, Task
 from pathgp.kernels.expression import leaves
 
 Number = TypeVar("Number", float, Tensor)
@@ -27,6 +28,7 @@ class Standardisation:
     """x -> (x - shift) / scale per column, y -> (y - target_shift) / target_scale, all float64.
 
     result_dtype: that of predictions in the units of y, "float32" or "float64"; see `inputs.result_dtype`.
+    trend: the conversion of the basis of a trend, which is also taken off y, or None.
     """
 
     shift: Tensor
@@ -34,6 +36,7 @@ class Standardisation:
     target_shift: Tensor
     target_scale: Tensor
     result_dtype: str = "float64"
+    trend: TrendScaling | None = None
 
     @classmethod
     def identity(cls, X: Tensor, results: torch.dtype | None = None) -> Standardisation:
@@ -41,10 +44,18 @@ class Standardisation:
         return cls(zero, zero + 1.0, zero.new_zeros(()), zero.new_ones(()), _name(results or X.dtype))
 
     @classmethod
-    def of(cls, X: Tensor, y: Tensor, kept: Sequence[int] = (), results: torch.dtype | None = None) -> Standardisation:
+    def of(
+        cls,
+        X: Tensor,
+        y: Tensor,
+        kept: Sequence[int] = (),
+        results: torch.dtype | None = None,
+        common: bool = False,
+    ) -> Standardisation:
         """Mean zero and standard deviation one on these rows; constant columns are only shifted.
 
         kept: columns of X that stay as they are.  results: the dtype of predictions, by default that of X.
+        common: one scale for all other columns, the root mean square of their standard deviations.
         """
         results = results or X.dtype
         y64 = y.detach().to(torch.float64)
@@ -52,7 +63,7 @@ class Standardisation:
         shift, scale = identity.shift, identity.scale
         if scaled := sorted(set(range(X.shape[1])) - set(kept)):
             X64 = X.detach()[:, scaled].to(torch.float64)
-            shift[scaled], scale[scaled] = X64.mean(0), _deviation(X64)
+            shift[scaled], scale[scaled] = X64.mean(0), _common_deviation(X64) if common else _deviation(X64)
         scaling = cls(shift, scale, y64.mean(), _deviation(y64), _name(results))
         # Variances have the squared unit of y, which float32 cannot represent for y of 1e-20, for example.
         square, limits = float(scaling.target_scale) ** 2, torch.finfo(results)
@@ -113,8 +124,9 @@ class Standardisation:
 
 
 def unscaled_columns(kernel: Kernel, X: Tensor) -> list[int]:
-    """The columns of X that must not be scaled: task numbers, which are names, and counts for `Tanimoto`."""
-    return [c for k, columns in leaves(kernel, range(X.shape[1])) if isinstance(k, (Task, Tanimoto)) for c in columns]
+    """The columns of X that must not be scaled: task numbers, counts for `Tanimoto`, and degrees for `Sphere`."""
+    kinds = (Task, Tanimoto, Sphere)
+    return [c for k, columns in leaves(kernel, range(X.shape[1])) if isinstance(k, kinds) for c in columns]
 
 
 def blurred_column(X: Tensor, dtype: torch.dtype) -> int | None:
@@ -148,6 +160,12 @@ def require_digits(y: Tensor, dtype: torch.dtype) -> None:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _common_deviation(X: Tensor) -> Tensor:
+    """One scale for all columns of X (n, d), 0-d: the root mean square of their deviations; 1 if all are constant."""
+    size = (X - X.mean(0)).square().mean().sqrt()
+    return torch.where(size <= 1e-12 * X.abs().amax().clamp_min(1e-300), torch.ones_like(size), size)
 
 
 def _deviation(values: Tensor) -> Tensor:

@@ -26,7 +26,8 @@ KERNELS: dict[str, Callable[[torch.Tensor], kernels.Kernel]] = {
     "matern-5/2": lambda lengthscale: kernels.Matern(2.5, lengthscale),
     "rational-quadratic": lambda lengthscale: kernels.RationalQuadratic(1.0, lengthscale),
 }
-KERNEL = "matern-5/2"  # unless another one is asked for
+# The kernel of a table for which none is named.
+DEFAULT_KERNEL = "matern-5/2"
 # A text column with more distinct values than this probably names the rows.
 MOST_CATEGORIES = 100
 # As does one with a value for less than two rows on average, in more rows than this.

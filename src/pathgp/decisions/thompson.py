@@ -221,7 +221,7 @@ def neighbourhood(post: Posterior, domain: Domain) -> Tensor:
 def _data_weights(post: Posterior, sign: float) -> Tensor:
     """y - min y of the data (n,), or max y - y for minima; equal weights if all y are equal."""
     if post.system.is_complete:
-        y = post.scaling.restore(post.system.targets[:, 0], post.model.mean_at(post.X), torch.float64)
+        y = post.training_targets()
     else:
         y = post.mean(post.X).to(torch.float64)
     weights = sign * y - (sign * y).min()

@@ -50,6 +50,8 @@ class ExactSolution:
         if not isinstance(posterior, Posterior):
             raise TypeError(f"expected the posterior of a table, as GP.condition returns, got {type(posterior)}")
         system = posterior.system.require_targets("an exact solution")
+        if system.basis is not None:
+            raise NotImplementedError("exact solutions for diagnosis are not available for models with a trend")
         require_small(len(system.X), system.X.device)
         X = system.X.to(torch.float64)
         H = KernelOperator(posterior.model.kernel, X, system.deviation, Compute("streamed"))

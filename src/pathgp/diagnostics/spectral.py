@@ -129,7 +129,7 @@ class SpectralBasis:
     def _evaluate(self, X: Tensor, index: Sequence[int] | slice) -> Tensor:
         """Values (r, m) at X (m, d) in the units of the kernel."""
         weights = self.vectors[:, index] / self.values[index].sqrt()
-        return cross_product(self.kernel, X, self.X, weights).T
+        return cross_product(self.kernel, X, self.X, weights, backend="exact").T
 
     def __repr__(self) -> str:
         largest, smallest = float(self.values[0]), float(self.values[-1])

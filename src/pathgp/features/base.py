@@ -17,6 +17,7 @@ from pathgp.features.waves import tiled
 from pathgp.kernels import Finite, Kernel, Periodic, Stationary, Tanimoto
 from pathgp.kernels.base import as_inputs
 from pathgp.kernels.expression import Term, expand
+from pathgp.kernels.sphere import Embedding, has_sphere
 
 
 class FeatureMap:
@@ -52,11 +53,15 @@ class FeatureMap:
         self.seed = seed
         self._arguments: dict[str, Any] = {"num": num, "seed": seed, "paths": paths, "dim": dim}
         self._origin = {name: value.clone() for name, value in kernel.state_dict().items()}
-        terms = expand(kernel)
+        self._embedding = _embed(kernel, dim)
+        terms = expand(kernel if self._embedding is None else self._embedding.kernel)
+        if self._embedding is not None:
+            dim = self._embedding.dim
         leaves = [leaf for term in terms for leaf in term.leaves]
         for leaf in leaves:
             _require_features(leaf.kernel)
-        self._columns = max((max(leaf.columns) + 1 for leaf in leaves if leaf.columns), default=1)
+        seen = [leaf.columns for term in expand(kernel) for leaf in term.leaves]
+        self._columns = max((max(columns) + 1 for columns in seen if columns), default=1)
         source = torch.Generator().manual_seed(seed)
         self.terms = _build_maps(terms, num, dim, 1 if paths is None else paths, source)
         # The maps are not in the order of the expansion: finite ones come first.
@@ -135,7 +140,7 @@ class FeatureMap:
         the CPU. Differentiable in X. Time O(p q num); the (p, q, num) features are never stored.
         """
         assert self.paths is not None
-        self._inputs(X.flatten(0, 1))
+        X = self._inputs(X.flatten(0, 1)).unflatten(0, X.shape[:2])
         parts = zip(self.terms, W.to(X).split([term.num for term in self.terms], 1), strict=True)
         return reduce(torch.add, (self._weighted_at(term, X, weights, paths) for term, weights in parts))
 
@@ -147,7 +152,7 @@ class FeatureMap:
         X = as_inputs(X, "X")
         if X.shape[1] < self._columns:
             raise ValueError(f"the kernel acts on column {self._columns - 1}, but X has only {X.shape[1]} columns")
-        return X
+        return X if self._embedding is None else self._embedding(X)
 
     def _weighted(self, term: ExactMap | RandomMap, X: Tensor, W: Tensor) -> Tensor:
         if self.paths is None or isinstance(term, ExactMap):
@@ -184,10 +189,22 @@ def _build_maps(
     return maps
 
 
+def _embed(kernel: Kernel, dim: int | None) -> Embedding | None:
+    """The kernel on X and points on spheres, for inputs with ``dim`` columns; None without `Sphere`."""
+    if not has_sphere(kernel):
+        return None
+    columns = [leaf.columns for term in expand(kernel) for leaf in term.leaves]
+    if dim is None and any(seen is None for seen in columns):
+        if len(columns) > 1:
+            raise ValueError("give dim, the number of columns of X, to features(), or active_dims to all kernels")
+        dim = 2
+    return Embedding(kernel, dim or 1 + max(max(seen or ()) for seen in columns))
+
+
 def _require_features(kernel: Kernel) -> None:
     has_measure = isinstance(kernel, Stationary) and type(kernel).mixing is not Stationary.mixing
     if not has_measure and not isinstance(kernel, Finite | Periodic | Tanimoto):
         raise NotImplementedError(
-            f"{type(kernel).__name__} has no random features, because neither its spectral measure nor a "
-            "finite feature map is known; means, variances by solves and joint draws (post.sample) need none"
+            f"{type(kernel).__name__} has no random features, because {kernel.no_features}; means, variances by solves "
+            "and joint draws (post.sample) need none"
         )

@@ -172,6 +172,7 @@ class Content:
 
     size, sentences: the data and the model in words.  reason: why there is no comparison with observations.
     variances: where they come from, in a sentence.  inputs: names of the inputs that may have a length scale each.
+    first: sections that come before the accuracy.
     """
 
     size: str
@@ -181,6 +182,7 @@ class Content:
     sections: list[Section]
     variances: str
     inputs: Sequence[str] = ()
+    first: Sequence[Section] = ()
 
 
 def accuracy_section(comparison: Comparison, target: str) -> Section:

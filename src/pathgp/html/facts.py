@@ -154,6 +154,8 @@ def _leaf(kernel: Kernel) -> str:
     match kernel:
         case kernels.Matern():
             return _MATERN.get(kernel.nu, f"Matérn {kernel.nu:g} kernel")
+        case kernels.LearnedMatern():
+            return f"Matérn kernel of learned smoothness (ν = {number(float(kernel.nu.detach()))})"
         case kernels.SquaredExponential():
             return "squared exponential kernel (very smooth functions)"
         case kernels.RationalQuadratic():

@@ -63,7 +63,7 @@ def choose_view(sides: Sequence[Grid], observed: NDArray[np.bool_], names: Seque
     index = tuple(fixed.get(i, slice(None)) for i in range(len(sides)))
     if plane is not None:
         (a, rows), (b, columns) = (np.unique(sides[plane][:, c], return_inverse=True) for c in (0, 1))
-        x, y = _cell_axis(b, f"{names[plane]}, second column"), _cell_axis(a, f"{names[plane]}, first column")
+        x, y = cell_axis(b, f"{names[plane]}, second column"), cell_axis(a, f"{names[plane]}, first column")
         return View(index, (rows, columns), x, y, caption)
     (rows, y), (columns, x) = (_place_side(sides[i], names[i]) for i in shown)
     return View(index, np.meshgrid(rows, columns, indexing="ij"), x, y, caption)
@@ -120,11 +120,11 @@ def _place_side(side: Grid, name: str) -> tuple[Grid, Axis]:
     values = np.sort(side[:, 0])
     gaps = np.diff(values)
     if gaps.size and gaps.min() > 0 and gaps.max() <= 1.5 * gaps.min():
-        axis = _cell_axis(values, name)
+        axis = cell_axis(values, name)
     return np.argsort(np.argsort(side[:, 0], kind="stable")), axis
 
 
-def _cell_axis(values: Grid, name: str) -> Axis:
+def cell_axis(values: Grid, name: str) -> Axis:
     """An axis whose ends are the outer edges of the first and the last cell."""
     half = 0.5 * float(values[-1] - values[0]) / max(1, len(values) - 1) or 0.5
     return Axis(float(values[0]) - half, float(values[-1]) + half, name)

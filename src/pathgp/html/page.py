@@ -39,9 +39,16 @@ def write(
         raise TypeError(f"fit must be the FitReport that fit() returned, got {type(fit).__name__}")
     y = "y" if target is None else str(target)
     choose_content = grid_content if isinstance(post, GridPosterior) else table_content
-    content = choose_content(post, X_test, y_test, names, y)
+    write_content(post, path, choose_content(post, X_test, y_test, names, y), y, fit, title)
+
+
+def write_content(
+    post: Any, path: str | os.PathLike[str], content: Content, y: str, fit: FitReport | None, title: str | None
+) -> None:
+    """Write the page with this content; ``y``: the name of the values."""
     sections = [
         _summary(post, y, content, fit),
+        *content.first,
         *([] if content.comparison is None else [accuracy_section(content.comparison, y)]),
         *content.sections,
         *([] if fit is None else [learning_section(fit, content.inputs)]),

@@ -60,7 +60,8 @@ def describe_error(post: Posterior | GridPosterior) -> str:
     if not report.error_bound < post.noise_std:
         return f"{words}."
     bound = f"The computed mean differs from the exact one by at most {number(report.error_bound, 2)}"
-    return f"{words}. {bound} wherever the prior variance is no larger than at the data."
+    trend = ", and the trend no less certain," if report.basis else ""
+    return f"{words}. {bound} wherever the prior variance is no larger{trend} than at the data."
 
 
 def residual_chart(
@@ -122,7 +123,7 @@ def _recipe(post: Posterior | GridPosterior, fit: FitReport | None) -> list[Html
     if seed is None:
         lead = "The generator had been used before, so that no seed repeats the draws; otherwise:"
     sparse = f", inducing={model.inducing_in_words}, method={model.method!r}" if isinstance(model, InducingGP) else ""
-    constructor = f"gp = pathgp.{type(model).__name__}({kernels}{sparse}, standardise={model.standardise})"
+    constructor = f"gp = pathgp.{type(model).__name__}({kernels}{sparse}, standardise={model.standardise!r})"
     calls = escape(f"# {kernels} and noise: {start}\n{constructor}\n{call}")
     return [
         paragraph(lead),

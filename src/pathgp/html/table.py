@@ -46,11 +46,11 @@ def table_content(
 ) -> Content:
     """Predict held-out rows, or every row from the others, and show the function along its inputs."""
     facts = Facts(post, read_names(names, post.report.columns, "input", "x"), target)
-    comparison, reason = _compare(facts, X_test, y_test)
+    comparison, reason = compare(facts, X_test, y_test)
     ranking = _rank_inputs(facts)
     sections = [*_relevance_section(facts, ranking), _effects_section(facts, ranking)]
     size = f"{count(post.report.rows, 'row')}, {count(facts.columns, 'input')}"
-    return Content(size, _sentences(facts), comparison, reason, sections, _variance_source(facts), facts.names)
+    return Content(size, _sentences(facts), comparison, reason, sections, describe_variances(facts), facts.names)
 
 
 def _sentences(facts: Facts) -> list[str]:
@@ -67,7 +67,7 @@ def _sentences(facts: Facts) -> list[str]:
     ]
 
 
-def _compare(facts: Facts, X_test: Array | None, y_test: Array | None) -> tuple[Comparison | None, str]:
+def compare(facts: Facts, X_test: Array | None = None, y_test: Array | None = None) -> tuple[Comparison | None, str]:
     """Predict held-out rows, or every row from the others; otherwise return the reason why not."""
     if (X_test is None) != (y_test is None):
         missing, given = ("X_test", "y_test") if X_test is None else ("y_test", "X_test")
@@ -106,7 +106,8 @@ def _held_out(post: Posterior, X_test: Array, y_test: Array) -> Comparison:
     return Comparison(to_numpy(y[rows]), to_numpy(mean), to_numpy(variance), "held-out rows", len(y), how)
 
 
-def _variance_source(facts: Facts) -> str:
+def describe_variances(facts: Facts) -> str:
+    """Where the variances of predictions come from, in a sentence."""
     report = facts.post.report
     if not facts.post.has_paths:
         reason = f" ({report.no_paths})" if report.no_paths else ""

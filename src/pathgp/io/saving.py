@@ -28,8 +28,9 @@ from pathgp.compute.settings import Compute
 from pathgp.data.grid import GridObservations
 from pathgp.data.rows import Rows
 from pathgp.data.standardise import Standardisation
+from pathgp.data.trend import TrendScaling
 from pathgp.kernels.parameters import LogNormal, Positive
-from pathgp.means import Constant
+from pathgp.means import Constant, Trend
 from pathgp.models import GP, InducingGP, LatentKroneckerGP
 from pathgp.models.base import Model
 from pathgp.posterior.base import BasePosterior
@@ -43,7 +44,7 @@ from pathgp.solvers import Status
 from pathgp.sparse.statistics import Sums
 
 _PARTS = [GP, LatentKroneckerGP, Constant, LogNormal, GridObservations, Standardisation, System, Settings, Compute]
-_PARTS += [InducingGP, Rows, Sums, ConditionReport]
+_PARTS += [InducingGP, Rows, Sums, ConditionReport, Trend, TrendScaling]
 _NAMES = [*vars(kernels).values(), *vars(solvers).values(), *_PARTS]
 KNOWN: dict[str, Callable[..., Any]] = {cls.__name__: cls for cls in _NAMES if isinstance(cls, type)}
 
@@ -80,7 +81,7 @@ def save(
         "learned": [name for name, parameter in model.named_parameters() if parameter.requires_grad],
         "system": encode(system),
         "prior": None if posterior.prior is None else posterior.prior.state(),
-        "weights": posterior.weights,
+        "weights": posterior.solutions,
         "settings": encode(replace(settings, compute=replace(settings.compute, group=None))),
         "report": encode(posterior.report),
         # As one string: its keys may be those of the format.
@@ -229,7 +230,8 @@ def _restore(content: dict[str, Any], device: torch.device) -> Posterior | GridP
         factor = None if content["factor"] is None else content["factor"].to(device)
         sums, rows = decode(content["sums"], device), decode(content["data"], device)
         return InducingPosterior(model, scaling, system, prior, weights, settings, report, factor, sums, rows)
-    return Posterior(model, scaling, system, prior, weights, settings, report)
+    weights, trend = system.split(weights)
+    return Posterior(model, scaling, system, prior, weights, settings, report, least_squares=trend)
 
 
 def _check_plain(value: Any, place: str) -> None:

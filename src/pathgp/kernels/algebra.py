@@ -34,6 +34,13 @@ class Scale(Kernel):
         self.kernel = kernel
         self._signal = Positive(signal, "signal", scalar=True)
 
+    def around(self, kernel: Kernel, active_dims: Sequence[int] | None = None) -> Scale:
+        """signal^2 times another kernel, with the parameter of this scale."""
+        result = Scale(kernel, active_dims=active_dims)
+        # The parameter itself: its value, sent through the softplus once more, would differ in the last digit.
+        result._signal = self._signal
+        return result
+
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
         return _multiply(self.kernel(X, Z), self.signal.square().to(X))
 

@@ -29,6 +29,8 @@ class Kernel(nn.Module):
     # What `features` builds. The package pathgp.features sets it on import, because kernels import nothing of the
     # packages that use them.
     feature_map: ClassVar[Callable[..., Any]]
+    # Why a kernel has no features, for kernels that have none.
+    no_features: ClassVar[str] = "neither its spectral measure nor a finite feature map is known"
 
     def __init__(self, active_dims: Sequence[int] | None = None) -> None:
         super().__init__()

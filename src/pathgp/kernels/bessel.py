@@ -21,7 +21,7 @@ class _Bessel(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, order: float, log_factor: float) -> Tensor:
         ctx.save_for_backward(q)
         ctx.order, ctx.log_factor = order, log_factor
-        return torch.from_numpy(_evaluate(q.detach().cpu().double().numpy(), order, log_factor)).to(q)
+        return torch.from_numpy(evaluate_bessel(q.detach().cpu().double().numpy(), order, log_factor)).to(q)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
@@ -38,7 +38,8 @@ def scaled_bessel(q: Tensor, order: float, log_factor: float) -> Tensor:
     return result
 
 
-def _evaluate(q: NDArray[np.float64], order: float, log_factor: float) -> NDArray[np.float64]:
+def evaluate_bessel(q: NDArray[np.float64], order: float, log_factor: float) -> NDArray[np.float64]:
+    """The same for arrays, without gradients."""
     a = np.sqrt(q)
     # In logarithms, because a^mu underflows and K_mu overflows long before their product does.
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import torch
-from scipy.special import gammainccinv
 from torch import Tensor
 
 from pathgp.kernels.parameters import Positive, PositiveValue
+from pathgp.kernels.quantiles import gamma_quantile
 from pathgp.kernels.stationary import Stationary
 
 
@@ -58,28 +56,4 @@ class RationalQuadratic(Stationary):
     def mixing(self, uniform: Tensor) -> Tensor:
         """sqrt(tau), tau ~ Gamma(alpha, rate alpha); small quantiles are the large ones."""
         alpha = self.alpha
-        quantile: Tensor = _GammaQuantile.apply(alpha, uniform)
-        return (quantile / alpha).sqrt()
-
-
-class _GammaQuantile(torch.autograd.Function):
-    """The value that Gamma(alpha, 1) exceeds with fixed probabilities, differentiable in alpha."""
-
-    @staticmethod
-    def forward(ctx: Any, alpha: Tensor, uniform: Tensor) -> Tensor:
-        ctx.save_for_backward(alpha, uniform)
-        # Below 1e-300 a quantile is zero for every purpose, but its square root has no derivative there.
-        return _gamma_quantile(float(alpha), uniform).to(alpha).clamp_min_(1e-300)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        # d quantile / d alpha has no closed form; the central difference is right to about ten digits.
-        alpha, uniform = ctx.saved_tensors
-        centre, step = float(alpha), 1e-5 * float(alpha)
-        difference = _gamma_quantile(centre + step, uniform) - _gamma_quantile(centre - step, uniform)
-        return (grads[0] * difference.to(grads[0]) / (2.0 * step)).sum(), None
-
-
-def _gamma_quantile(alpha: float, uniform: Tensor) -> Tensor:
-    return torch.from_numpy(gammainccinv(alpha, uniform.numpy()))
+        return (gamma_quantile(alpha, uniform, upper=True) / alpha).sqrt()

@@ -104,6 +104,14 @@ class Stationary(Kernel):
         """dk/d(sq), finite everywhere (zero where the true slope is singular at sq = 0)."""
         raise NotImplementedError(f"{type(self).__name__} does not define its slope")
 
+    def radial(self, sq: Tensor) -> Tensor:
+        """k at squared scaled distances, which it may overwrite; differentiable in them and in the shape parameters."""
+        shape = tuple(p.to(sq.device, sq.dtype) for p in self.shape_parameters())
+        if torch.is_grad_enabled() and any(t.requires_grad for t in (sq, *shape)):
+            result: Tensor = _Radial.apply(self, sq, *shape)
+            return result
+        return self.profile(sq, *shape)
+
     def shape_parameters(self) -> tuple[Tensor, ...]:
         """Further learned parameters of the profile (the mixture parameter of RationalQuadratic)."""
         return ()
@@ -142,8 +150,7 @@ class Stationary(Kernel):
         X, Z, scale = X.to(torch.float64), Z.to(torch.float64), self._inverse_lengthscales(X)
         if torch.is_grad_enabled() and any(t.requires_grad for t in (X, Z, scale, *shape)):
             sq = squared_distance(X, Z, scale, dtype, self.smoothness)
-            result: Tensor = _Radial.apply(self, sq.fill_diagonal_(0.0) if same else sq, *shape)
-            return result
+            return self.radial(sq.fill_diagonal_(0.0) if same else sq)
 
         def finish(sq: Tensor, start: int) -> Tensor:
             if same:

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from pathgp.data.observations import Data
 from pathgp.kernels.algebra import Scale
-from pathgp.kernels.expression import leaves
 from pathgp.kernels.parameters import Positive, positive
-from pathgp.kernels.stationary import Stationary
+from pathgp.kernels.scales import length_scales
 from pathgp.learning.model import Learnable
 
 # Length scales lie between a tenth of the smallest gaps between the values of a column and ten thousand times its
@@ -46,9 +45,7 @@ class DefaultBounds:
         self._bounds_noise = noise.bounds is None and noise.raw.requires_grad
         limits: list[tuple[Positive, float, float]] = []
         for whole, X in zip(model.sides, data.factors, strict=True):
-            for kernel, columns in leaves(whole, range(X.shape[1])):
-                if isinstance(kernel, Stationary):
-                    limits.append((positive(kernel, "lengthscale"), *_limits(X[:, list(columns)])))
+            limits += [(parameter, *_limits(points)) for parameter, points in length_scales(whole, X)]
         scales = [module for module in model.modules() if isinstance(module, Scale)]
         largest = (LARGEST_SIGNAL_OF_GRID if model.is_grid else LARGEST_SIGNAL) * self._spread
         limits += [(positive(scale, "signal"), 0.0, largest) for scale in scales]

@@ -12,14 +12,15 @@ has all the derivatives, for one pass over K:
     pathwise    l = r = H^-1 xi           xi = f(X) + eps ~ N(0, H)
     exact       l = column of H^-1,  r = column of the identity
 
-The solutions of the pathwise estimator are the weights of posterior samples.
+The solutions of the pathwise estimator are the weights of posterior samples. With a trend L is the restricted
+likelihood, whose gradient has P (see `pathgp.posterior.trend`) in place of H^-1.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from pathgp.learning.model import Learnable
 from pathgp.operators import Operator
 from pathgp.posterior.conditioning import ACCURACY, Settings
 from pathgp.posterior.system import System
+from pathgp.posterior.trend import GeneralisedLeastSquares
 from pathgp.solvers import Solution
 from pathgp.solvers.cholesky import factorise
 
@@ -74,6 +76,15 @@ class State:
 
 
 @dataclass(frozen=True)
+class StepRequest:
+    """How one step solves its systems: settings, source of random draws, seconds that the solve may take."""
+
+    settings: Settings
+    generator: torch.Generator
+    time_limit: float | None = None
+
+
+@dataclass(frozen=True)
 class GradientEstimate:
     """One evaluation.
 
@@ -103,18 +114,10 @@ class Exact:
     def draw(self, model: Learnable, data: Data, state: State, generator: torch.Generator) -> None:
         """Nothing is random here."""
 
-    def evaluate(
-        self,
-        model: Learnable,
-        data: Data,
-        state: State,
-        settings: Settings,
-        generator: torch.Generator,
-        time_limit: float | None = None,
-    ) -> GradientEstimate:
+    def evaluate(self, model: Learnable, data: Data, state: State, request: StepRequest) -> GradientEstimate:
         data = state.select(data)
         n = len(data.y)
-        H = state.operator = model.operator(data, settings, state.operator)
+        H = state.operator = model.operator(data, request.settings, state.operator)
         if 24 * n**2 > H.memory:
             raise ValueError(
                 f"the exact estimator needs {24e-9 * n**2:.2g} GB, the memory budget is {H.memory / 1e9:.2g} GB: "
@@ -125,10 +128,13 @@ class Exact:
         with torch.no_grad():
             y = data.targets(mean).to(torch.float64)
             factor, _ = factorise(H.block(torch.arange(n, device=H.device)).to(torch.float64))
-            v = torch.cholesky_solve(y.unsqueeze(1), factor)
+            v, inverse = torch.cholesky_solve(y.unsqueeze(1), factor), torch.cholesky_inverse(factor)
             value = -0.5 * float(y @ v[:, 0]) - float(factor.diagonal().log().sum()) - 0.5 * n * math.log(2 * math.pi)
-            inverse = torch.cholesky_inverse(factor).to(H.dtype)
-            v = v.to(H.dtype)
+            if data.basis is not None:
+                trend = GeneralisedLeastSquares(data.basis, inverse @ data.basis)
+                value += trend.log_density_change(y)
+                v, inverse = trend.project(v), trend.project(inverse)
+            v, inverse = v.to(H.dtype), inverse.to(H.dtype)
         seconds = time.perf_counter() - began
         identity = torch.eye(n, dtype=H.dtype, device=H.device)
         forms = 0.5 * H.bilinear(torch.cat([v, -inverse], 1), torch.cat([v, identity], 1), symmetric=True)
@@ -157,17 +163,10 @@ class Iterative:
         state.draws = model.draw_noise(data, self.samples, generator)
         state.solutions = None
 
-    def evaluate(
-        self,
-        model: Learnable,
-        data: Data,
-        state: State,
-        settings: Settings,
-        generator: torch.Generator,
-        time_limit: float | None = None,
-    ) -> GradientEstimate:
+    def evaluate(self, model: Learnable, data: Data, state: State, request: StepRequest) -> GradientEstimate:
         if not self.warm_start:
-            self.draw(model, data, state, generator)
+            self.draw(model, data, state, request.generator)
+        settings = request.settings
         system = self.system(model, data, state)
         data = state.select(data)
         H = state.operator = model.operator(data, settings, state.operator)
@@ -175,11 +174,14 @@ class Iterative:
         # A residual r shifts the gradient by up to 2 |r| / noise, relative to its size: small beside the noise will do.
         largest = model.largest_variance(data)
         allowed = ACCURACY * system.error_scale(None, largest)
-        limits: dict[str, Any] = {"allowed": lambda x: allowed, "time_limit": time_limit}
-        solution = settings.solve(H, system, generator, state.solutions, rule="average", **limits)
+        limits: dict[str, Any] = {"allowed": lambda x: allowed, "time_limit": request.time_limit}
+        solution = settings.solve(H, system, request.generator, state.solutions, rule="average", **limits)
         state.solutions = solution.x
         seconds = time.perf_counter() - began
-        v, Z = solution.x[:, :1], solution.x[:, 1:]
+        x, trend = system.split(solution.x)
+        # With a trend P = H^-1 - W G^-1 W^T takes the place of H^-1 in both terms.
+        x = x if trend is None else trend.project(x)
+        v, Z = x[:, :1], x[:, 1:]
         right = Z if self.pathwise else system.targets[:, 1:]
         L, R = torch.cat([v, -Z / self.samples], 1), torch.cat([v, right], 1)
         forms = 0.5 * H.bilinear(L, R, symmetric=self.pathwise)
@@ -194,7 +196,7 @@ class Iterative:
         if self.pathwise:
             return model.system(data, state.prior, draws)
         alone = model.system(data, None, draws[:, :0])
-        return System(alone.X, torch.cat([alone.targets, draws], 1), alone.noise_draws, alone.deviation)
+        return replace(alone, targets=torch.cat([alone.targets, draws], 1))
 
 
 def mean_term(v: Tensor, mean: Tensor, data: Data) -> Tensor:

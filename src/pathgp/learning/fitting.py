@@ -109,7 +109,8 @@ def predict_costs(gp: Learnable, data: Data, options: FitOptions) -> FitCosts:
     entries = math.prod(sizes) * sum(sizes) if has_structure else n**2
     world_size = 1 if compute.group is None else compute.group.size
     operator = ImaginedOperator((n, n), data.dtype, device, backend, compute.budget(device), entries, world_size)
-    costs = estimate_costs(data.columns, options, operator, rates(device, data.dtype), gp.num_inducing)
+    learned = sum(parameter.numel() for parameter in gp.parameters() if parameter.requires_grad)
+    costs = estimate_costs(data.columns, learned, options, operator, rates(device, data.dtype), gp.num_inducing)
     if costs.predict(make_stages(n, options), n) > MEASURE_FROM:
         return replace(costs, rates=compute.on_main_process(lambda: measured_rates(device, data.dtype)))
     return costs

@@ -20,6 +20,7 @@ from pathgp.data.observations import Data
 from pathgp.learning.hyperparameters import log_prior
 from pathgp.learning.model import Learnable
 from pathgp.learning.policy import GUARD_ROWS
+from pathgp.posterior.trend import GeneralisedLeastSquares
 from pathgp.solvers.solution import NumericalFailure
 
 # A step is rejected if the value falls below the best one by more than this number of nats per row ...
@@ -61,11 +62,13 @@ class Guard:
         With v = H^-1 y the gradient is that of sum_ij W_ij H_ij - v^T y for constant W = (v v^T - H^-1) / 2 and v.
         """
         with torch.no_grad():
-            value, factor, y = self._evaluate(model, data)
+            value, factor, y, trend = self._evaluate(model, data)
             if not math.isfinite(value):
                 raise NumericalFailure(f"the kernel matrix of {len(self.rows)} rows is not positive definite")
-            v = torch.cholesky_solve(y.unsqueeze(1), factor)
-            W = torch.cholesky_inverse(factor).neg_().addmm_(v, v.T).mul_(0.5)
+            v, inverse = torch.cholesky_solve(y.unsqueeze(1), factor), torch.cholesky_inverse(factor)
+            if trend is not None:
+                v, inverse = trend.project(v), trend.project(inverse)
+            W = inverse.neg_().addmm_(v, v.T).mul_(0.5)
         X, y, noise = self._select(model, data)
         forms = model.product(data.widths).contract(W, X) + W.diagonal() @ noise - v[:, 0] @ y
         objective = forms / len(y) + log_prior(model).to(forms.device) / len(data.y)
@@ -79,18 +82,23 @@ class Guard:
         y = data.targets(model.mean_at(data.X_raw))[self.rows].to(torch.float64)
         return data.inputs(self.rows).to(torch.float64), y, deviation.square()
 
-    def _evaluate(self, model: Learnable, data: Data) -> tuple[float, Tensor, Tensor]:
-        """The value, the Cholesky factor of H and the targets y."""
+    def _evaluate(self, model: Learnable, data: Data) -> tuple[float, Tensor, Tensor, GeneralisedLeastSquares | None]:
+        """The value, the Cholesky factor of H, the targets y, and the trend if there is one."""
         X, y, noise = self._select(model, data)
         H = model.product(data.widths)(X)
         H.diagonal().add_(noise)
         factor, info = torch.linalg.cholesky_ex(H)
         if int(info) or not bool(torch.isfinite(factor).all()):
-            return -math.inf, factor, y
+            return -math.inf, factor, y, None
         whitened_y = torch.linalg.solve_triangular(factor, y.unsqueeze(1), upper=False)
         total = -0.5 * whitened_y.square().sum() - factor.diagonal().log().sum()
+        trend = None
+        if data.basis is not None:
+            basis = data.basis[self.rows]
+            trend = GeneralisedLeastSquares(basis, torch.cholesky_solve(basis, factor))
+            total = total + trend.log_density_change(y)
         value = total / len(y) - 0.5 * math.log(2 * math.pi) + log_prior(model).to(total.device) / len(data.y)
-        return float(value), factor, y
+        return float(value), factor, y, trend
 
     def check(self, value: float) -> None:
         """Raise NumericalFailure if the value is far below the best one."""

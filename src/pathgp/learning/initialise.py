@@ -17,9 +17,8 @@ from pathgp.compute.random import permutation
 from pathgp.data.grid import GridObservations
 from pathgp.data.observations import Data, Observations
 from pathgp.kernels.algebra import Scale
-from pathgp.kernels.expression import leaves
 from pathgp.kernels.parameters import Positive, positive
-from pathgp.kernels.stationary import Stationary
+from pathgp.kernels.scales import length_scales
 from pathgp.kernels.task import Task
 from pathgp.learning.hyperparameters import hyperparameters, value_of
 from pathgp.learning.loop import Fit
@@ -54,10 +53,10 @@ def set_values(model: Learnable, data: Data, generator: torch.Generator, has_sid
     deviation = float(spread) or 1.0
     for whole, inputs in zip(model.sides, data.factors, strict=True):
         X = inputs if has_sides else inputs[permutation(len(inputs), generator, inputs.device)[:_ROWS]]
-        X, lengthscale = X.to(torch.float64), _lengthscale_of_side if has_sides else _lengthscale
-        for kernel, columns in leaves(whole, range(X.shape[1])):
-            if isinstance(kernel, Stationary) and positive(kernel, "lengthscale").raw.requires_grad:
-                _set(kernel, "lengthscale", lengthscale(X[:, list(columns)], kernel.lengthscale.ndim == 1).cpu())
+        estimate = _lengthscale_of_side if has_sides else _lengthscale
+        for parameter, points in length_scales(whole, X.to(torch.float64)):
+            if parameter.raw.requires_grad:
+                _assign(parameter, estimate(points, parameter.raw.ndim == 1).cpu())
     scales = [module for module in model.modules() if isinstance(module, Scale)]
     if isinstance(data, GridObservations):
         _set_tasks(model, data, deviation if scales else 1.0)
@@ -86,7 +85,11 @@ def _set_tasks(model: Learnable, data: GridObservations, unit: float) -> None:
 
 def _set(module: nn.Module, name: str, value: float | Tensor) -> None:
     """Assign a hyperparameter within its bounds, unless it is fixed."""
-    parameter = positive(module, name)
+    _assign(positive(module, name), value)
+
+
+def _assign(parameter: Positive, value: float | Tensor) -> None:
+    """The same for the parameter itself."""
     if parameter.raw.requires_grad:
         parameter.assign(value)
         parameter.project()

@@ -47,7 +47,7 @@ def solve_last(running: Fit) -> Any:
         warnings.simplefilter("ignore", ConvergenceWarning)
         posterior = _solve_subset(running, state, first, no_paths, _OVERRUN)
         if first < count:
-            state = replace(state, rows=running.first_rows(first), solutions=posterior.weights.to(running.data.dtype))
+            state = replace(state, rows=running.first_rows(first), solutions=posterior.solutions.to(running.data.dtype))
             costs = _observe(costs, posterior.report.solution, first, is_new=first > largest)
             count = compute.on_main_process(lambda: pace.rows_in_time(running, costs))
         if count >= _WORTHWHILE * first:

@@ -25,7 +25,7 @@ import torch
 from pathgp.compute.random import permutation
 from pathgp.kernels.parameters import positive, short
 from pathgp.learning.checkpoint import Resumable, at_sigterm, exit_on_signal
-from pathgp.learning.estimators import GradientEstimate, State
+from pathgp.learning.estimators import GradientEstimate, State, StepRequest
 from pathgp.learning.guard import Guard
 from pathgp.learning.hyperparameters import log_prior, values
 from pathgp.learning.optimisers import LBFGS
@@ -91,27 +91,20 @@ class Fit(Resumable):
         self._choose_final()
 
     def step(self) -> bool:
-        """Take one step of the outer loop; return False if all retries failed, which ends the stage or the fit."""
+        """Take one step of the outer loop; return False if it failed, which ends the stage or the fit."""
         self._undo = before = self.snapshot()
         start_time = time.perf_counter()
         self._update_stage()
-        self.evaluated_at = self._copy_parameters()
-        state_before = replace(self.state, operator=None)
-        last_failure = NumericalFailure("the noise is too small for the rows of this stage")
-        for _ in range(1 + _MAX_RETRIES):
-            try:
-                estimate, value = self._compute_gradient()
-                if estimate is None or not self._raise_noise(estimate.misfit):
-                    break
-            except OutOfTime:
-                self._restore(before)
-                self._undo, self.stopped = None, TIME_LIMIT
-                return False
-            except NumericalFailure as failure:
-                last_failure = failure
-                self._prepare_retry(failure, state_before)
-        else:
-            self._reject_step(last_failure, before["evaluated_at"])
+        try:
+            estimate, value = self._find_gradient()
+        except OutOfTime:
+            self._restore(before)
+            self._undo, self.stopped = None, TIME_LIMIT
+            return False
+        except NumericalFailure as failure:
+            if self.previous is None:
+                raise
+            self._reject_step(failure, before["evaluated_at"])
             return False
         self._record(estimate, value, start_time)
         self.optimiser.step()
@@ -120,6 +113,47 @@ class Fit(Resumable):
             self.stopped = self._stopping_reason()
         self._undo = None
         return True
+
+    def _find_gradient(self) -> tuple[GradientEstimate | None, float | None]:
+        """`_compute_gradient` at the current hyperparameters; after a failure in float64 or at shorter steps.
+
+        Raise the last failure if all retries fail, or the first one if there is no earlier step to return to.
+        """
+        self.evaluated_at = self._copy_parameters()
+        state_before = replace(self.state, operator=None)
+        last_failure = NumericalFailure("the noise is too small for the rows of this stage")
+        for _ in range(1 + _MAX_RETRIES):
+            try:
+                estimate, value = self._compute_gradient()
+                if estimate is None or not self._raise_noise(estimate.misfit):
+                    return estimate, value
+            except NumericalFailure as failure:
+                last_failure = failure
+                self._prepare_retry(failure, state_before)
+        raise last_failure
+
+    def _prepare_retry(self, failure: NumericalFailure, before: State) -> None:
+        """Switch to float64 after a stalled solve if possible; otherwise shorten the step to a quarter."""
+        self.state.prior = before.prior
+        self.state.solutions = None if before.solutions is None else before.solutions.to(self.data.dtype)
+        if not (isinstance(failure, StalledSolve) and self._promote()):
+            if self.previous is None:
+                raise failure
+            start = self.previous[0]
+            self.coordinates.move(start + 0.25 * (self.coordinates.position() - start))
+            self._project()
+            self.optimiser.retreat()
+        self.evaluated_at = self._copy_parameters()
+
+    def _reject_step(self, failure: NumericalFailure, evaluated_at: dict[str, torch.Tensor]) -> None:
+        """Return to the previous step, and end the exact stage or the fit."""
+        self.evaluated_at = evaluated_at
+        self.model.load_state_dict(evaluated_at)
+        if self._is_exact_stage:
+            self._enter_stage(self.stage + 1)
+        else:
+            self.stopped = f"{failure}; the previous step was kept"
+        self._undo = None
 
     @property
     def _num_rows(self) -> int:
@@ -198,8 +232,8 @@ class Fit(Resumable):
             if self.state.prior is not prior:
                 # New draws change the objective.
                 self.optimiser.restart()
-        settings, seconds = self.options.step_settings, self.pace.seconds_for_step(self)
-        estimate = self.estimator.evaluate(model, self.data, self.state, settings, self.generator, seconds)
+        request = StepRequest(self.options.step_settings, self.generator, self.pace.seconds_for_step(self))
+        estimate = self.estimator.evaluate(model, self.data, self.state, request)
         if estimate.solution is not None and estimate.solution.status is Status.OUT_OF_TIME:
             raise OutOfTime
         if estimate.solution is not None and estimate.solution.status in (Status.STALLED, Status.DIVERGED):
@@ -261,29 +295,6 @@ class Fit(Resumable):
         self.history = [*self.history, step]
         if value is not None and uses_all_rows and (not self.best or value > self.best[0]):
             self.best = (value, self.evaluated_at)
-
-    def _prepare_retry(self, failure: NumericalFailure, before: State) -> None:
-        """Switch to float64 after a stalled solve if possible; otherwise shorten the step to a quarter."""
-        self.state.prior = before.prior
-        self.state.solutions = None if before.solutions is None else before.solutions.to(self.data.dtype)
-        if not (isinstance(failure, StalledSolve) and self._promote()):
-            if self.previous is None:
-                raise failure
-            start = self.previous[0]
-            self.coordinates.move(start + 0.25 * (self.coordinates.position() - start))
-            self._project()
-            self.optimiser.retreat()
-        self.evaluated_at = self._copy_parameters()
-
-    def _reject_step(self, failure: NumericalFailure, evaluated_at: dict[str, torch.Tensor]) -> None:
-        """Return to the previous step, and end the exact stage or the fit."""
-        self.evaluated_at = evaluated_at
-        self.model.load_state_dict(evaluated_at)
-        if self._is_exact_stage:
-            self._enter_stage(self.stage + 1)
-        else:
-            self.stopped = f"{failure}; the previous step was kept"
-        self._undo = None
 
     def _project(self) -> None:
         """Move parameters back within their bounds; learned noise has a lower bound if the user has set none.

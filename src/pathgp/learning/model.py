@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from pathgp.compute.inputs import real_number
 from pathgp.compute.random import normal
 from pathgp.data.observations import Data
+from pathgp.data.standardise import Standardisation
 from pathgp.kernels import Kernel, Product, Sum
 from pathgp.kernels.parameters import Positive, PositiveValue
+from pathgp.means import Trend
 from pathgp.operators import Operator
 from pathgp.posterior.conditioning import Settings, SolveRequest
 from pathgp.posterior.system import System
@@ -33,8 +35,10 @@ class Learnable(nn.Module):
 
     noise = PositiveValue("Standard deviation of the noise: a scalar, float64.")
     is_grid = False
+    # Whether the model knows standardise="common".
+    has_common_scale = False
 
-    def __init__(self, noise: float, mean: Mean, standardise: bool) -> None:
+    def __init__(self, noise: float, mean: Mean, standardise: bool | str) -> None:
         super().__init__()
         try:
             self._noise = Positive(noise, "noise")
@@ -43,7 +47,10 @@ class Learnable(nn.Module):
         if self._noise.raw.ndim:
             raise ValueError("noise must be one number; give known per-point noise to condition(noise=...)")
         self.mean: Mean = mean if callable(mean) else real_number(mean, "mean")
-        self.standardise = bool(standardise)
+        if isinstance(standardise, str) and not (standardise == "common" and self.has_common_scale):
+            allowed = "True, False or 'common'" if self.has_common_scale else "True or False"
+            raise ValueError(f"standardise must be {allowed} for a {type(self).__name__}, got {standardise!r}")
+        self.standardise = standardise if isinstance(standardise, str) else bool(standardise)
         self._posterior: Any = None
 
     @property
@@ -126,6 +133,8 @@ class Learnable(nn.Module):
 
     def mean_at(self, X: Tensor) -> Tensor:
         """The prior mean at X (m, d): (m,), or a scalar when it is constant; float64."""
+        if isinstance(self.mean, Trend):
+            return torch.zeros((), dtype=torch.float64, device=X.device)
         if not callable(self.mean):
             return torch.as_tensor(self.mean, dtype=torch.float64, device=X.device)
         values = self.mean(X)
@@ -135,6 +144,12 @@ class Learnable(nn.Module):
         if not bool(torch.isfinite(values.detach()).all()):
             raise ValueError("the mean function gave NaN or infinite values")
         return values.to(X.device, torch.float64)
+
+    def basis_at(self, X: Tensor, scaling: Standardisation) -> Tensor | None:
+        """The basis functions of a trend at X (m, d) in the caller's units: (m, p), in the model's units, float64."""
+        if scaling.trend is None or not isinstance(self.mean, Trend):
+            return None
+        return scaling.trend.basis(self.mean(X))
 
     def deviation(self, data: Data) -> Tensor:
         """Total standard deviation of the noise in the model's units: a scalar, or one per row, with gradients."""

@@ -33,6 +33,9 @@ GRID_PROBES = 8
 # Epochs of the solves of such a grid's steps. A solve that needs more goes on in the next step, from its last iterate.
 GRID_STEP_EPOCHS = 120.0
 LEARNING_RATE = 0.1
+# The kernels of a field of which the likelihood chooses one; rows, groups of neighbours and steps of that comparison.
+FIELD_KERNELS = ("matern-3/2", "matern-1/2", "matern-5/2")
+FIELD_ROWS, FIELD_GROUPS, FIELD_STEPS = 600, 4, 30
 # Rows of the subset on which `Guard` checks every step, and on which L-BFGS takes its first steps. One Cholesky
 # factorisation of 1,000 rows takes milliseconds.
 GUARD_ROWS = 1000
@@ -128,6 +131,16 @@ def read_time_limit(value: Any) -> float:
     if not 0 < seconds < math.inf:
         raise ValueError(f"time_limit must be a positive, finite number of seconds, got {seconds:g}")
     return seconds
+
+
+def divide_time_limit(value: Any, models: int) -> float | None:
+    """The time limit of each of several models that are learned one after the other; None stays None."""
+    return None if value is None else read_time_limit(value) / models
+
+
+def choose_start(is_given: bool) -> str:
+    """``initialise`` for a caller whose user may give initial values: learning starts from given ones."""
+    return "model" if is_given else "auto"
 
 
 def choose_dtype(X: Tensor) -> tuple[torch.dtype, int | None]:

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from pathgp.compute.random import permutation
 from pathgp.data.observations import Data
-from pathgp.learning.estimators import Exact, GradientEstimate, State
-from pathgp.posterior.conditioning import Settings
+from pathgp.learning.estimators import Exact, GradientEstimate, State, StepRequest
 from pathgp.sparse.objective import evaluate
 from pathgp.sparse.variational import Variational, step_on_batch
 
@@ -26,18 +25,10 @@ class Collapsed(Exact):
     def description(self) -> str:
         return "exact, of the objective of the sparse method"
 
-    def evaluate(
-        self,
-        model: Any,
-        data: Data,
-        state: State,
-        settings: Settings,
-        generator: torch.Generator,
-        time_limit: float | None = None,
-    ) -> GradientEstimate:
+    def evaluate(self, model: Any, data: Data, state: State, request: StepRequest) -> GradientEstimate:
         began = time.perf_counter()
         parameters = _learned(model)
-        found = evaluate(model.problem(state.select(data), settings.compute), parameters)
+        found = evaluate(model.problem(state.select(data), request.settings.compute), parameters)
         objective = _linear(parameters, found.gradients)
         return GradientEstimate(objective, found.value, None, time.perf_counter() - began, found.misfit)
 
@@ -56,23 +47,15 @@ class Stochastic(Exact):
     def description(self) -> str:
         return f"mini-batches of {self.batch:,} rows, natural steps of {self.size:g}"
 
-    def evaluate(
-        self,
-        model: Any,
-        data: Data,
-        state: State,
-        settings: Settings,
-        generator: torch.Generator,
-        time_limit: float | None = None,
-    ) -> GradientEstimate:
+    def evaluate(self, model: Any, data: Data, state: State, request: StepRequest) -> GradientEstimate:
         began = time.perf_counter()
         parameters, data = _learned(model), state.select(data)
-        problem, n = model.problem(data, settings.compute), len(data.y)
+        problem, n = model.problem(data, request.settings.compute), len(data.y)
         m, Z = len(problem.Z), problem.Z.detach()
         q = Variational.prior(m, Z)
         if state.variational is not None:
             q = Variational(state.variational[:, :m], state.variational[:, m])
-        batch = permutation(n, generator, data.device)[: self.batch].sort().values
+        batch = permutation(n, request.generator, data.device)[: self.batch].sort().values
         # The first step trusts the batch: q(u) starts far from the posterior.
         size = self.size if state.variational is not None else 1.0
         found = step_on_batch(problem, q, batch, size, parameters)

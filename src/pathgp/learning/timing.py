@@ -16,6 +16,8 @@ from typing import Self, cast
 import torch
 
 from pathgp.compute.hardware import Rates, rates
+from pathgp.compute.memory import spans
+from pathgp.compute.threads import count_threads, run_separately
 from pathgp.kernels import Matern
 from pathgp.learning.policy import FitOptions, Stage
 from pathgp.learning.report import Step
@@ -30,8 +32,9 @@ _FIRST_EPOCHS, _LATER_EPOCHS = 8.0, 4.0
 _LAST_EPOCHS = 2.0
 # Epochs on a grid, to the same residual.
 _GRID_EPOCHS = 60.0
-# Steps after which most stages end: the exact stage, and a stage with estimated gradients.
-_EXACT_STEPS, _STAGE_STEPS = 46, 11
+# Steps after which most stages end: the exact stage, and a stage with estimated gradients, where every learned number
+# adds to them (with 4 to 28 of them, stages took 4 to 41 steps).
+_EXACT_STEPS, _STAGE_STEPS, _STEPS_PER_NUMBER = 46, 4.0, 0.8
 # Parts of a step in evaluations of a kernel entry: an entry of a dense K, a feature of a prior path, and an entry in
 # the gradient, plus what each column of X adds to it.
 _DENSE_ENTRY, _FEATURE, _GRADIENT, _GRADIENT_COLUMN = 1.5, 0.6, 2.4, 0.06
@@ -61,8 +64,16 @@ class ImaginedOperator:
     entries: int
     world_size: int
 
+    @property
+    def entry_backend(self) -> str:
+        return self.backend
+
     def cost(self, rows: int | None = None) -> float:
         return 1.0 if rows is None else rows / self.shape[0]
+
+    def predict_product(self, s: int) -> None:
+        """Follows from the backend and the sizes."""
+        return None
 
     def restrict(self, rows: int, rates: Rates) -> Self:
         """The operator of a subset of the rows, with the backend that "auto" chooses for it; a grid has no subsets."""
@@ -80,8 +91,9 @@ class ImaginedOperator:
 class FitCosts:
     """The seconds of steps and solves of one fit.
 
-    operator: of all rows.  columns: of X.  samples, features: as in `GP.fit`; no features: no prior paths.
-    rates: of the device.  solver: the class of the solver.  is_exact: whether the gradients of all rows are exact.
+    operator: of all rows.  columns: of X.  learned: number of learned hyperparameters.  samples, features: as in
+    `GP.fit`; no features: no prior paths.  rates: of the device.  solver: the class of the solver.
+    is_exact: whether the gradients of all rows are exact.
     exact_factor, solve_factor, rest_factor: observed seconds over predicted ones, of exact steps, of the solves of
     estimated steps and of the rest of these steps.
     first_epochs, later_epochs: of a solve on rows that are new, and of one that starts near its solution.
@@ -90,6 +102,7 @@ class FitCosts:
 
     operator: ImaginedOperator
     columns: int
+    learned: int
     samples: int
     features: int
     rates: Rates
@@ -168,7 +181,9 @@ class FitCosts:
         for number, current in enumerate(stages[stage:], stage):
             # The last stage may take the steps that the others have left.
             most = left if number == last else min(left, current.steps - taken)
-            expected = _EXACT_STEPS if current.exact or self.is_exact else _STAGE_STEPS
+            expected = _EXACT_STEPS
+            if not (current.exact or self.is_exact):
+                expected = round(_STAGE_STEPS + _STEPS_PER_NUMBER * self.learned)
             # A stage that has not ended where others do takes a few steps more.
             count = min(most, max(expected - taken, 3))
             if count > 0:
@@ -226,9 +241,11 @@ class FitCosts:
 
 
 def estimate_costs(
-    columns: int, options: FitOptions, operator: ImaginedOperator, r: Rates, inducing: int = 0
+    columns: int, learned: int, options: FitOptions, operator: ImaginedOperator, r: Rates, inducing: int = 0
 ) -> FitCosts:
-    """The costs of a fit with resolved options, for data with this number of columns and of inducing points."""
+    """The costs of a fit with resolved options, for these numbers of columns of X, of learned hyperparameters and of
+    inducing points.
+    """
     is_grid = operator.backend == "kronecker"
     # Prior draws on a grid come from square roots of its sides.
     features = options.features if options.estimator == "pathwise" and not is_grid else 0
@@ -238,6 +255,7 @@ def estimate_costs(
     return FitCosts(
         operator,
         columns,
+        learned,
         # The steps on a grid, which take most of the time, may have fewer probes than there are samples.
         options.probes or options.samples,
         features,
@@ -281,13 +299,19 @@ def measured_rates(device: torch.device, dtype: torch.dtype) -> Rates:
     V = torch.rand(n, 65, dtype=dtype, device=device)
     X, Z = torch.rand(2, n, 16, dtype=dtype, device=device)
     kernel = Matern(1.5, 1.0).to(device).requires_grad_(False)
+    parts = list(spans(n, -(-n // (8 * count_threads(device)))))
+
+    def evaluate() -> None:
+        # As in products with K: each thread computes whole tiles, and another busy process delays no other thread.
+        run_separately(parts, lambda I: kernel(X[I], Z), device)
+
     return replace(
         rates(device, dtype),
         multiply=2 * 8 * n**2 * 65 / _seconds(lambda: long @ V, device),
         multiply64=2 * n**3 / _seconds(lambda: B @ B, device),
         factorise=n**3 / 3 / _seconds(lambda: torch.linalg.cholesky(positive), device),
         read=long.nbytes / _seconds(lambda: long @ long[0], device),
-        evaluate=n**2 / _seconds(lambda: kernel(X, Z), device),
+        evaluate=n**2 / _seconds(evaluate, device),
     )
 
 

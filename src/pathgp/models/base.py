@@ -22,7 +22,7 @@ from pathgp.learning.hyperparameters import matching, read_bounds, values
 from pathgp.learning.model import Learnable
 from pathgp.learning.policy import FitOptions
 from pathgp.learning.report import FitReport, Step
-from pathgp.means import Constant
+from pathgp.means import Constant, Trend
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior.base import BasePosterior
 from pathgp.posterior.conditioning import Settings, SolveRequest
@@ -210,6 +210,8 @@ class Model(Learnable, Generic[P]):
         """Draw paths of the prior as one function: X (m, d) and the widths of its sides -> values (samples, m)."""
         if self.standardise:
             raise ValueError("standardise=True: the prior is known in the units of the data only after condition()")
+        if isinstance(self.mean, Trend):
+            raise ValueError("the prior of a trend is flat and has no draws: use mean=0.0 for draws of f alone")
         samples, features = whole_number(samples, "samples", 1), whole_number(features, "features", 1)
         seed = spawn_generator(as_generator(generator)).initial_seed()
         model = self.frozen(torch.device("cpu"))
@@ -271,13 +273,21 @@ class Model(Learnable, Generic[P]):
         """Return a copy on a device, without gradients; posteriors keep such copies."""
         return self.working_copy(device).requires_grad_(False)
 
+    def refuse_trend(self, mean: Any) -> None:
+        """NotImplementedError for a `means.Trend`, for models without trends."""
+        if isinstance(mean, Trend):
+            raise NotImplementedError(
+                f"{type(self).__name__} has no trends with unknown coefficients: use a GP, a learned mean such as "
+                "means.Constant, or add kernels.Linear to the kernel"
+            )
+
     @property
     def mean_sees_inputs(self) -> bool:
         """Whether the prior mean may depend on the inputs."""
-        return callable(self.mean) and not isinstance(self.mean, Constant)
+        return callable(self.mean) and not isinstance(self.mean, Constant | Trend)
 
     def _repr_details(self) -> str:
         """Mean and standardisation, for a repr."""
         mean = "a function" if callable(self.mean) else f"{self.mean:g}"
         mean = repr(self.mean) if isinstance(self.mean, nn.Module) else mean
-        return f"mean={mean}" + (", standardise=True" if self.standardise else "")
+        return f"mean={mean}" + (f", standardise={self.standardise!r}" if self.standardise else "")

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from pathgp.compute.inputs import Array, read_matrix, read_vector, result_dtype
 from pathgp.data.observations import Observations
 from pathgp.data.standardise import Standardisation, blurred_column, require_digits, unscaled_columns
+from pathgp.data.trend import TrendScaling
 from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import short
 from pathgp.learning.model import Mean
 from pathgp.learning.policy import choose_dtype
+from pathgp.means import Trend
 from pathgp.models.base import Model
 from pathgp.pathwise import PriorPaths
 from pathgp.posterior.conditioning import SolveRequest
@@ -31,13 +33,17 @@ class GP(Model[Posterior]):
         kernel: the covariance function; the model keeps a deep copy.
         noise: standard deviation of the noise.
         mean: a number, or a function from inputs (n, d) to values (n,), in the units of y; the parameters of a torch
-            module such as `means.Constant` are learned.
+            module such as `means.Constant` are learned. `means.Trend` is a trend with unknown coefficients, whose
+            uncertainty is part of the posterior (universal kriging).
         standardise: shift and scale inputs and targets to mean zero and standard deviation one inside the model. Kernel
             and noise then refer to these units; predictions come back in the units of the data. Columns that `Task` and
-            `Tanimoto` read stay as they are.
+            `Tanimoto` read stay as they are. "common" scales all columns of the inputs by one number, so that a kernel
+            with one length scale remains isotropic, as on a map.
     """
 
-    def __init__(self, kernel: Kernel, noise: float = 0.1, mean: Mean = 0.0, standardise: bool = False) -> None:
+    has_common_scale = True
+
+    def __init__(self, kernel: Kernel, noise: float = 0.1, mean: Mean = 0.0, standardise: bool | str = False) -> None:
         super().__init__(noise, mean, standardise)
         if not isinstance(kernel, Kernel):
             kind = f"the class {kernel.__name__}" if isinstance(kernel, type) else type(kernel).__name__
@@ -77,14 +83,19 @@ class GP(Model[Posterior]):
         results = result_dtype(data.X, y)
         kept = unscaled_columns(self.kernel, data.X)
         learned = isinstance(self.mean, nn.Module)
-        centred = y if learned else y - self.mean_at(data.X)
+        centred, basis, trend = y if learned else y - self.mean_at(data.X), None, None
+        if isinstance(self.mean, Trend):
+            values = self.mean(data.X).detach()
+            trend = TrendScaling.of(values, y, self.mean.names(data.X.shape[1], values.shape[1]))
+            basis = trend.basis(values)
+            centred = y - basis @ trend.shift
         if self.standardise:
-            scaling = Standardisation.of(data.X, centred, kept, results)
+            scaling = Standardisation.of(data.X, centred, kept, results, common=self.standardise == "common")
             # A learned mean models the level of y: the units must not move with it.
             scaling = replace(scaling, target_shift=y.new_zeros(())) if learned else scaling
         else:
             scaling = Standardisation.identity(data.X, results)
-        note = ""
+        scaling, note = replace(scaling, trend=trend), ""
         if dtype == "auto":
             dtype, blurred = choose_dtype(scaling.inputs(data.X))
             note = "" if blurred is None else f"float64, because float32 would blur column {blurred} of X"
@@ -101,14 +112,15 @@ class GP(Model[Posterior]):
             raise ValueError(f"{kind} would blur or merge distinct values of column {column} of X: use {advice}float64")
         if not learned:
             require_digits(scaling.targets(centred), dtype)
-        return replace(Observations.of(data.X, y, noise, scaling, dtype), note=note)
+        return replace(Observations.of(data.X, y, noise, scaling, dtype, basis), note=note)
 
     def system(self, data: Observations, prior: PriorPaths | None, draws: Tensor) -> System:
         with torch.no_grad():
             targets = data.targets(self.mean_at(data.X_raw)).unsqueeze(1)
             if prior is not None:
                 targets = torch.cat([targets, prior(data.X).T], 1)
-            return System(data.X, targets, draws, self.deviation(data))
+            basis = None if data.basis is None else data.basis.to(data.dtype)
+            return System(data.X, targets, draws, self.deviation(data), basis)
 
     def draw_prior(self, data: Observations, samples: int, features: int, generator: torch.Generator) -> PriorPaths:
         return PriorPaths.draw(self.kernel, samples, features, data.columns, generator)

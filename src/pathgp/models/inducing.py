@@ -46,12 +46,14 @@ class InducingGP(GP):
         method: "sgpr", "svgp" (mini-batches in `fit`), "dtc", "sor", "fitc", "pitc" or "sgd"; see
             `pathgp.sparse.family`.
         mean: as for `GP`.
-        standardise: as for `GP`.
+        standardise: as for `GP`, without "common".
         choice: how points are chosen among the rows: "pivots" (by their variance given the others), "kmeans" (the
             seeding of k-means++) or "random"; see `pathgp.sparse.choose`.
         learn_inducing: whether `fit` moves the points, too. Later calls of `condition` then use the learned points, in
             the model's units. Not for kernels of names or counts, `Task` and `Tanimoto`.
     """
+
+    has_common_scale = False
 
     def __init__(
         self,
@@ -64,6 +66,7 @@ class InducingGP(GP):
         choice: str = "pivots",
         learn_inducing: bool = False,
     ) -> None:
+        self.refuse_trend(mean)
         super().__init__(kernel, noise, mean, standardise)
         if method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, got {method!r}")

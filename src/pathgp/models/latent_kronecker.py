@@ -50,6 +50,7 @@ class LatentKroneckerGP(Model[GridPosterior]):
     def __init__(
         self, kernels: Sequence[Kernel | None], noise: float = 0.1, mean: Mean = 0.0, standardise: bool = False
     ) -> None:
+        self.refuse_trend(mean)
         super().__init__(noise, mean, standardise)
         if isinstance(kernels, Kernel) or not len(kernels):
             raise TypeError("kernels must be a list, one kernel per side of the grid")

@@ -7,6 +7,7 @@ from pathgp.compute.groups import Ranks as Ranks
 from pathgp.operators.base import Operator as Operator
 from pathgp.operators.base import Preconditioner as Preconditioner
 from pathgp.operators.cross import cross_product as cross_product
+from pathgp.operators.field_operator import FieldOperator as FieldOperator
 from pathgp.operators.grid_blocks import GridBlocks as GridBlocks
 from pathgp.operators.grid_inverse import GridInverse as GridInverse
 from pathgp.operators.kernel import KernelOperator as KernelOperator

@@ -53,6 +53,16 @@ class Operator(ABC):
     graph_capturable: bool = False
     stationary_dim: int | None = None
 
+    @property
+    def entry_backend(self) -> str:
+        """The backend of rows, columns and blocks."""
+        return self.backend
+
+    @property
+    def product_error(self) -> float | None:
+        """The measured relative error of products; None if they are exact up to rounding."""
+        return None
+
     @abstractmethod
     def __matmul__(self, V: Tensor) -> Tensor:
         """H V for V of shape (n, s)."""
@@ -90,6 +100,10 @@ class Operator(ABC):
     @abstractmethod
     def cost(self, rows: int | None = None) -> float:
         """Epochs of a product with all rows, or with ``rows`` of them."""
+
+    def predict_product(self, s: int) -> float | None:
+        """Predicted seconds of a product with s columns; None if they follow from the backend and the sizes."""
+        return None
 
     @property
     def low_precision(self) -> Operator:

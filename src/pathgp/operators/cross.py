@@ -13,6 +13,8 @@ from pathgp.compute.memory import halve_on_failure, memory_budget, tile_edge, ti
 from pathgp.compute.stacklevel import levels_to_the_caller
 from pathgp.compute.threads import run_in_order
 from pathgp.kernels import Kernel
+from pathgp.kernels.sphere import Embedding
+from pathgp.operators.field.cross import field_cross
 from pathgp.operators.fused import fallback_reason, fused_cross, fused_cross_gradient
 from pathgp.operators.fused.expression import Expression
 
@@ -21,9 +23,14 @@ class _CrossProduct(torch.autograd.Function):
     """K(X, Z) V with the gradient in X by re-evaluating each tile: memory O(tile) in both directions."""
 
     @staticmethod
-    def forward(ctx: Any, kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, memory: int, fused: bool) -> Tensor:
+    def forward(
+        ctx: Any, kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, memory: int, fused: bool, field: bool
+    ) -> Tensor:
         ctx.save_for_backward(X, Z, V)
         ctx.kernel, ctx.memory, ctx.fused = kernel, memory, fused
+        fast = field_cross(kernel, X, Z, V, memory, "fused" if fused else "streamed") if field else None
+        if fast is not None:
+            return fast
         if fused:
             return fused_cross(kernel, X, Z, V)
 
@@ -50,7 +57,7 @@ class _CrossProduct(torch.autograd.Function):
         # With create_graph the tiles' graphs are kept as well, and second derivatives come out right.
         twice = torch.is_grad_enabled()
         if ctx.fused and not twice and Expression(ctx.kernel, X.shape[1]).differentiable:
-            return None, fused_cross_gradient(ctx.kernel, X, Z, V, outer), None, None, None, None
+            return None, fused_cross_gradient(ctx.kernel, X, Z, V, outer), None, None, None, None, None
 
         def differentiate(task: tuple[slice, slice]) -> Tensor:
             I, J = task
@@ -70,7 +77,7 @@ class _CrossProduct(torch.autograd.Function):
             return torch.cat(list(parts.values())) if parts else torch.zeros_like(X)
 
         grad_X, _ = halve_on_failure(compute, max(1, tile_edge(ctx.memory, X.dtype, X.device) // 2))
-        return None, grad_X, None, None, None, None
+        return None, grad_X, None, None, None, None, None
 
 
 def cross_product(
@@ -80,11 +87,15 @@ def cross_product(
 
     Time O(m n (d + s)); memory one tile for every thread plus the output, also in the backward pass. ``backend``:
     "streamed", "fused" or "auto", as for `KernelOperator`, with a warning if only X prevents fused products; second
-    derivatives, and gradients of Tanimoto kernels, are always streamed.
+    derivatives, and gradients of Tanimoto kernels, are always streamed. "exact": "auto" without field products, which
+    take O((m + n) log(m + n)) for stationary kernels in up to three dimensions, with an error below 3e-4 of the root
+    mean square of the result, as measured on 64 rows. Gradients are exact.
     """
-    if backend not in ("auto", "streamed", "fused"):
-        raise ValueError(f"backend must be 'auto', 'streamed' or 'fused', got {backend!r}")
-    wanted = backend == "fused" or (backend == "auto" and triton.preferred(X.device))
+    if backend not in ("auto", "streamed", "fused", "exact"):
+        raise ValueError(f"backend must be 'auto', 'streamed', 'fused' or 'exact', got {backend!r}")
+    embedding = Embedding(kernel, Z.shape[1])
+    kernel, X, Z = embedding.kernel, embedding(X), embedding(Z, "Z")
+    wanted = backend == "fused" or (backend in ("auto", "exact") and triton.preferred(X.device))
     problem = fallback_reason(kernel, X.detach(), Z) if wanted else "not asked for"
     if backend == "fused" and problem:
         raise ValueError(f"{problem}: use backend='auto'")
@@ -93,5 +104,5 @@ def cross_product(
             f"no fused products at these inputs, slower ones instead: {problem}", stacklevel=levels_to_the_caller()
         )
     fused = not problem and min(X.shape[0], *V.shape) > 0
-    result: Tensor = _CrossProduct.apply(kernel, X, Z, V, memory_budget(memory, X.device), fused)
+    result: Tensor = _CrossProduct.apply(kernel, X, Z, V, memory_budget(memory, X.device), fused, backend == "auto")
     return result

@@ -1,4 +1,4 @@
-"""The operator H = K + Sigma of a kernel matrix K, with one of three backends."""
+"""The operator H = K + Sigma of a kernel matrix K, with one of four backends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,21 +16,23 @@ from pathgp.compute.random import neighbourhoods
 from pathgp.compute.settings import Compute
 from pathgp.kernels import Kernel
 from pathgp.kernels.blocks import stationary_blocks, stationary_columns
+from pathgp.kernels.sphere import Embedding
 from pathgp.operators.base import Invert, Operator, Solve, T
 from pathgp.operators.dense import Dense
+from pathgp.operators.field import Field, FieldError, Geometry, prefers_field
 from pathgp.operators.fused import Fused, fallback_reason
 from pathgp.operators.sharded import Sharded
+from pathgp.operators.snapshot import FromSnapshot, ValueAndGradient
 from pathgp.operators.streamed import Streamed
 
 # Up to this number of rows "auto" prefers a dense K: compiling a fused kernel takes seconds, and would save little.
 SMALL = 8192
-# A function from the copies of the learned parameters to (value, gradients).
-_ValueAndGradient = Callable[[list[Tensor]], tuple[Tensor, list[Tensor]]]
 
 
 class KernelOperator(Operator):
     """H = K + diag(noise^2) at the inputs X.
 
+    The attribute ``X`` are the inputs of K as it is evaluated: those given and, for `Sphere`, points on the sphere.
     Products use a copy of the hyperparameters, made at construction. Only ``bilinear`` and ``weighted_sum`` are
     differentiable with respect to the kernel's parameters, and ``bilinear`` with respect to the noise.
 
@@ -43,9 +44,12 @@ class KernelOperator(Operator):
     - fused: K is evaluated inside one GPU kernel in every product, and no entry is ever written to memory. In float32,
       for sums, products and scales of all kernels except Task and Matern with an unusual nu; Tanimoto for counts only.
       Needs Triton (the extra ``triton``).
-    - auto: fused on a CUDA device, if it is available, and if there are more than 8,192 rows or K does not fit into the
-      memory budget; products with about 65 columns are then faster than with a dense K. Otherwise dense if K fits,
-      else streamed. ``fallback_reason`` says why "auto" did not choose fused where it would be faster.
+    - field: products in n log n by a grid, for stationary kernels in one to three dimensions, with a relative error of
+      1e-5, see `FieldOperator`. Rows, columns and blocks are exact: streamed or fused.
+    - auto: field from 8,192 rows on, if that is predicted to take less than half the time. Else fused on a CUDA device,
+      if it is available, and if there are more than 8,192 rows or K does not fit into the memory budget; products with
+      about 65 columns are then faster than with a dense K. Otherwise dense if K fits, else streamed.
+      ``fallback_reason`` says why "auto" did not choose field or fused where it would be faster.
 
     The members of a group (processes or devices) share the work. Each member evaluates its part of K, and the results
     are summed over the members. In a group of ``size`` members, each keeps n / size rows of a dense K, or evaluates one
@@ -63,6 +67,7 @@ class KernelOperator(Operator):
             products, and all other backends, have "high" precision.
         reuse: an operator of the same size that is no longer needed. Without a group, its budget and the memory of its
             K are reused: allocating new memory can take longer than evaluating K.
+        accuracy: relative error of field products; 0 excludes them from "auto".
     """
 
     def __init__(
@@ -72,8 +77,11 @@ class KernelOperator(Operator):
         noise: float | Tensor = 0.1,
         compute: Compute | None = None,
         reuse: Operator | None = None,
+        accuracy: float = 1e-5,
     ) -> None:
         compute = Compute.read(compute)
+        if not 0.0 <= accuracy < 1.0:
+            raise ValueError(f"accuracy is a relative error of products in [0, 1), got {accuracy}")
         if not isinstance(kernel, Kernel):
             raise TypeError(f"kernel must be a pathgp kernel, got {type(kernel).__name__}")
         if not isinstance(X, Tensor) or X.ndim != 2 or X.shape[0] == 0:
@@ -82,7 +90,8 @@ class KernelOperator(Operator):
             X = X.to(torch.float64)
         n = X.shape[0]
         self.kernel = kernel
-        self.X = X.detach()
+        embedding = Embedding(copy.deepcopy(kernel).to(X.device), X.shape[1])
+        self._given = X
         self.shape = (n, n)
         self.entries = n**2
         self.dtype = X.dtype
@@ -93,9 +102,12 @@ class KernelOperator(Operator):
         if isinstance(reuse, KernelOperator) and group is None and reuse.group is None and _is_same_size(reuse, self):
             reused = reuse
         self.memory = reused.memory if reused else compute.budget(X.device)
+        is_same = reused is not None and reused._given.data_ptr() == X.data_ptr()
+        geometry: Geometry | None = reused._geometry if reused and is_same else None
+        self.X = embedding(X.detach()) if geometry is None else geometry.X
         self._deviation = checked_noise(noise, n, X.device)
         self.noise = self._deviation.detach().square()
-        self._snapshot = copy.deepcopy(kernel).to(X.device)
+        self._snapshot = embedding.kernel
         if group is not None:
             values = [self.X, self._deviation.detach(), *(p.detach() for p in kernel.parameters())]
             options = [words(kernel), compute.backend, compute.precision]
@@ -103,10 +115,13 @@ class KernelOperator(Operator):
             group.check([*values, *options], f"{message}: give every rank the same data and model")
         choice = _choose_backend(compute.backend, self._snapshot, self.X, self.memory, self.world_size)
         tiles, is_kept, self.fallback_reason = choice
-        self.backend = "dense" if is_kept else tiles.name
+        self.accuracy = accuracy
+        self._geometry: Geometry = geometry or Geometry(self.X)
+        field = self._make_field(compute.backend, tiles, is_kept)
+        self._tiles: Dense | Streamed | Sharded | Field = field or self._make_tiles(tiles, is_kept, reused)
+        self.backend = "field" if field else "dense" if is_kept else tiles.name
         self.precision = compute.precision if self.backend == "fused" else "high"
-        self.graph_capturable = group is None and self.backend != "streamed"
-        self._tiles = self._make_tiles(tiles, is_kept, reused)
+        self.graph_capturable = group is None and self.backend in ("dense", "fused")
 
     @cached_property
     def low_precision(self) -> KernelOperator:
@@ -135,11 +150,26 @@ class KernelOperator(Operator):
         self._check(V, self.shape[0], "V")
         return self._tiles.rows(index, V, self._weighted_noise(V[index], index))
 
+    @property
+    def _exact_tiles(self) -> Dense | Streamed | Sharded:
+        """The backend of rows, columns and blocks."""
+        return self._tiles.exact if isinstance(self._tiles, Field) else self._tiles
+
+    @property
+    def entry_backend(self) -> str:
+        return self._tiles.exact.name if isinstance(self._tiles, Field) else self.backend
+
+    @property
+    def product_error(self) -> float | None:
+        """The measured relative error of products; None if they are exact up to rounding."""
+        return self._tiles.error if isinstance(self._tiles, Field) else None
+
     def sparse_rows(self, index: Tensor, V: Tensor, support: Tensor) -> Tensor:
-        if not isinstance(self._tiles, Fused):
+        tiles = self._exact_tiles
+        if not isinstance(tiles, Fused):
             return self.rows(index, V)
         self._check(V, self.shape[0], "V")
-        return self._tiles.rows(index, V, self._weighted_noise(V[index], index), support)
+        return tiles.rows(index, V, self._weighted_noise(V[index], index), support)
 
     def columns(self, index: Tensor, D: Tensor) -> Tensor:
         self._check(D, len(index), "D")
@@ -149,9 +179,10 @@ class KernelOperator(Operator):
         return self._noisy_block(self._tiles, index)
 
     def _blocks(self, index: Tensor) -> Tensor:
-        if not isinstance(self._tiles, Fused):
+        tiles = self._exact_tiles
+        if not isinstance(tiles, Fused):
             return super()._blocks(index)
-        return self._add_noise(self._tiles.blocks(index), index)
+        return self._add_noise(tiles.blocks(index), index)
 
     def small_blocks(self, index: Tensor) -> Tensor:
         if self.stationary_dim is None:
@@ -200,7 +231,27 @@ class KernelOperator(Operator):
             return make(self._snapshot, self.X)
         return Sharded(self.group, evaluate(self._snapshot, self.X, self.memory), make)
 
-    def _noisy_block(self, tiles: Dense | Streamed | Sharded, index: Tensor) -> Tensor:
+    def _make_field(self, backend: str, evaluate: type[Streamed], is_kept: bool) -> Field | None:
+        """Return the field backend if it is asked for, or chosen by "auto"; otherwise None."""
+        if backend == "field" and self.group is not None:
+            raise ValueError("field products are computed by one process: use another backend, or no group")
+        if backend != "field":
+            is_allowed = backend == "auto" and self.group is None and self.accuracy > 0.0
+            name = evaluate.name
+            if not is_allowed or not prefers_field(
+                self._snapshot, self._geometry, name, is_kept, self.accuracy, self.memory
+            ):
+                return None
+        exact = evaluate(self._snapshot, self.X, self.memory)
+        try:
+            return Field(exact, self.accuracy, float(self.noise.min()), self.memory, self._geometry)
+        except FieldError as error:
+            if backend == "field":
+                raise ValueError(f"{error}: use backend='auto'") from None
+            self.fallback_reason = str(error)
+            return None
+
+    def _noisy_block(self, tiles: Dense | Streamed | Sharded | Field, index: Tensor) -> Tensor:
         """H[index, index] on the device of the tiles."""
         return self._add_noise(tiles.block(index.to(tiles.variances.device)), index)
 
@@ -210,11 +261,11 @@ class KernelOperator(Operator):
         blocks.diagonal(dim1=-2, dim2=-1).add_(noise.to(blocks.device))
         return blocks
 
-    def _differentiable(self, compute: _ValueAndGradient) -> Tensor:
+    def _differentiable(self, compute: ValueAndGradient) -> Tensor:
         """Return the value of ``compute`` as a scalar that autograd can differentiate in the kernel's parameters."""
         pairs = list(zip(self.kernel.parameters(), self._snapshot.parameters(), strict=True))
         learned = [copied for parameter, copied in pairs if parameter.requires_grad]
-        value: Tensor = _FromSnapshot.apply(compute, learned, *(p for p, _ in pairs if p.requires_grad))
+        value: Tensor = FromSnapshot.apply(compute, learned, *(p for p, _ in pairs if p.requires_grad))
         return value
 
     def features(self, num: int, generator: torch.Generator | None = None, draws: int | None = None) -> Tensor:
@@ -225,7 +276,12 @@ class KernelOperator(Operator):
         return neighbourhoods(self.coordinates, parts, generator) if near else super().partition(parts, generator)
 
     def cost(self, rows: int | None = None) -> float:
-        return 1.0 if rows is None else rows / self.shape[0]
+        if rows is None:
+            return 1.0
+        return self._tiles.cost(rows) if isinstance(self._tiles, Field) else rows / self.shape[0]
+
+    def predict_product(self, s: int) -> float | None:
+        return self._tiles.predict_product(s) if isinstance(self._tiles, Field) else None
 
     def sync_generator(self, generator: torch.Generator) -> torch.Generator:
         return generator if self.group is None else self.group.sync_generator(generator)
@@ -249,6 +305,9 @@ def _choose_backend(
     n = len(X)
     required = math.ceil(n / world_size) * n * X.element_size()
     fits = required <= memory
+    if backend == "field":
+        backend = "auto"
+        fits = False
     if backend == "dense" and not fits:
         where, advice = (f" on each of {world_size} members", ", more members,") if world_size > 1 else ("", "")
         raise ValueError(
@@ -266,22 +325,6 @@ def _choose_backend(
 
 def _is_same_size(a: Operator, b: Operator) -> bool:
     return (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
-
-
-class _FromSnapshot(torch.autograd.Function):
-    """A scalar with a gradient that ``forward`` already computes, at the copies of the kernel's parameters."""
-
-    @staticmethod
-    def forward(ctx: Any, compute: _ValueAndGradient, learned: list[Tensor], *parameters: Tensor) -> Tensor:
-        value, grads = compute(learned)
-        ctx.save_for_backward(*grads)
-        ctx.devices = [p.device for p in parameters]
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        grads = ctx.saved_tensors
-        return (None, None, *((grad_outputs[0] * g).to(d) for g, d in zip(grads, ctx.devices, strict=True)))
 
 
 def checked_noise(noise: float | Tensor, n: int, device: torch.device) -> Tensor:

@@ -80,7 +80,7 @@ class LatentKroneckerOperator(arrays.GridOperator):
         self.noise = self._deviation.detach().square()
         share = self._share = self.memory // (2 * len(self.sizes))
         pairs = list(zip(kernels, factors, strict=True))
-        self.factors = [KernelOperator(k, F, 0.0, Compute(memory=share)) for k, F in pairs]
+        self.factors = [KernelOperator(k, F, 0.0, Compute(memory=share), accuracy=0.0) for k, F in pairs]
         self.roots = [find_root(k, F.detach(), self._worthwhile_rank(i), share) for i, (k, F) in enumerate(pairs)]
         # Roots by side, the strongest reduction first, so that all later products are small; and the other factors.
         self._roots = {i: B.to(self.dtype) for i in self.by_reduction() if (B := self.roots[i]) is not None}

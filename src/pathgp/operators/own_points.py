@@ -15,6 +15,7 @@ from torch import Tensor
 from pathgp.compute.memory import even_spans, halve_on_failure, limit_edge, memory_budget, tile_edge
 from pathgp.compute.threads import run_in_order
 from pathgp.kernels import Kernel
+from pathgp.kernels.sphere import Embedding
 
 Task = tuple[slice, slice, slice]
 
@@ -96,5 +97,8 @@ def own_product(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, memory: float |
     Time O(s q n d) for values and first derivatives; memory one tile for every thread plus X and the output. Second
     derivatives keep all s q n entries. Always streamed, on a GPU too.
     """
+    embedding = Embedding(kernel, Z.shape[1])
+    kernel, Z = embedding.kernel, embedding(Z, "Z")
+    X = embedding(X.flatten(0, 1)).unflatten(0, X.shape[:2])
     result: Tensor = _OwnProduct.apply(kernel, X, Z, V, memory_budget(memory, X.device))
     return result

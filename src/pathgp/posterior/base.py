@@ -6,6 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import torch
@@ -20,6 +21,7 @@ from pathgp.posterior.exact_covariance import EXACT_ROWS, ExactCovariance
 from pathgp.posterior.leave_one_out import LeaveOneOut, leave_one_out
 from pathgp.posterior.report import ConditionReport
 from pathgp.posterior.system import System
+from pathgp.posterior.trend import GeneralisedLeastSquares
 
 
 @dataclass(eq=False, repr=False)
@@ -35,6 +37,7 @@ class BasePosterior(ABC):
         settings: options of products and solves.
         report: how the posterior was computed.
         about: metadata that is saved with the posterior (see `save`), or None.
+        least_squares: the solutions of the basis functions of a trend, or None.
     """
 
     model: Any
@@ -45,6 +48,7 @@ class BasePosterior(ABC):
     settings: Settings
     report: ConditionReport
     about: dict[str, Any] | None = field(default=None, kw_only=True)
+    least_squares: GeneralisedLeastSquares | None = field(default=None, kw_only=True)
 
     # Methods of `variance` that use the samples; the most accurate one is first.
     _sample_methods: ClassVar[tuple[str, ...]] = ("samples",)
@@ -53,6 +57,12 @@ class BasePosterior(ABC):
     @abstractmethod
     def X(self) -> Any:
         """Inputs of the data in the units of the caller."""
+
+    @property
+    def solutions(self) -> Tensor:
+        """All solutions of the last solve (n, 1 + s + p): the weights, and those of the basis of a trend."""
+        trend = self.least_squares
+        return self.weights if trend is None else torch.cat([self.weights, trend.weights], 1)
 
     @property
     def num_samples(self) -> int:
@@ -83,14 +93,19 @@ class BasePosterior(ABC):
         """Return log p(y | X) in the units of y, with an error bar.
 
         Exact up to 10,000 observations, otherwise estimated by quadrature with ``probes`` random vectors. The error
-        falls as 1 / sqrt(probes). See `pathgp.posterior.evidence`.
+        falls as 1 / sqrt(probes). See `pathgp.posterior.evidence`. With a trend of p functions it is the restricted
+        likelihood, the density of n - p contrasts of y that do not depend on the trend: it compares models with the
+        same trend.
         """
         system = self.system.require_targets("log_marginal_likelihood")
         factor = self._exact.factor if self.has_factor else None
         y, v, noise = system.targets[:, 0], self.weights[:, 0], system.deviation.square()
         generator = self.settings.compute.sync_generator(generator)
         evidence = log_marginal_likelihood(y, v, noise, factor, self._operator, probes, generator)
-        return replace(evidence, value=self.scaling.restore_log_density(evidence.value, len(y)))
+        value, count = evidence.value, len(y)
+        if (trend := self._exact_least_squares) is not None:
+            value, count = value + trend.log_density_change(y), count - trend.rank
+        return replace(evidence, value=self.scaling.restore_log_density(value, count))
 
     def leave_one_out(self) -> LeaveOneOut:
         """Return mean, variance and log density of every observation given all others, in the units of y.
@@ -101,7 +116,8 @@ class BasePosterior(ABC):
         system = self.system.require_targets("leave_one_out")
         factor = self._exact.factor[0] if self.has_factor else None
         # In float32 blocks of neighbouring rows with little noise would be singular.
-        result = leave_one_out(system, self.weights, factor, lambda: self._operator(torch.float64, "streamed"))
+        exact = partial(self._operator, torch.float64, "streamed")
+        result = leave_one_out(system, self.weights, factor, exact, self._exact_least_squares)
         return result.in_units(self.scaling, self._prior_mean())
 
     def save(self, path: str | os.PathLike[str], data: bool = True, about: dict[str, Any] | None = None) -> None:
@@ -155,7 +171,7 @@ class BasePosterior(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes without the Cholesky factor and the operator, which are rebuilt when needed."""
-        return {name: value for name, value in vars(self).items() if name != "_exact"}
+        return {name: value for name, value in vars(self).items() if not name.startswith("_exact")}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}\n{self.report!r}"
@@ -164,6 +180,12 @@ class BasePosterior(ABC):
     @abstractmethod
     def _exact(self) -> ExactCovariance:
         """Exact variances and covariances, in the model's units."""
+
+    @cached_property
+    def _exact_least_squares(self) -> GeneralisedLeastSquares | None:
+        """The trend by solves as accurate as those of exact variances."""
+        basis = self.system.basis
+        return None if basis is None else GeneralisedLeastSquares(basis, self._exact.solve_for(basis))
 
     @abstractmethod
     def _prior_mean(self) -> Tensor:

@@ -20,7 +20,6 @@ from torch import Tensor
 from pathgp.compute.inputs import Array
 from pathgp.kernels import Kernel, Matern, Product, Scale, Sum
 from pathgp.kernels.expression import Columns, expand, fold
-from pathgp.kernels.parameters import positive
 from pathgp.posterior.table import Posterior, _in_parts
 
 
@@ -41,9 +40,7 @@ class Component:
     def mean(self, Xs: Array) -> Array:
         """Posterior mean (m,): k_c(Xs, X) v. Time O(m n d), memory one tile. Differentiable in Xs."""
         inputs, scaled = self._posterior._read(Xs)
-        return inputs.to_caller(
-            self._restore(self._posterior._update(self._posterior.weights[:, :1], self.kernel)(scaled)[0])
-        )
+        return inputs.to_caller(self._restore(self._posterior._update(self._weights()[:, :1], self.kernel)(scaled)[0]))
 
     def paths(self, Xs: Array) -> Array:
         """This component of every path at Xs: (s, m). Differentiable in Xs.
@@ -52,13 +49,13 @@ class Component:
         """
         prior = self._posterior._require_paths()
         inputs, scaled = self._posterior._read(Xs)
-        weights = self._posterior.weights
+        weights = self._weights()
         update = self._posterior._update(weights[:, :1] - weights[:, 1:], self.kernel)
 
         def values(rows: slice) -> Tensor:
             return self._restore(prior(scaled[rows], self._terms) + update(scaled[rows]))
 
-        return inputs.to_caller(_in_parts(values, scaled, self._posterior.num_samples))
+        return inputs.to_caller(_in_parts(values, scaled, self._posterior.num_samples, len(self._posterior.X)))
 
     def variance(self, Xs: Array, method: str | None = None) -> Array:
         """Posterior variance (m,) of f_c, by the methods of `Posterior.variance`.
@@ -72,6 +69,10 @@ class Component:
 
     def __repr__(self) -> str:
         return f"Component({self.name!r}, {self.kernel!r})"
+
+    def _weights(self) -> Tensor:
+        """The weights v and alpha (n, 1 + s) of functions about the trend, if there is one."""
+        return self._posterior._project(self._posterior.weights)
 
     def _restore(self, values: Tensor) -> Tensor:
         scaling = self._posterior.scaling
@@ -105,17 +106,10 @@ def summands(kernel: Kernel) -> list[Kernel]:
             found = [summand for part in parts for summand in part]
             return found if node.active_dims is None else [Sum(part, active_dims=node.active_dims) for part in found]
         if isinstance(node, Scale) and len(found := next(parts)) > 1:
-            return [_scaled(part, node) for part in found]
+            return [node.around(part, node.active_dims) for part in found]
         return [node]
 
     return fold(kernel, visit)
-
-
-def _scaled(part: Kernel, scale: Scale) -> Scale:
-    result = Scale(part, active_dims=scale.active_dims)
-    # The parameter itself: its value, sent through the softplus once more, would differ in the last digit.
-    result._signal = positive(scale, "signal")
-    return result
 
 
 def _names(kernels: list[Kernel]) -> list[str]:

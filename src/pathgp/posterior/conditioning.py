@@ -74,7 +74,7 @@ class Settings:
             self.compute.group.check([system.targets, system.noise_draws], message)
         solution = self.solver.solve(
             H,
-            system.targets,
+            system.right_hand_sides(),
             x0=x0,
             delta=system.delta(),
             tol=self.tol,
@@ -127,7 +127,7 @@ def solve_system(
     request: SolveRequest,
     rule: PredictionRule | None = None,
 ) -> tuple[Tensor, ConditionReport]:
-    """Representer weights (n, 1 + s), and the report in the units of y.
+    """Solutions (n, 1 + s + p), p basis functions of a trend last, and the report in the units of y.
 
     ``largest``: the largest prior variance at the data.  ``columns``: number of columns of the inputs.  ``rule``: when
     to stop, in place of the tolerance of the settings and of the error at the data.
@@ -143,9 +143,13 @@ def solve_system(
     limits: dict[str, Any] = {"allowed": rule or allowed, "time_limit": request.seconds_left}
     used = settings if rule is None else replace(settings, tol=_LOOSEST)
     solution = used.solve(H, system, request.generator, request.x0, request.callback, **limits)
+    weights, least_squares = system.split(solution.x)
     residual = solution.residual.cpu() * system.sizes().cpu()
-    rounding = _ROUNDING * torch.finfo(H.dtype).eps * largest * column_norms(solution.x).cpu()
-    bounds = math.sqrt(largest) * residual / (2.0 * float(system.deviation.min())) + rounding
+    rounding = _ROUNDING * torch.finfo(H.dtype).eps * largest * column_norms(weights).cpu()
+    leverage = 0.0
+    if least_squares is not None:
+        residual, leverage = least_squares.residuals(weights, residual), least_squares.leverage
+    bounds = (0.5 * math.sqrt(largest) + leverage) * residual / float(system.deviation.min()) + rounding
     bounds = scaling.restore_deviation(bounds) + scaling.rounding(system.targets[:, 0])
     resolution = float(residual.max()) / math.sqrt(n)
     report = ConditionReport(
@@ -165,6 +169,7 @@ def solve_system(
         seconds=time.perf_counter() - request.began,
         seed=request.seed,
         no_paths=request.no_paths,
+        basis=system.num_basis,
     )
     if rule is not None:
         report = replace(

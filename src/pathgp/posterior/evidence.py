@@ -34,13 +34,12 @@ from torch import Tensor
 from pathgp.compute.inputs import whole_number
 from pathgp.compute.random import as_generator, permutation
 from pathgp.operators import Operator
+from pathgp.posterior.exact_covariance import FACTOR_ROWS
 from pathgp.posterior.lanczos import Lanczos, controlled_mean
 from pathgp.posterior.local_preconditioner import LocalPreconditioner
 from pathgp.solvers.cholesky import factorise
 from pathgp.solvers.run import column_norms
 
-# Up to here the factorisation, n^3 / 3 operations, takes seconds on two cores, as long as quadrature does.
-_EXACT_ROWS = 10_000
 _MAX_ITERATIONS = 500
 # Lanczos stops when the last quarter of its iterations changed the result by less than this part of its standard error.
 _SMALL_PART = 0.05
@@ -102,7 +101,7 @@ def log_determinant(
             f"a factor needs {16e-9 * n**2:.2g} GB, the operator's budget is {H.memory / 1e9:.2g} GB: "
             "use exact=False, or raise memory="
         )
-    if exact or (exact is None and fits and n <= _EXACT_ROWS):
+    if exact or (exact is None and fits and n <= FACTOR_ROWS):
         factor, jitter = factorise(H.block(torch.arange(n, device=H.device)).to(torch.float64))
         return _from_factor(factor, jitter, H.noise, probes, H.dtype)
     return _quadrature(H, None, probes, H.sync_generator(as_generator(generator)), _product_error(H))[0]

@@ -23,8 +23,9 @@ from pathgp.solvers.cholesky import factorise
 EXACT_ROWS = 1000
 # Columns of K(X, Xs) that are solved for at once when only variances are needed.
 _COLUMNS_AT_ONCE = 256
-# Up to this number of rows H is factorised, 8 n^2 bytes, and the factor kept.
-_FACTOR_ROWS = 10_000
+# Up to this number of rows H is factorised, 8 n^2 bytes, and the factor kept. n^3 / 3 operations take seconds on two
+# cores, as long as the quadrature of the evidence does.
+FACTOR_ROWS = 10_000
 _SOLVE_TOL = {torch.float32: 1e-4, torch.float64: 1e-7}
 # float64 numbers per row and column while systems with K(X, Xs) are solved: right-hand sides, iterates, residuals.
 _NUMBERS_PER_SOLVE = 8
@@ -45,7 +46,7 @@ class ExactCovariance:
         self._kernel, self._X, self._deviation, self.settings = kernel, X, deviation, settings
         self._operator, budget = cache(operator), settings.compute.budget(X.device)
         self._columns_at_once = max(1, budget // (4 * 8 * _NUMBERS_PER_SOLVE * len(X)))
-        wanted = len(X) <= _FACTOR_ROWS or isinstance(settings.solver, Cholesky)
+        wanted = len(X) <= FACTOR_ROWS or isinstance(settings.solver, Cholesky)
         # 16 n^2 bytes while H is factorised.
         self.factorises = wanted and 16 * len(X) ** 2 <= budget
 
@@ -89,8 +90,8 @@ class ExactCovariance:
         parts = []
         for rows in spans(len(Xs), step):
             with torch.no_grad():
-                weights = self._solve_for(kernel(X, points[rows]))
-            parts.append(cross_product(kernel, points, X, weights, memory))
+                weights = self.solve_for(kernel(X, points[rows]))
+            parts.append(cross_product(kernel, points, X, weights, memory, "exact"))
         half = torch.cat(parts, 1).to(torch.float64)
         # Both factors K depend on Xs and the weights are constants here: twice the gradient, once the value.
         both = half + half.T
@@ -104,15 +105,15 @@ class ExactCovariance:
             half = torch.linalg.solve_triangular(self.factor[0], cross, upper=False)
             return multiply(half, half)
         cross = kernel(X, Xs)
-        solution = self._solve_for(cross.detach())
+        solution = self.solve_for(cross.detach())
         # With r = K - H x the value x^T K + x^T r is wrong only by r^T H^-1 r, second order in the residual.
         residual = cross - self._operator() @ solution
         return multiply(solution, cross + residual).to(torch.float64)
 
-    def _solve_for(self, cross: Tensor) -> Tensor:
-        """H^-1 cross for columns cross (n, m) of K(X, Xs); no gradient."""
+    def solve_for(self, cross: Tensor) -> Tensor:
+        """H^-1 cross for columns cross (n, m) of K(X, Xs) or of the basis of a trend; no gradient."""
         if self.factorises:
-            return torch.cholesky_solve(cross, self.factor[0])
+            return torch.cholesky_solve(cross.to(torch.float64), self.factor[0])
         tol, fixed = _SOLVE_TOL[cross.dtype], torch.Generator().manual_seed(0)  # repeated calls agree
         solution = self.settings.solver.solve(self._operator(), cross, tol=tol, generator=fixed)
         warn_unless_converged(solution, tol, "exact variances")

@@ -2,7 +2,9 @@
 
     mu_i = y_i - v_i / d_i,    var_i = 1 / d_i,    v = H^-1 (y - mu),    d = diag(H^-1)
 
-Sundararajan and Keerthi (2001); Rasmussen and Williams (2006), section 5.4.2.
+With a trend P = H^-1 - W G^-1 W^T takes the place of H^-1 (see `pathgp.posterior.trend`).
+
+Sundararajan and Keerthi (2001); Rasmussen and Williams (2006), section 5.4.2; Dubrule (1983).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pathgp.data.standardise import Standardisation
 from pathgp.operators import Operator
 from pathgp.posterior.local_preconditioner import local_blocks
 from pathgp.posterior.system import System
+from pathgp.posterior.trend import GeneralisedLeastSquares
 from pathgp.solvers.cholesky import factorise
 
 # The mean of an inverse chi-square exists from three degrees of freedom on.
@@ -59,7 +62,11 @@ class LeaveOneOut:
 
 
 def leave_one_out(
-    system: System, weights: Tensor, factor: Tensor | None, operator: Callable[[], Operator]
+    system: System,
+    weights: Tensor,
+    factor: Tensor | None,
+    operator: Callable[[], Operator],
+    trend: GeneralisedLeastSquares | None = None,
 ) -> LeaveOneOut:
     """In the model's units, from a factor of H if there is one, else from the weights (n, 1 + s) of the samples.
 
@@ -68,7 +75,7 @@ def leave_one_out(
     y, s = system.targets[:, 0].to(torch.float64), weights.shape[1] - 1
     with torch.no_grad():
         if factor is not None:
-            return from_factor(factor, y)
+            return from_factor(factor, y, trend)
         if s < _LEAST_SAMPLES:
             raise ValueError(
                 f"{len(y)} rows are too many for a Cholesky factor, so that leave-one-out variances come from samples, "
@@ -76,10 +83,10 @@ def leave_one_out(
                 "condition(solver='cholesky') if memory allows"
             )
         fixed = torch.Generator().manual_seed(0)  # repeated calls agree
-        return from_samples(operator(), y, weights[:, 0], system.noisy_draws(), weights[:, 1:], fixed)
+        return from_samples(operator(), y, weights[:, 0], system.noisy_draws(), weights[:, 1:], fixed, trend)
 
 
-def from_factor(factor: Tensor, y: Tensor) -> LeaveOneOut:
+def from_factor(factor: Tensor, y: Tensor, trend: GeneralisedLeastSquares | None = None) -> LeaveOneOut:
     """From the Cholesky factor of H: exact, d_i = |L^-1 e_i|^2. Time O(n^3), memory O(n) for 512 columns at a time."""
     d = torch.empty_like(y)
     for rows in spans(len(y), _COLUMNS_AT_ONCE):
@@ -87,12 +94,21 @@ def from_factor(factor: Tensor, y: Tensor) -> LeaveOneOut:
         columns = torch.eye(len(y) - rows.start, rows.stop - rows.start, dtype=y.dtype, device=y.device)
         half = torch.linalg.solve_triangular(factor[rows.start :, rows.start :], columns, upper=False)
         d[rows] = half.square().sum(0)
-    v = torch.cholesky_solve(y.unsqueeze(1), factor)[:, 0]
+    v = torch.cholesky_solve(y.unsqueeze(1), factor)
+    if trend is not None:
+        d, v = _require_redundant(d - trend.explained(), d), trend.project(v)
+    v = v[:, 0]
     return _assemble(y, v, 1.0 / d, d.log(), 0.0, "exact, Cholesky")
 
 
 def from_samples(
-    H: Operator, y: Tensor, weights: Tensor, draws: Tensor, samples: Tensor, generator: torch.Generator
+    H: Operator,
+    y: Tensor,
+    weights: Tensor,
+    draws: Tensor,
+    samples: Tensor,
+    generator: torch.Generator,
+    trend: GeneralisedLeastSquares | None = None,
 ) -> LeaveOneOut:
     """From solutions alpha_j = H^-1 xi_j (n, s) of prior draws xi_j ~ N(0, H): their variances are d.
 
@@ -110,17 +126,29 @@ def from_samples(
         factor, _ = factorise(H.block(rows).to(torch.float64))
         known[rows] = torch.cholesky_inverse(factor).diagonal()
         squares[rows] = (samples[rows] - torch.cholesky_solve(draws[rows].to(torch.float64), factor)).square()
-    rest = squares.mean(1)
+    rest, v = squares.mean(1), weights.to(torch.float64)
     d = known + rest
+    if trend is not None:
+        d, v = _require_redundant(d - trend.explained(), d), trend.project(v.unsqueeze(1))[:, 0]
     share = (rest / d).square()
     bias = math.log(0.5 * s) - float(torch.digamma(torch.tensor(0.5 * s, dtype=torch.float64)))
-    v = weights.to(torch.float64)
     # First-order influence of each draw on the average: its spread is the error that sampling adds.
     influence = ((0.5 / d + 0.5 * (v / d).square()).unsqueeze(1) * squares).mean(0)
     sampling = float(influence.std()) / math.sqrt(s)
     relative = math.sqrt(2.0 * float(share.mean()) / s)
     method = f"{s} samples, variances to {100 * relative:.0f} %"
     return _assemble(y, v, (1.0 - 2.0 * share / s) / d, d.log() + share * bias, sampling, method)
+
+
+def _require_redundant(d: Tensor, without_trend: Tensor) -> Tensor:
+    """d with a trend; ValueError if one observation alone determines a coefficient, so that no other predicts it."""
+    alone = d <= 1e-8 * without_trend
+    if bool(alone.any()):
+        raise ValueError(
+            f"row {int(torch.nonzero(alone)[0])} alone determines a coefficient of the trend: the other rows cannot "
+            "predict it; use a simpler trend"
+        )
+    return d
 
 
 def _assemble(y: Tensor, v: Tensor, variances: Tensor, log_d: Tensor, sampling: float, method: str) -> LeaveOneOut:

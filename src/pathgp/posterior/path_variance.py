@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pathgp.compute.memory import halve_on_failure, limit_edge, memory_budget, spans, tile_edge
+from pathgp.compute.settings import Compute
 from pathgp.compute.threads import list_in_order
 from pathgp.kernels import Kernel
 from pathgp.operators import cross_product
@@ -49,7 +50,7 @@ class SampledVariance:
     system: System
     prior: PriorPaths
     weights: Tensor
-    memory: float | None
+    compute: Compute
     neighbours: int = NEIGHBOURS
     part: Kernel | None = None
     terms: Collection[int] | None = None
@@ -57,11 +58,12 @@ class SampledVariance:
     def __call__(self, Xs: Tensor) -> Tensor:
         """Variances (m,) at Xs (m, d); differentiable in Xs. Time O(m (n (d + s) + s features + c^3))."""
         f = self.prior(Xs, self.terms)
-        h = cross_product(self._part, Xs, self.system.X, self.weights, self.memory).T
+        memory, backend = self.compute.memory, self.compute.cross_backend
+        h = cross_product(self._part, Xs, self.system.X, self.weights, memory, backend).T
         count = min(self.neighbours, len(self.system.X))
         if not count:
             return variance_from_paths(f - h, h, self._part.diag(Xs))
-        index = nearest(self._part, Xs, self.system.X, self._variances(), count, self.memory)
+        index = nearest(self._part, Xs, self.system.X, self._variances(), count, memory)
         step = max(1, _ROWS_TOGETHER.get(Xs.device.type, 512) // count)
         condition = self._recompute_condition if torch.is_grad_enabled() else self._condition
         parts = list_in_order(list(spans(len(Xs), step)), lambda rows: condition(Xs[rows], index[rows]), Xs.device)

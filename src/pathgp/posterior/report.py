@@ -22,6 +22,7 @@ class ConditionReport:
     For kernels whose variance is not constant it holds for x with k(x, x) up to the largest at the data. The rounding
     of predictions is in it.
     ``sample_error_bound`` is the same for every path, and so for the standard deviation of the paths.
+    With a trend of ``basis`` functions both hold where the trend is no less certain than at the data.
 
     Both hold in the worst case. What the solver's error amounts to at the data is ``resolution``, the largest root mean
     square of a residual, in the units of y: K H^-1 r = r - Sigma H^-1 r. ``relative_resolution`` is the same in units
@@ -68,6 +69,7 @@ class ConditionReport:
     prediction_tol: float = math.nan
     prediction_error: float = math.nan
     prediction_note: str = ""
+    basis: int = 0
 
     def warn_unless_converged(self, purpose: str = "mean and samples") -> None:
         """Warn if the solve missed its tolerance, and say which numbers its error makes unreliable."""
@@ -158,8 +160,9 @@ class ConditionReport:
         ]
 
     def _describe_errors(self) -> list[tuple[str, str]]:
+        where = "where the trend is no less certain than at the data" if self.basis else "anywhere"
         return [
-            ("error bound", f"mean {self.error_bound:.2g}, samples {self.sample_error_bound:.2g}, anywhere"),
+            ("error bound", f"mean {self.error_bound:.2g}, samples {self.sample_error_bound:.2g}, {where}"),
             ("error at data", f"about {self.resolution:.2g}, {self.relative_resolution:.1g} posterior std"),
         ]
 

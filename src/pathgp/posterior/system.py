@@ -2,6 +2,8 @@
 
     H [v, alpha_1, ..., alpha_s] = [y, f_1(X) + eps_1, ..., f_s(X) + eps_s],   H = K + Sigma,  eps_j = Sigma^1/2 w_j
 
+With a trend the batch has p more right-hand sides, the basis functions B (see `pathgp.posterior.trend`).
+
 Solvers get the noise as delta = Sigma^-1/2 w, so that eps = Sigma delta: primal SGD moves it into its regulariser
 (thesis, section 3.2.2), every other solver adds it to the right-hand side.
 """
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pathgp.compute.memory import spans
+from pathgp.posterior.trend import GeneralisedLeastSquares
 
 # Weight of the average over all rows in the estimate of each row's posterior variance, in samples.
 _SHRINKAGE = 4
@@ -27,13 +30,14 @@ class System:
 
     X: (n, d), for a grid the numbers of the cells (n, 1).  targets: (n, 1 + s), y and the prior draws f_j(X).
     noise_draws: (n, s) standard normal, or (n, 0) if the targets are complete.  deviation: standard deviation of the
-    noise, a scalar or (n,), float64.
+    noise, a scalar or (n,), float64.  basis: the basis functions of a trend (n, p), or None.
     """
 
     X: Tensor
     targets: Tensor
     noise_draws: Tensor
     deviation: Tensor
+    basis: Tensor | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -46,15 +50,33 @@ class System:
             raise ValueError(f"{operation} needs the observations, which were not saved: use save(data=True)")
         return self
 
+    @property
+    def num_basis(self) -> int:
+        """The number p of basis functions of a trend."""
+        return 0 if self.basis is None else self.basis.shape[1]
+
+    def right_hand_sides(self) -> Tensor:
+        """What solvers get, together with `delta`: (n, 1 + s + p)."""
+        return self.targets if self.basis is None else torch.cat([self.targets, self.basis], 1)
+
     def delta(self) -> Tensor | None:
-        """The noise in the form solvers expect: eps = Sigma delta, zero for y."""
+        """The noise in the form solvers expect: eps = Sigma delta, zero for y and the basis of a trend."""
         if not self.noise_draws.shape[1]:
             return None
         scaled = self.noise_draws / self.deviation.unsqueeze(-1).to(self.noise_draws.dtype)
-        return torch.cat([torch.zeros_like(scaled[:, :1]), scaled], 1)
+        return torch.cat([scaled.new_zeros(len(scaled), 1), scaled, scaled.new_zeros(len(scaled), self.num_basis)], 1)
+
+    def split(self, x: Tensor) -> tuple[Tensor, GeneralisedLeastSquares | None]:
+        """Solutions (n, 1 + s + p) as those of y and the draws (n, 1 + s), and those of the trend, if there is one."""
+        if self.basis is None:
+            return x, None
+        count = x.shape[1] - self.num_basis
+        return x[:, :count], GeneralisedLeastSquares(self.basis, x[:, count:])
 
     def posterior_variances(self, x: Tensor) -> Tensor:
-        """Estimated posterior variances of f at the data (n,), float64, from a solution x (n, 1 + s).
+        """Estimated posterior variances of f at the data (n,), float64, from a solution x (n, 1 + s + p).
+
+        Those without a trend, which are smaller.
 
         The zero-mean part of path j at the data is f_j(X) - K alpha_j = Sigma alpha_j - eps_j + r_j, so that no product
         is needed. Few samples determine a single row poorly: its estimate is shrunk towards the average over all rows.
@@ -90,10 +112,12 @@ class System:
         return self.targets[:, 1:][:, columns].to(torch.float64) + noise
 
     def sizes(self) -> Tensor:
-        """Euclidean norms of all right-hand sides (1 + s,), float64."""
+        """Euclidean norms of all right-hand sides (1 + s + p,), float64."""
         norms = [torch.linalg.vector_norm(self.targets[:, :1], dim=0, dtype=torch.float64)]
         for part in spans(self.noise_draws.shape[1], _COLUMNS_AT_ONCE):
             norms.append(torch.linalg.vector_norm(self.noisy_draws(part), dim=0))
+        if self.basis is not None:
+            norms.append(torch.linalg.vector_norm(self.basis, dim=0, dtype=torch.float64))
         return torch.cat(norms)
 
     def extend(self, other: System) -> System:
@@ -103,4 +127,5 @@ class System:
             deviation = torch.cat([system.deviation.expand(len(system.X)) for system in (self, other)])
         pairs = ((self.X, other.X), (self.targets, other.targets), (self.noise_draws, other.noise_draws))
         X, targets, noise_draws = map(torch.cat, pairs)
-        return System(X, targets, noise_draws, deviation)
+        basis = None if self.basis is None or other.basis is None else torch.cat([self.basis, other.basis])
+        return System(X, targets, noise_draws, deviation, basis)

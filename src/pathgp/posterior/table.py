@@ -26,13 +26,14 @@ from pathgp.posterior.exact_covariance import ExactCovariance
 from pathgp.posterior.path_variance import NEIGHBOURS, SampledVariance
 from pathgp.posterior.prediction_rule import PredictionRule
 from pathgp.posterior.system import System
+from pathgp.posterior.trend import TrendEstimate
 from pathgp.solvers.solution import Callback
 
 if TYPE_CHECKING:
     from pathgp.posterior.components import Component
 
 # Test rows whose paths are evaluated at once, so that temporaries stay small beside the result.
-_ROWS_AT_ONCE = 8192
+_ROWS_AT_ONCE, _MOST_ROWS_AT_ONCE = 8192, 2**18
 
 
 class Posterior(BasePosterior):
@@ -54,11 +55,16 @@ class Posterior(BasePosterior):
         largest = float(model.kernel.diag(system.X).max())
         rule = None
         if request.goal is not None:
+            if system.basis is not None:
+                raise NotImplementedError(
+                    "until='predictions' has no bound of the error of a trend: use until='residual' with a smaller tol"
+                )
             memory = request.settings.compute.memory
             rule = PredictionRule(request.goal, model.kernel, system, scaling, prior, largest, memory)
-        weights, report = solve_system(H, largest, system.X.shape[1], system, scaling, request, rule)
+        solutions, report = solve_system(H, largest, system.X.shape[1], system, scaling, request, rule)
         report = replace(report, features=0 if prior is None else prior.features.num)
-        return cls(model, scaling, system, prior, weights, request.settings, report)
+        weights, trend = system.split(solutions)
+        return cls(model, scaling, system, prior, weights, request.settings, report, least_squares=trend)
 
     @property
     def X(self) -> Tensor:
@@ -81,11 +87,23 @@ class Posterior(BasePosterior):
         with torch.no_grad():
             return self.scaling.restore(system.targets[:, 0], self._prior_mean(), torch.float64)
 
+    @property
+    def trend(self) -> TrendEstimate | None:
+        """The coefficients of the trend of the model with their standard errors; None for a model without a trend."""
+        scaling, found = self.scaling.trend, self.least_squares
+        if scaling is None or found is None:
+            return None
+        unit = float(self.scaling.target_scale)
+        values = unit * found.coefficients(self.weights[:, :1]) + scaling.shift.unsqueeze(1)
+        root = unit * scaling.restore_coefficients(found.root)
+        names = self.model.mean.names(self.system.X.shape[1], len(values))
+        return TrendEstimate(names, scaling.restore_coefficients(values)[:, 0].cpu(), (root @ root.T).cpu())
+
     def mean(self, Xs: Array) -> Array:
         """Posterior mean (m,): mu + K(Xs, X) v. Time O(m n d), memory one tile. Differentiable in Xs."""
         inputs, scaled = self._read(Xs)
-        update = self.settings.compute.map_rows(self._update(self.weights[:, :1]), scaled)
-        return inputs.to_caller(self._mean_from(update[0], inputs.X))
+        update = self.settings.compute.map_rows(self._update(self._project(self.weights[:, :1])), scaled)
+        return inputs.to_caller(self._mean_from(update[0], inputs.X, self.weights[:, :1]))
 
     def paths(self, Xs: Array) -> Array:
         """All paths at Xs: (s, m). Differentiable in Xs; the same functions at every call.
@@ -94,13 +112,14 @@ class Posterior(BasePosterior):
         """
         prior = self._require_paths()
         inputs, scaled = self._read(Xs)
-        update = self._update(self.weights[:, :1] - self.weights[:, 1:])
+        weights = self.weights[:, :1] - self.weights[:, 1:]
+        update = self._update(self._project(weights))
 
         def values(rows: slice) -> Tensor:
             paths = self.settings.compute.map_rows(lambda X: prior(X) + update(X), scaled[rows])
-            return self._mean_from(paths, inputs.X[rows])
+            return self._mean_from(paths, inputs.X[rows], weights)
 
-        return inputs.to_caller(_in_parts(values, scaled, self.num_samples))
+        return inputs.to_caller(_in_parts(values, scaled, self.num_samples, len(self.system.X)))
 
     def paths_at(self, Xs: Array, which: Sequence[int] | Tensor | None = None) -> Array:
         """Path j at its own points Xs[j] only: (s, q) for Xs (s, q, d). Differentiable in Xs; the functions of `paths`.
@@ -119,13 +138,17 @@ class Posterior(BasePosterior):
         def values(rows: Tensor) -> Tensor:
             # One row per path: its points, and its number in the last column.
             points, paths = rows[:, :-1].unflatten(1, (q, d)), rows[:, -1].detach().long().cpu()
-            update = self._update(self.weights[:, :1] - self.weights[:, as_slice(1 + paths)])
+            update = self._update(self._project(self.weights[:, :1] - self.weights[:, as_slice(1 + paths)]))
             return (prior.at(points, paths) + update.at(points)).T
 
         if p * q == 0:
             return inputs.to_caller(scaled.new_empty(p, q))
         numbered = torch.cat([scaled.flatten(1), chosen.to(scaled).unsqueeze(1)], 1)
         paths = self.settings.compute.map_rows(values, numbered).T
+        if self.least_squares is not None:
+            weights = self.weights[:, :1] - self.weights[:, as_slice(1 + chosen.cpu())]
+            coefficients = self.least_squares.coefficients(weights).to(paths)
+            paths = paths + torch.einsum("pqk,kp->pq", self._basis(inputs.X).to(paths), coefficients)
         return inputs.to_caller(self._mean_from(paths.flatten(), inputs.X.flatten(0, 1)).view(p, q))
 
     def variance(self, Xs: Array, noise: bool = False, method: str | None = None) -> Array:
@@ -134,7 +157,8 @@ class Posterior(BasePosterior):
         The known noise of single rows (``condition(noise=...)``) is not in it. Differentiable in Xs.
 
         method="solve": exact, k(x, x) - k(x, X) H^-1 k(X, x), from a factor of H up to 10,000 rows, above by one solve
-        per row of Xs. The default up to 1,000 rows, and without paths.
+        per row of Xs. The default up to 1,000 rows, and without paths. With a trend every method adds the variance
+        t(x)^T G^-1 t(x) of its coefficients (see `pathgp.posterior.trend`).
         method="neighbours", the default otherwise: from the paths' zero-mean parts, with the exact variance given the
         32 most informative observations as the control variate (see `path_variance`); no further solve. The relative
         standard error is at most sqrt(2 / s), and a fraction of it where the neighbours explain most. It varies
@@ -143,14 +167,18 @@ class Posterior(BasePosterior):
         method="smooth": for curves and optimisers, "solve" up to 1,000 rows, otherwise "samples".
         """
         inputs, scaled = self._read(Xs)
-        return inputs.to_caller(self._restore_variance(self._variance(scaled, method), noise))
+        variance = self._variance(scaled, method)
+        if self.least_squares is not None:
+            is_exact = self._choose_method(method) == "solve"
+            variance = variance + self._trend_factor(inputs.X, scaled, is_exact).square().sum(1).to(variance)
+        return inputs.to_caller(self._restore_variance(variance, noise))
 
     def covariance(self, Xs: Array, noise: bool = False) -> Array:
         """Exact posterior covariance (m, m) of f, K(Xs, Xs) - K(Xs, X) H^-1 K(X, Xs), or with ``noise=True`` of new
         observations. Memory O(m^2); ValueError if that exceeds the budget.
         """
         inputs, scaled = self._read(Xs)
-        return inputs.to_caller(self._restore_covariance(self._exact.covariance(scaled), noise))
+        return inputs.to_caller(self._restore_covariance(self._covariance(inputs.X, scaled), noise))
 
     def sample(self, Xs: Array, num: int = 64, generator: torch.Generator | None = None) -> Array:
         """``num`` exact joint draws (num, m) at one set of inputs, for any kernel. Time O(m^3) and m solves.
@@ -160,14 +188,15 @@ class Posterior(BasePosterior):
         """
         num = whole_number(num, "num", 1)
         inputs, scaled = self._read(Xs)
-        covariance = self._exact.covariance(scaled)
+        covariance = self._covariance(inputs.X, scaled)
         # An eigendecomposition: the covariance of smooth kernels is singular up to rounding, Cholesky would fail.
         values, vectors = torch.linalg.eigh(covariance)
         root = vectors * values.clamp_min(0.0).sqrt()
         generator = self.settings.compute.sync_generator(generator)
         draws = normal((num, len(values)), generator, torch.float64, scaled.device) @ root.T
-        centre = self.settings.compute.map_rows(self._update(self.weights[:, :1]), scaled)
-        return inputs.to_caller(self._mean_from(centre + draws.to(scaled.dtype), inputs.X))
+        weights = self.weights[:, :1]
+        centre = self.settings.compute.map_rows(self._update(self._project(weights)), scaled)
+        return inputs.to_caller(self._mean_from(centre + draws.to(scaled.dtype), inputs.X, weights))
 
     def update(
         self,
@@ -188,10 +217,11 @@ class Posterior(BasePosterior):
         y = read_vector(y_new, new.X.shape[0], "y_new", like=X)
         generator = self.settings.compute.sync_generator(generator)
         seed = repeating_seed(generator)
-        data = Observations.of(new.X, y, noise, self.scaling, X.dtype)
+        data = Observations.of(new.X, y, noise, self.scaling, X.dtype, self.model.basis_at(new.X, self.scaling))
         draws = normal((len(y), self.num_samples), generator, torch.float64, X.device).to(X.dtype)
         grown = system.extend(self.model.system(data, self.prior, draws))
-        x0 = torch.cat([self.weights, self.weights.new_zeros(len(y), self.weights.shape[1])])
+        solutions = self.solutions
+        x0 = torch.cat([solutions, solutions.new_zeros(len(y), solutions.shape[1])])
         request = SolveRequest(self.settings, generator, seed, self.report.no_paths, x0, callback, began)
         posterior = Posterior.solve(self.model, self.scaling, grown, self.prior, request)
         posterior.report.warn_unless_converged()
@@ -202,7 +232,8 @@ class Posterior(BasePosterior):
 
         A scale of a sum is a sum of scales; a product stays one component, as does any other kernel. Components are
         in the units of y and have prior mean zero: their means, plus the prior mean (``GP(mean=...)``) and with
-        ``standardise=True`` the shift of the targets, add up to ``mean``. So do their paths to ``paths``.
+        ``standardise=True`` the shift of the targets, add up to ``mean``. So do their paths to ``paths``. With a trend
+        the sums lack the trend itself.
         """
         from pathgp.posterior.components import components
 
@@ -215,10 +246,44 @@ class Posterior(BasePosterior):
 
     def _update(self, weights: Tensor, part: Kernel | None = None) -> UpdatePaths:
         kernel = self.model.kernel if part is None else part
-        return UpdatePaths(kernel, self.system.X, weights, self.settings.compute.memory)
+        compute = self.settings.compute
+        return UpdatePaths(kernel, self.system.X, weights, compute.memory, compute.cross_backend)
 
-    def _mean_from(self, values: Tensor, Xs: Tensor) -> Tensor:
-        return self.scaling.restore(values, self.model.mean_at(Xs.to(self.system.X.dtype)))
+    def _project(self, weights: Tensor) -> Tensor:
+        """Weights (n, k) of functions K(., X) weights about the trend that belongs to them."""
+        return weights if self.least_squares is None else self.least_squares.project(weights)
+
+    def _basis(self, Xs: Tensor) -> Tensor:
+        """The basis functions of the trend at Xs (..., d) in the caller's units: (..., p), in the model's units."""
+        values = self.model.basis_at(Xs.reshape(-1, Xs.shape[-1]), self.scaling)
+        return values.unflatten(0, Xs.shape[:-1])
+
+    def _mean_from(self, values: Tensor, Xs: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Values (m,) or (k, m) in the units of y, plus the prior mean; and the trend of ``weights`` (n, 1 or k)."""
+        mean = self.model.mean_at(Xs.to(self.system.X.dtype))
+        if self.least_squares is not None:
+            assert self.scaling.trend is not None
+            basis = self._basis(Xs)
+            mean = mean + basis @ self.scaling.trend.shift
+            if weights is not None:
+                trend = (basis @ self.least_squares.coefficients(weights)).T.to(values)
+                values = values + (trend if values.ndim == 2 else trend[0])
+        return self.scaling.restore(values, mean)
+
+    def _covariance(self, Xs: Tensor, scaled: Tensor) -> Tensor:
+        """The exact posterior covariance (m, m), float64, in the model's units."""
+        covariance = self._exact.covariance(scaled)
+        if self.least_squares is not None:
+            factor = self._trend_factor(Xs, scaled, is_exact=True)
+            covariance = covariance + factor @ factor.T
+        return covariance
+
+    def _trend_factor(self, Xs: Tensor, scaled: Tensor, is_exact: bool) -> Tensor:
+        """T (m, r), float64, with T T^T = t(x)^T G^-1 t(z), the covariance of the trend; see `posterior.trend`."""
+        trend = self._exact_least_squares if is_exact else self.least_squares
+        assert trend is not None
+        explained = self.settings.compute.map_rows(self._update(trend.weights.to(scaled.dtype)), scaled).T
+        return (self._basis(Xs) - explained.to(torch.float64)) @ trend.root
 
     def _require_paths(self) -> PriorPaths:
         if self.prior is None and self.report.no_paths:
@@ -237,15 +302,15 @@ class Posterior(BasePosterior):
         method = self._choose_method(method)
         if method == "solve":
             return self._exact.variance(Xs, part)
-        kernel, alpha, memory = self.model.kernel, self.weights[:, 1:], self.settings.compute.memory
+        kernel, alpha, compute = self.model.kernel, self.weights[:, 1:], self.settings.compute
         count = NEIGHBOURS if method == "neighbours" else 0
         system = self.system.require_targets("method='neighbours'") if count else self.system
-        estimate = SampledVariance(kernel, system, self._require_paths(), alpha, memory, count, part, terms)
+        estimate = SampledVariance(kernel, system, self._require_paths(), alpha, compute, count, part, terms)
 
         def values(rows: slice) -> Tensor:
             return self.settings.compute.map_rows(lambda X: estimate(X).unsqueeze(0), Xs[rows])
 
-        return _in_parts(values, Xs, 1)[0]
+        return _in_parts(values, Xs, 1, len(self.system.X))[0]
 
     @cached_property
     def _exact(self) -> ExactCovariance:
@@ -254,7 +319,10 @@ class Posterior(BasePosterior):
         return ExactCovariance(kernel, X, deviation, settings, lambda: settings.operator(kernel, X, deviation))
 
     def _prior_mean(self) -> Tensor:
-        return self.model.mean_at(self.X)
+        mean = self.model.mean_at(self.X)
+        if self.system.basis is None or self.scaling.trend is None:
+            return mean
+        return mean + self.system.basis.to(torch.float64) @ self.scaling.trend.shift
 
     def _operator(self, dtype: torch.dtype | None = None, backend: str | None = None) -> Operator:
         compute = self.settings.compute
@@ -263,14 +331,18 @@ class Posterior(BasePosterior):
         return settings.operator(self.model.kernel, X, self.system.deviation)
 
 
-def _in_parts(values: Callable[[slice], Tensor], Xs: Tensor, count: int) -> Tensor:
-    """values(rows) (count, rows) for all rows of Xs, a block at a time: only the result exists in full size."""
-    parts = spans(len(Xs), _ROWS_AT_ONCE)
+def _in_parts(values: Callable[[slice], Tensor], Xs: Tensor, count: int, rows: int) -> Tensor:
+    """values(rows) (count, rows) for all rows of Xs, a block at a time: only the result exists in full size.
+
+    ``rows``: of the training data. Blocks that are as large need no more memory than the weights, and field products
+    spread the weights once per block.
+    """
+    parts = spans(len(Xs), max(_ROWS_AT_ONCE, min(rows, _MOST_ROWS_AT_ONCE)))
     if len(Xs) and Xs.requires_grad and torch.is_grad_enabled():
-        return torch.cat([values(rows) for rows in parts], 1)
+        return torch.cat([values(block) for block in parts], 1)
     result: Tensor | None = None
-    for rows in parts:
-        part = values(rows)
+    for block in parts:
+        part = values(block)
         result = part.new_empty(count, len(Xs)) if result is None else result
-        result[:, rows] = part
+        result[:, block] = part
     return Xs.new_empty(count, 0) if result is None else result

@@ -185,7 +185,7 @@ def automatic_block_size(H: Operator, s: int) -> int:
     times as long as an operation of a product, or 14 times as long as one of a fused product. Blocks of fused products
     consist of whole tiles.
     """
-    columns = max(s, 32) + (0 if H.backend == "dense" else 100)
-    if H.backend != "fused":
+    columns = max(s, 32) + (0 if H.entry_backend == "dense" else 100)
+    if H.entry_backend != "fused":
         return max(64, int(math.sqrt(1.5 * H.shape[0] * columns / 2.5)))
     return _TILE * max(_MIN_TILES, int(math.sqrt(1.5 * H.shape[0] * columns / 14.0)) // _TILE)

@@ -64,8 +64,8 @@ class Auto(Solver):
     takes less than a tenth of the solve; otherwise they are typical values. On a grid with holes they come from a trial
     solve of one column. Seconds follow from the sizes, the dtype, the device and the backend. Nothing is timed, so that
     the choice is the same in every run. Options that exceed the operator's memory budget or ``max_epochs`` are left
-    out. On a CPU, for stationary kernels of up to four columns, CG with `Vecchia` is one more option: its own
-    rehearsal, on the rows around two random ones, gives its neighbours and its iterations.
+    out. On a CPU, and with field products, CG with `Vecchia` is one more option for stationary kernels of up to four
+    columns: its own rehearsal, on the rows around two random ones, gives its neighbours and its iterations.
 
     A solver that takes twice its predicted epochs, and longer than the next best would, is replaced by that one, which
     starts from its iterate. If rounding errors stall it above the tolerance, Cholesky (in float64) replaces it.
@@ -153,8 +153,8 @@ def _rehearse(run: Run) -> dict[Solver, Predicted]:
 def _try_vecchia(run: Run, least: float, work: float) -> dict[Solver, Predicted]:
     """The predicted cost of CG with Vecchia's preconditioner; empty if it cannot take less than ``least`` seconds."""
     H, s = run.H, run.b.shape[1]
-    # On GPUs and in groups the preconditioner works, but its seconds are not known.
-    is_measured = H.device.type == "cpu" and H.world_size == 1
+    # On GPUs and in groups the preconditioner works, but fused products make other solvers faster.
+    is_measured = (H.device.type == "cpu" or H.backend == "field") and H.world_size == 1
     if not is_measured or H.stationary_dim is None or H.stationary_dim > _VECCHIA_COLUMNS or run.tol == 0:
         return {}
 
@@ -213,17 +213,7 @@ def solve_last_column(run: Run, solver: Solver, max_epochs: float) -> tuple[floa
     """Solve for the last column alone: the epochs used, whose share is added to ``run``, and whether it converged."""
     budget = min(run.max_epochs - run.epochs, max(max_epochs, 4.0))
     goal = float(run.goal[-1])
-    trial = Run(
-        run.H,
-        run.b[:, -1:],
-        tol=goal,
-        max_epochs=budget,
-        generator=run.generator,
-        rule=run.rule,
-        time_limit=run.seconds_left,
-    )
-    trial.begin()
-    solution = solver._solve(trial)
+    solution = solver._solve(run.start_inner(run.H, run.b[:, -1:], goal, budget))
     run.epochs += solution.epochs / run.b.shape[1]
     return solution.epochs, solution.converged
 
@@ -263,5 +253,7 @@ def _name(solver: Solver) -> str:
 
 
 def _describe(cost: Predicted) -> str:
+    if not math.isfinite(cost.seconds):
+        return "too many epochs"
     epochs = "1 epoch" if round(cost.epochs) == 1 else f"{cost.epochs:.0f} epochs"
-    return f"{cost.seconds:.2g} s for {epochs}" if math.isfinite(cost.seconds) else "too many epochs"
+    return f"{cost.seconds:.2g} s for {epochs}"

@@ -69,7 +69,7 @@ class PartialCholesky(Preconditioner):
     def predict_seconds(self, H: Operator, s: int, epochs: float, product: float, rates: Rates) -> float:
         """Columns of K and their factorisation, in blocks; per epoch two products with the factor."""
         n, k = H.shape[0], self._largest_rank(H)
-        build = n * k / rates.evaluation(H.backend) + 4 * n * k**2 / rates.multiply64
+        build = n * k / rates.evaluation(H.entry_backend) + 4 * n * k**2 / rates.multiply64
         build += math.ceil(k / pivots_per_round(H.device)) * rates.latency
         return build + epochs * (product + 4 * n * k * s / rates.multiply64 + rates.latency / 4)
 

@@ -38,7 +38,7 @@ def typical_epochs(ratio: float, work: float) -> tuple[float, float]:
 def predict_cholesky(H: Operator, s: int, r: Rates | None = None) -> float:
     """Evaluate H, n^3 / 3 operations, two substitutions; ``r``: by default the rates of the operator's device."""
     n, r = H.shape[0], r or rates(H.device, H.dtype)
-    evaluate = n**2 / r.evaluation(H.backend)
+    evaluate = n**2 / r.evaluation(H.entry_backend)
     return evaluate + n**3 / 3 / r.factorise + 2 * n**2 * s / r.multiply64 + predict_product(H, s, r)
 
 
@@ -48,14 +48,15 @@ def predict_ap(H: Operator, s: int, epochs: float, r: Rates | None = None) -> fl
     b = min(n, automatic_block_size(H, s))
     blocks = math.ceil(n / b)
     turns = math.ceil(blocks / H.world_size)
-    # Rows use neither the symmetry that a streamed product has, nor the structure of a grid.
-    again = {"fused": 0.0, "streamed": n**2 / 2}.get(H.backend, float(n**2)) / H.world_size
-    evaluate = (again + n * b * turns / blocks) / r.evaluation(H.backend)
+    # Rows use neither the symmetry that a streamed product has, nor the structure of a grid. Those of a field include
+    # their evaluation.
+    again = {"fused": 0.0, "field": 0.0, "streamed": n**2 / 2}.get(H.backend, float(n**2)) / H.world_size
+    evaluate = (again + n * b * turns / blocks) / r.evaluation(H.entry_backend)
     if H.backend == "dense":
         # Rows of a kept K are copied before they are multiplied.
         evaluate += 2 * n**2 * H.dtype.itemsize / r.read / H.world_size
     factorise = b**3 / 3 / r.factorise + 2 * b**2 * s / r.multiply64 + r.latency
-    if H.backend == "fused":
+    if H.entry_backend == "fused":
         # Many blocks are inverted at once, and applied as products. Measured on an H200, 61 blocks of 1,640 rows.
         factorise = b**3 / 3 / r.factorise + 25.0 * 2 * b**2 * s / r.multiply64 + r.latency / 6.0
     return epochs * (H.cost(b) * blocks * predict_product(H, s, r) + evaluate + turns * factorise)
@@ -73,6 +74,9 @@ def predict_cg(
 def predict_product(H: Operator, s: int, r: Rates | None = None) -> float:
     """H V: bound by reading K or by multiplying; a streamed product evaluates half of K and uses it twice."""
     n, r = H.shape[0], r or rates(H.device, H.dtype)
+    known = H.predict_product(s)
+    if known is not None:
+        return known
     if H.backend == "fused":
         return n**2 * max(0.5, s / 65) / r.fused / H.world_size
     multiply = 2 * H.entries * s / r.multiply / H.world_size

@@ -76,17 +76,7 @@ def _solve_correction(solver: Solver, run: Run, residual: Tensor, norms: Tensor,
     depth = min(0.5, max(_DEEPEST, 0.5 / run.measure(norms) if run.tol > 0 else 0.0))
     # Reserve a product for the residual, and in the first round one for the error of the products.
     budget = run.max_epochs - run.epochs - (1.0 if rounds else 2.0) * run.H.cost()
-    low = Run(
-        run.H.low_precision,
-        residual,
-        tol=depth,
-        max_epochs=budget,
-        generator=run.generator,
-        rule=run.rule,
-        time_limit=run.seconds_left,
-    )
-    low.begin()
-    correction = solver._solve(low)
+    correction = solver._solve(run.start_inner(run.H.low_precision, residual, depth, budget))
     run.epochs += correction.epochs
     run.iterations += correction.iterations
     return correction

@@ -125,7 +125,7 @@ def cost_of_rehearsal(H: Operator, s: int) -> float:
 def predict_rehearsal(H: Operator, r: Rates) -> float:
     """Seconds of a rehearsal."""
     k = largest_rank(H)
-    entries = (_ROWS + k) ** 2 / r.evaluation(H.backend)
+    entries = (_ROWS + k) ** 2 / r.evaluation(H.entry_backend)
     return _OVERHEAD + entries + (k**3 / 3 + 2 * _ROWS * k**2 + 20 * _ROWS**3) / r.multiply64 + 2 * r.latency
 
 

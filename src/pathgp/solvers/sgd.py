@@ -10,16 +10,13 @@ import torch
 from torch import Tensor
 
 from pathgp.compute.random import partition
+from pathgp.solvers.averaged_descent import POWERS, AveragedDescent
 from pathgp.solvers.base import Solver
-from pathgp.solvers.monitor import StepControl
-from pathgp.solvers.run import Run, column_norms
+from pathgp.solvers.run import Run
 from pathgp.solvers.solution import Solution, Status
 
 # Epochs of steps between two products that measure the residual.
 _CHECK_EVERY = 10.0
-# An average gives iterate t a weight of about t^power. Power 3 is an average of the tail that does not need to know the
-# length of the run (Shamir and Zhang 2013); power 0 is the arithmetic mean of all iterates (Polyak).
-_POWERS = {"tail": 3.0, "arithmetic": 0.0}
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,7 @@ class SGD(Solver):
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
         if not self.clip > 0:
             raise ValueError(f"clip must be positive, got {self.clip}")
-        if self.averaging not in _POWERS:
+        if self.averaging not in POWERS:
             raise ValueError(f"averaging must be 'tail' or 'arithmetic', got {self.averaging!r}")
 
     def _solve(self, run: Run) -> Solution:
@@ -79,28 +76,20 @@ class SGD(Solver):
         batches = math.ceil(n / self.batch_size)
         batch = math.ceil(n / batches)
         indices, features = _batches(run, batches), _features(run, self.features)
-        power = _POWERS[self.averaging]
-        descent = _Descent(run, self._steps(run), self.momentum, self.clip / math.sqrt(n), power)
-        control = StepControl(run, column_norms(run.initial_residual))
-        good, status = (run.start, run.start, control.best), Status.BUDGET_EXHAUSTED
-        while (steps := _affordable_steps(run, 2 * run.H.cost(batch))) > 0:
+        descent = AveragedDescent(run, self._steps(run), self.momentum, self.averaging)
+        weights, max_norm = row_weights(run), self.clip / math.sqrt(n)
+
+        def clipped_gradient(u: Tensor) -> Tensor:
+            g = gradient(run, next(indices), u, weights, next(features))
+            return g.mul_(torch.clamp(max_norm / torch.linalg.vector_norm(g, dim=0), max=1.0))
+
+        status = None
+        while status is None and (steps := _affordable_steps(run, 2 * run.H.cost(batch))) > 0:
             for _ in range(steps):
-                descent.step(next(indices), next(features))
+                descent.step(clipped_gradient)
             run.iterations += steps
-            norms = run.record(column_norms(run.residual(descent.average)), exact=True)
-            if control.is_stable(norms):
-                good = (descent.a.clone(), descent.average.clone(), norms)
-                if run.is_converged(good[1], norms):
-                    status = Status.CONVERGED
-                    break
-            elif control.is_exhausted:
-                status = Status.DIVERGED
-                break
-            else:
-                descent.restore(*good[:2])
-                descent.step_size = descent.step_size / 2
-        note = f"{batches} batches of {batch}" + (f", {control.halvings} halvings of the step" * bool(control.halvings))
-        return run.finish(good[1], status, self, note, good[2])
+            status = descent.check()
+        return descent.finish(status or Status.BUDGET_EXHAUSTED, self, f"{batches} batches of {batch}")
 
     def _steps(self, run: Run) -> Tensor:
         """One step size per column (s,); a zero column has the solution zero and does not move."""
@@ -108,29 +97,6 @@ class SGD(Solver):
         if self.step_size is None and run.delta is not None:
             step.masked_fill_((run.delta != 0).any(0), 0.1)
         return step.masked_fill(run.is_zero, 0.0)
-
-
-class _Descent:
-    """The iterate a, its velocity v and the average of the iterates, (n, s) each."""
-
-    def __init__(self, run: Run, step_size: Tensor, momentum: float, max_norm: float, power: float) -> None:
-        self.run, self.step_size, self.momentum, self.max_norm, self.power = run, step_size, momentum, max_norm, power
-        self.weights = row_weights(run)
-        self.restore(run.start, run.start)
-
-    def restore(self, a: Tensor, average: Tensor) -> None:
-        """Begin again at an earlier iterate, at rest."""
-        self.a, self.v, self.average, self.t = a.clone(), torch.zeros_like(a), average.clone(), 0
-
-    def step(self, index: Tensor, phi: Tensor) -> None:
-        """u = a + rho v;  v = rho v - step clip(g(u));  a = a + v;  update the average."""
-        u = self.a + self.momentum * self.v
-        g = gradient(self.run, index, u, self.weights, phi)
-        g *= torch.clamp(self.max_norm / torch.linalg.vector_norm(g, dim=0), max=1.0)
-        self.v = self.momentum * self.v - self.step_size * g
-        self.a += self.v
-        self.t += 1
-        self.average.lerp_(self.a, min(1.0, (self.power + 1.0) / (self.t + self.power)))
 
 
 def gradient(run: Run, index: Tensor, u: Tensor, weights: Tensor, phi: Tensor) -> Tensor:

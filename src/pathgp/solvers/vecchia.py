@@ -35,6 +35,8 @@ _RIDGE = 1e-12
 # at this part of the rate of a tile of K; seconds of a thread per neighbour found. On a GPU, pairs of rows whose
 # distances are compared, relative to entries of K.
 _FACTORISE_PART, _EVALUATE_PART, _SECONDS_PER_NEIGHBOUR, _PAIRS_PART = 0.04, 0.35, 5e-7, 2.0
+# Seconds of a GPU per neighbour found by cells, in up to this number of columns.
+_SECONDS_PER_NEIGHBOUR_GPU, _CELL_COLUMNS = 1e-8, 3
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Vecchia(Preconditioner):
     of neighbours, and more columns, need more neighbours. From five columns on other preconditioners need fewer
     iterations.
 
-    Time O(n m^3), n m^2 entries of K, and O(n m log n) for the neighbours (O(n^2) on a GPU); O(n m s) per
+    Time O(n m^3), n m^2 entries of K, and O(n m log n) for the neighbours; O(n m s) per
     application. Memory 48 n (m + 1) bytes. All in float64. Vecchia (1988), Schaefer, Katzfuss and Owhadi (2021).
     """
 
@@ -87,7 +89,9 @@ class Vecchia(Preconditioner):
         """Neighbours, small systems and their entries; per epoch two products with U, bound by reading."""
         n, b = H.shape[0], self._largest(H) + 1
         near = n**2 / (_PAIRS_PART * rates.evaluate)
-        if H.device.type == "cpu":
+        if H.device.type != "cpu" and (H.stationary_dim or math.inf) <= _CELL_COLUMNS:
+            near = n * b * _SECONDS_PER_NEIGHBOUR_GPU + 20 * rates.latency
+        elif H.device.type == "cpu":
             near = n * b * _SECONDS_PER_NEIGHBOUR / torch.get_num_threads()
         application = 16 * n * b * s / rates.read + rates.latency / 4
         return near + _predict_systems(n, b, rates) + epochs * (product + application)
@@ -153,7 +157,8 @@ def rehearse_neighbours(
 
 def cost_of_rehearsal(H: Operator) -> float:
     """Epochs of `rehearse_neighbours`, by the entries of K."""
-    return _PLACES * (_rehearsed_rows(H) / H.shape[0]) ** 2
+    rows = _rehearsed_rows(H)
+    return _PLACES * H.cost(rows) * rows / H.shape[0]
 
 
 def predict_rehearsal(H: Operator, candidates: Sequence[int], rates: Rates) -> float:
@@ -233,7 +238,7 @@ def _sparse(starts: Tensor, index: Tensor, values: Tensor) -> Tensor:
 
 def _build_cost(H: Operator, m: int) -> float:
     """Epochs of U, by the entries of K."""
-    return H.cost() * (m + 1) ** 2 / H.shape[0]
+    return H.cost((m + 1) ** 2)
 
 
 def _coordinates(H: Operator) -> Tensor:

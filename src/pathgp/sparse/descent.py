@@ -22,23 +22,19 @@ from torch import Tensor
 
 from pathgp.compute.random import permutation
 from pathgp.operators import cross_product
+from pathgp.solvers.averaged_descent import AveragedDescent
 from pathgp.solvers.base import Solver
-from pathgp.solvers.monitor import StepControl
-from pathgp.solvers.run import Run, column_norms
+from pathgp.solvers.run import Run
 from pathgp.solvers.solution import Solution, Status
 from pathgp.sparse.operator import InducingOperator, targets_of
 
 # Epochs between two checks of the residual; batches from which the step is derived; products of the power iteration.
 _CHECK_EVERY, _TRIAL_BATCHES, _POWER_STEPS = 5.0, 3, 8
-# The average of the iterates gives iterate t a weight of about t^3, as in `solvers.SGD`.
-_TAIL = 3.0
 
 
 @dataclass(frozen=True)
 class InducingSGD(Solver):
-    """Nesterov descent with an average of the iterates, for an `InducingOperator`.
-
-        u = a + rho v;  v = rho v - step g(u);  a = a + v;  average = average + 4 / (t + 3) (a - average)
+    """Nesterov descent with an average of the iterates (`AveragedDescent`), for an `InducingOperator`.
 
     prior: the prior paths.  noise: c (m, 1 + s).  batch_size: rows per step.  momentum: rho.  features: per step; a
     kernel without features has the exact product K_ZZ a. The step is one over the largest eigenvalue of the Hessian of
@@ -56,35 +52,19 @@ class InducingSGD(Solver):
         batch = min(self.batch_size, n)
         # An epoch is a product with all rows; a step uses the rows of a batch.
         steps = max(1, round(_CHECK_EVERY * n / batch))
-        step_size = 1.0 / self._largest_eigenvalue(run, batch)
-        a, average = run.start.clone(), run.start.clone()
-        v, t = torch.zeros_like(a), 0
-        control = StepControl(run, column_norms(run.initial_residual))
-        good, status = (a, average, control.best), Status.BUDGET_EXHAUSTED
-        while run.affords(_CHECK_EVERY + 1.0):
+        descent = AveragedDescent(run, 1.0 / self._largest_eigenvalue(run, batch), self.momentum)
+
+        def batch_gradient(u: Tensor) -> Tensor:
+            return self.gradient(run, u, permutation(n, generator, u.device)[:batch].sort().values)
+
+        status = None
+        while status is None and run.affords(_CHECK_EVERY + 1.0):
             for _ in range(steps):
-                rows = permutation(n, generator, a.device)[:batch].sort().values
-                g = self.gradient(run, a + self.momentum * v, rows)
-                v = self.momentum * v - step_size * g
-                a = a + v
-                t += 1
-                average = torch.lerp(average, a, min(1.0, (_TAIL + 1) / (t + _TAIL)))
+                descent.step(batch_gradient)
             run.iterations += steps
             run.epochs += _CHECK_EVERY
-            norms = run.record(column_norms(run.residual(average)), exact=True)
-            if control.is_stable(norms):
-                good = (a, average, norms)
-                if run.is_converged(average, norms):
-                    status = Status.CONVERGED
-                    break
-            elif control.is_exhausted:
-                status = Status.DIVERGED
-                break
-            else:
-                a, average, _ = good
-                v, t, step_size = torch.zeros_like(a), 0, step_size / 2
-        note = f"steps on {batch} rows" + f", {control.halvings} halvings of the step" * bool(control.halvings)
-        return run.finish(good[1], status, self, note, good[2])
+            status = descent.check()
+        return descent.finish(status or Status.BUDGET_EXHAUSTED, self, f"steps on {batch} rows")
 
     def gradient(self, run: Run, u: Tensor, rows: Tensor, exact: bool = False) -> Tensor:
         """Unbiased estimate of the gradient at u (m, 1 + s), in the units of the run, from rows of the data.
@@ -105,7 +85,7 @@ class InducingSGD(Solver):
             phi = problem.kernel.features(self.features, generator=run.generator, dim=columns)(problem.Z)
             estimate: Tensor = phi @ (phi.T @ u)
             return estimate
-        return cross_product(problem.kernel, problem.Z, problem.Z, u, problem.memory)
+        return cross_product(problem.kernel, problem.Z, problem.Z, u, problem.memory, "exact")
 
     def _largest_eigenvalue(self, run: Run, batch: int) -> float:
         """The largest eigenvalue of the Hessian of a few batches, n / b K_ZI Sigma^-1 K_IZ + K_ZZ, from above."""

@@ -69,7 +69,7 @@ class InducingOperator(Operator):
     def _multiply(self, left: Tensor, right: Tensor, V: Tensor) -> Tensor:
         """(K(left, right) + K(left, X) Sigma^-1 K(X, right)) V for points left (a, d), right (b, d)."""
         with torch.no_grad():
-            result = cross_product(self.kernel, left, right, V, self.memory)
+            result = cross_product(self.kernel, left, right, V, self.memory, "exact")
             for block in self.problem.blocks():
                 X, _, noise = self.problem.rows(block)
                 K = self.kernel(X, right)

@@ -15,7 +15,7 @@ from pathgp.kernels import Kernel
 from pathgp.operators.fused.engine import Engine, check_room
 from pathgp.operators.fused.expression import Expression, Node
 from pathgp.operators.fused.leaves import HELD_LEVELS, Leaf, Structure
-from pathgp.operators.fused.points import Extent, Frame, Points, half_width, middle
+from pathgp.operators.fused.points import DOUBLE_COLUMNS, Extent, Frame, Points, half_width, middle
 from pathgp.operators.streamed import Streamed
 
 # In prepared units: the radius up to which gradients in the hyperparameters are accurate to 1e-3.
@@ -180,7 +180,8 @@ def fallback_reason(kernel: Kernel, X: Tensor, *others: Tensor) -> str:
 
 
 def _check_room(expression: Expression, *sets: Tensor) -> None:
-    """ValueError if tiles do not fit, or if the inputs of a linear kernel differ too much in size.
+    """ValueError if tiles do not fit, if the inputs of a linear kernel differ too much in size, or if inputs with many
+    columns lie too far apart.
 
     Points are prepared, O(n d), only for many columns and for linear kernels, where the form of the points matters.
     """
@@ -189,7 +190,7 @@ def _check_room(expression: Expression, *sets: Tensor) -> None:
     widths = [half_width(c) for kind, c in zip(expression.kinds, columns, strict=True) if kind != "tanimoto"]
     # The most shared memory that this number of columns can need.
     leaf = Leaf("", "triple", 0, 0, 0, 0, -1, HELD_LEVELS if len(widths) < len(columns) else 0)
-    if "linear" not in expression.kinds:
+    if "linear" not in expression.kinds and max(columns) <= DOUBLE_COLUMNS:
         with suppress(ValueError):
             return check_room(Structure(Node("leaf"), (leaf,), sum(widths), 0), last.device)
     centre = middle(last.to(torch.float64))

@@ -33,7 +33,7 @@ _DECAYS = {"squared_exponential": 4.38, "matern32": 0.625, "matern52": 0.582, "r
 _LINEAR_SPLIT = 64.0
 _LINEAR_RATIO = 2048.0
 # Columns up to which differences of two parts pay: with 64 they take 38 s to compile and are slower than streaming.
-_DOUBLE_COLUMNS = 16
+DOUBLE_COLUMNS = 16
 # A gradient is a difference of sums, whose errors grow with the square of the typical radius: a few distant points have
 # no neighbours to sum over.
 _GRADIENT_SPREAD = 40.0
@@ -256,7 +256,7 @@ def _choose_form(
             form = "split"
         elif radius <= _TRIPLE_RADIUS and not (exact and spread > _GRADIENT_SPREAD):
             form = "triple"
-    if form == "double" and columns > _DOUBLE_COLUMNS:
+    if form == "double" and columns > DOUBLE_COLUMNS:
         raise ValueError(
             f"inputs lie {radius:.1g} length scales apart in {columns} columns: streamed products are faster"
         )

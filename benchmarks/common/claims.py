@@ -1,0 +1,102 @@
+"""The table of measured claims in the README, made from the results: every claim links to its file.
+
+It stands between two comments of the README; ``python -m benchmarks.thesis pages`` writes it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.common.recording import BENCHMARKS
+
+README = BENCHMARKS.parent / "README.md"
+START, END = "<!-- claims: python -m benchmarks.thesis pages -->", "<!-- end of claims -->"
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What was measured, the file that holds it, and the sentence that its rows give."""
+
+    topic: str
+    file: str
+    say: Callable[[Rows], str]
+
+
+def _accuracy(rows: Rows) -> str:
+    """The largest difference between alternating projections and the exact posterior."""
+    exact = {row["set"]: row["rmse"] for row in rows if row["method"] == "exact" and not row.get("split")}
+    gaps = [abs(row["rmse"] - exact[row["set"]]) for row in rows if row["method"] == "AP" and not row.get("split")]
+    bound = math.ceil(1e4 * max(gaps)) / 1e4
+    return f"test RMSE within {bound:.4f} of the exact float64 posterior on {len(gaps)} UCI sets, by float32 solves"
+
+
+def _learning(rows: Rows) -> str:
+    times = [row["times adam"] for row in rows if row["method"] == "gpytorch cg" and "times adam" in row]
+    faster = f"{min(times):.1f} to {max(times):.1f} times as fast"
+    return f"100 steps of Adam, {len(times)} UCI sets: {faster} as GPyTorch's CG"
+
+
+def _million(rows: Rows) -> str:
+    known = [row for row in rows if row["n"] > 1_800_000 and row["problem"].startswith("known")]
+    best = next(r for r in known if r["solver"] == "AP" and r["seconds"] == r["seconds until nll within 0.02"])
+    return f"mean and 64 samples given {best['n']:,} rows in {best['seconds']:.0f} s and {best['gigabytes']:.0f} GB"
+
+
+def _memory(rows: Rows) -> str:
+    row = next(row for row in rows if row["what"] == "mean")
+    whole = f"the cross-covariance would take {row['matrix_gb']:.0f} GB"
+    return f"means at {row['rows']:,} inputs take {row['peak_gb']:.2f} GB; {whole}"
+
+
+def _limit(rows: Rows) -> str:
+    ours, theirs = rows
+    return (
+        f"300,000 flights within 900 s: log-likelihood {ours['log_likelihood']:.3f} after {ours['seconds']:.0f} s;"
+        f" GPyTorch's SVGP {theirs['log_likelihood']:.3f} after {theirs['seconds']:.0f} s"
+    )
+
+
+def _curves(rows: Rows) -> str:
+    times = [row["fit_seconds"] for row in rows if row["method"] == "pathgp"]
+    sets = len({row["set"] for row in rows})
+    return f"2,000 curves of 52 epochs, {sets} data sets: fits in {min(times):.0f} to {max(times):.0f} s"
+
+
+def _field(rows: Rows) -> str:
+    row = next(r for r in rows if r["field"] == "generated" and r["method"] == "pathgp" and r["held_out"] == 0.1)
+    return f"{row['n']:,} observed cells: learned, and 64 samples of all cells drawn, in {row['seconds']:.0f} s"
+
+
+CLAIMS = (
+    Claim("Accuracy", "uci_inference_cuda", _accuracy),
+    Claim("Learning", "learning_peers_cuda", _learning),
+    Claim("Millions of rows", "million_cuda", _million),
+    Claim("Memory", "memory", _memory),
+    Claim("A time limit", "time_limit_flights3m_300000_cpu", _limit),
+    Claim("Learning curves", "lcbench_cuda", _curves),
+    Claim("A field with holes", "climate_cuda", _field),
+)
+
+
+def make_table() -> str:
+    """The Markdown table."""
+    lines = ["| what | measured | on | file |", "|---|---|---|---|"]
+    for claim in CLAIMS:
+        record = json.loads((BENCHMARKS / "results" / f"{claim.file}.json").read_text())
+        device = "CPU" if record["device"] == "x86_64" else record["device"].replace("NVIDIA ", "")
+        link = f"[{record['date']}](benchmarks/results/{claim.file}.json)"
+        lines.append(f"| {claim.topic} | {claim.say(record['rows'])} | {device} | {link} |")
+    return "\n".join(lines)
+
+
+def make_readme(text: str) -> str:
+    """The README with a new table."""
+    before, rest = text.split(START)
+    after = rest.split(END)[1]
+    return f"{before}{START}\n{make_table()}\n{END}{after}"

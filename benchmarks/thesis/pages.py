@@ -1,0 +1,239 @@
+"""The pages docs/thesis/*.md, made from the results: no number in them is written by hand.
+
+Every page has the figures and tables of one chapter. A cell of a table shows our mean and standard error over splits or
+seeds, the thesis's beside it, and a verdict (`published.Cell.verdict`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common.claims import README, make_readme
+from benchmarks.common.recording import BENCHMARKS
+from benchmarks.thesis.index import PICTURES, Item, items
+from benchmarks.thesis.published import Cell, count, printed, tables
+
+ROOT = BENCHMARKS.parent
+PAGES = ROOT / "docs" / "thesis"
+RESULTS = BENCHMARKS / "results"
+CHAPTERS = {
+    2: "Background",
+    3: "Stochastic gradient descent",
+    4: "Stochastic dual descent",
+    5: "Solvers for learning",
+    6: "Latent Kronecker structure",
+}
+MARKS = {"within": "=", "better": "▲", "worse": "▼", "not comparable": "·", "not run": ""}
+LEGEND = """\
+Every cell: ours, and in brackets the thesis's. `=` is within its error bar, `▲` better, `▼` worse, `·` not comparable.
+The allowed difference is the root of the sum of both squared standard errors, plus half a unit of the last digit that
+the thesis prints. A cell without a number of ours was not run."""
+NOTE = "<!-- Written by python -m benchmarks.thesis pages. -->"
+
+
+def make_pages() -> dict[str, str]:
+    """The text of every page by its file name."""
+    known = items()
+    pages = {"index.md": make_index(known)}
+    for chapter, title in CHAPTERS.items():
+        parts = [f"# Chapter {chapter}: {_start_low(title)}", NOTE]
+        mine = [item for item in known if item.chapter == chapter]
+        for item in sorted(mine, key=lambda item: (item.kind == "figure", item.order)):
+            parts += table_section(item) if item.kind == "table" else figure_section(item)
+        pages[f"chapter-{chapter}.md"] = "\n\n".join(parts) + "\n"
+    return pages
+
+
+def make_index(known: list[Item]) -> str:
+    """The first page: how to run everything, and the verdicts of all tables."""
+    lines = [
+        "| table | within | better | worse | share within or better | not comparable | not run |",
+        "|---" * 7 + "|",
+    ]
+    total: Counter[str] = Counter()
+    for item in known:
+        if item.kind == "table":
+            found = verdicts(item)
+            total += found
+            lines.append(_count_line(f"[{item.name}](chapter-{item.chapter}.md#{_anchor(item)})", found))
+    lines.append(_count_line("all", total))
+    drawn = [item for item in known if item.kind == "figure" and picture(item).exists()]
+    figures = [item for item in known if item.kind == "figure"]
+    missing = ", ".join(item.number for item in figures if item not in drawn)
+    sentence = f"Drawn: {len(drawn)} of {len(figures)} figures." + (f" Missing: {missing}." if missing else "")
+    chapters = "\n".join(f"- [Chapter {n}: {_start_low(title)}](chapter-{n}.md)" for n, title in CHAPTERS.items())
+    return (
+        "\n\n".join(["# The thesis by command", NOTE, INTRODUCTION, chapters, "\n".join(lines), LEGEND, sentence])
+        + "\n"
+    )
+
+
+INTRODUCTION = """\
+All tables and figures of J. A. Lin's thesis *Scalable Gaussian Processes* (Cambridge, 2025), made with this library.
+
+```shell
+python -m benchmarks.thesis list                 # all tables and figures
+python -m benchmarks.thesis run "table 4.1"      # one, at the size that suits the device
+python -m benchmarks.thesis all --quick          # everything, at tiny sizes
+python -m benchmarks.thesis pages                # these pages, from the results
+```
+
+Results are JSON files in `benchmarks/results` with device, versions, date, revision and command. Data sets come from
+[public sources](../datasets.md); several of the thesis could not be obtained."""
+
+
+def _count_line(name: str, found: Counter[str]) -> str:
+    judged = found["within"] + found["better"] + found["worse"]
+    share = f"{found['within'] + found['better']} of {judged}" if judged else "–"
+    parts = [found["within"], found["better"], found["worse"], share, found["not comparable"], found["not run"]]
+    return "| " + " | ".join([name, *map(str, parts)]) + " |"
+
+
+def thesis_cells(item: Item) -> list[Cell]:
+    """Our cells that have a counterpart in the thesis."""
+    blocks = tables()[item.name]["blocks"]
+    found: list[Cell] = item.load().table_cells()
+    return [c for c in found if c.row in blocks[c.block] and printed(item.name, c.block, c.row, c.column)]
+
+
+def verdicts(item: Item) -> Counter[str]:
+    """How many cells of the thesis's table have each verdict."""
+    return count(item.name, thesis_cells(item))
+
+
+def table_section(item: Item) -> list[str]:
+    """Heading, command, verdicts, one table per block, reasons."""
+    module = item.load()
+    cells: list[Cell] = module.table_cells()
+    found = verdicts(item)
+    good, judged = found["within"] + found["better"], found["within"] + found["better"] + found["worse"]
+    parts = [
+        f"## {item.name.capitalize()}: {_start_low(module.TITLE)} {{ #{_anchor(item)} }}",
+        f"`python -m benchmarks.thesis.{item.key}`. Thesis: {tables()[item.name]['caption']}.",
+        _provenance(module.RESULTS),
+        LEGEND,
+        f"Within or better: **{good} of {judged}** cells that can be compared.",
+    ]
+    for block in tables()[item.name]["blocks"]:
+        parts += [f"**{block}**", _block(item.name, [cell for cell in cells if cell.block == block])]
+    return parts + _reasons(item, cells)
+
+
+def _block(table: str, cells: list[Cell]) -> str:
+    """A Markdown table; columns in which nothing of ours was run are left out."""
+    columns = [c for c in tables()[table]["columns"] if any(cell.values for cell in cells if cell.column == c)]
+    if not columns:
+        return "Nothing of this block was run."
+    lines = ["| | " + " | ".join(columns) + " |", "|---" * (1 + len(columns)) + "|"]
+    for row in dict.fromkeys(cell.row for cell in cells):
+        known = {cell.column: cell for cell in cells if cell.row == row}
+        if any(known[column].values for column in columns) or row in tables()[table]["blocks"][cells[0].block]:
+            lines.append(f"| {row} | " + " | ".join(_shown(table, known[column]) for column in columns) + " |")
+    return "\n".join(lines)
+
+
+def _shown(table: str, cell: Cell) -> str:
+    theirs = printed(table, cell.block, cell.row, cell.column)
+    digits = len(theirs[0].partition(".")[2]) if theirs else 2
+    bracket = f" ({' ± '.join(theirs)})" if theirs else ""
+    mark = MARKS[cell.verdict(theirs)] if theirs else ""
+    return f"{cell.text(max(2, digits + 1))}{bracket} {mark}".strip()
+
+
+def _reasons(item: Item, cells: list[Cell]) -> list[str]:
+    """Why cells cannot be compared, and what is known about the worse ones."""
+    reasons = list(dict.fromkeys(cell.reason for cell in cells if cell.reason))
+    parts = []
+    if reasons:
+        lines = []
+        for reason in reasons:
+            columns = list(dict.fromkeys(cell.column for cell in cells if cell.reason == reason))
+            blocks = list(dict.fromkeys(cell.block for cell in cells if cell.reason == reason))
+            where = ", ".join(columns if len(blocks) > 1 else blocks)
+            lines.append(f"- {where}: {reason}.")
+        parts += ["Not comparable:\n\n" + "\n".join(lines)]
+    explain = getattr(item.load(), "explain", None)
+    worse = [c for c in thesis_cells(item) if c.verdict(printed(item.name, c.block, c.row, c.column)) == "worse"]
+    if worse:
+        lines = []
+        for cell in worse:
+            values = ", ".join(f"{value:.3f}" for value in cell.values)
+            why = explain(cell) if explain else ""
+            lines.append(f"- {cell.block}, {cell.row}, {cell.column}: {values}{f'; {why}' if why else ''}.")
+        parts += ["Worse cells, our value of every split or seed, and what is known:\n\n" + "\n".join(lines)]
+    return parts
+
+
+def figure_section(item: Item) -> list[str]:
+    """Heading, picture for light and dark pages, text, and what the record says."""
+    module = item.load()
+    parts = [f"## {item.name.capitalize()}: {_start_low(module.TITLE)} {{ #{_anchor(item)} }}"]
+    if picture(item).exists():
+        for scheme, suffix in (("light", ""), ("dark", "-dark")):
+            parts.append(f"![{module.TITLE}](../assets/figures/figure-{item.number}{suffix}.png#only-{scheme})")
+    else:
+        parts.append(f"*Not drawn yet: run `python -m benchmarks.thesis run {item.number}`.*")
+    parts.append(module.TEXT)
+    file = RESULTS / f"{item.key}.json"
+    if file.exists():
+        record = json.loads(file.read_text())
+        facts = "; ".join(f"{row['fact']}: {_number(row['value'])}" for row in record["rows"])
+        parts.append(
+            f"{facts[0].upper()}{facts[1:]}. {_provenance((item.key,))}" if facts else _provenance((item.key,))
+        )
+    elif picture(item).exists():
+        parts.append("Drawn before results of figures were recorded; the command draws it again.")
+    return parts
+
+
+def picture(item: Item) -> Path:
+    return PICTURES / f"figure-{item.number}.png"
+
+
+def _provenance(names: tuple[str, ...]) -> str:
+    """Where and when the results were made."""
+    said = []
+    for name in names:
+        file = RESULTS / f"{name}.json"
+        if file.exists():
+            record = json.loads(file.read_text())
+            device = "CPU" if record["device"] in ("x86_64", "aarch64") else record["device"]
+            at = f" at {record['revision']}" if record.get("revision") else ""
+            took = f", {record['seconds']:.0f} s" if name.startswith("figure") else ""
+            said.append(f"`{name}.json`: {device}, {record['date']}{at}{took}")
+    return f"Results: {'; '.join(said)}." if said else "No results yet."
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _start_low(title: str) -> str:
+    return title[0].lower() + title[1:]
+
+
+def _anchor(item: Item) -> str:
+    return item.name.replace(" ", "-").replace(".", "-")
+
+
+def write_pages() -> None:
+    """Write all pages, and the table of the README."""
+    README.write_text(make_readme(README.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGES.mkdir(exist_ok=True)
+    for name, text in make_pages().items():
+        (PAGES / name).write_text(text, encoding="utf-8")
+        print(PAGES / name)
+
+
+def check() -> int:
+    """The number of pages that differ from what the results say, README included."""
+    differ = [n for n, text in make_pages().items() if (PAGES / n).read_text(encoding="utf-8") != text]
+    readme = README.read_text(encoding="utf-8")
+    differ += ["README.md"] if make_readme(readme) != readme else []
+    print(f"differ: {', '.join(differ)}" if differ else "all pages hold what the results say")
+    return len(differ)

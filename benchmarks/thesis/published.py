@@ -1,0 +1,93 @@
+"""The numbers that the thesis prints, from published.json, and the verdict on ours beside them.
+
+published.json holds every cell as it is printed, the standard error second: ["0.08", "0.00"]; null is a dash.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+FILE = Path(__file__).with_name("published.json")
+VERDICTS = ("within", "better", "worse", "not comparable", "not run")
+
+
+@cache
+def tables() -> dict[str, dict[str, Any]]:
+    """All tables of the file by name, such as "table 4.1"."""
+    found: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
+    return found
+
+
+def printed(table: str, block: str, row: str, column: str) -> list[str] | None:
+    """A cell as the thesis prints it: the mean and, where there is one, its standard error."""
+    known = tables()[table]
+    cells = known["blocks"][block].get(row)
+    found: list[str] | None = cells[known["columns"].index(column)] if cells else None
+    return found
+
+
+def mean(table: str, block: str, row: str, column: str) -> float | None:
+    """The mean of a cell."""
+    found = printed(table, block, row, column)
+    return float(found[0]) if found else None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Our values for one cell of a table, one per split or seed, and why they cannot be compared, if they cannot."""
+
+    block: str
+    row: str
+    column: str
+    values: tuple[float, ...] = ()
+    reason: str = ""
+    higher_is_better: bool = False
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.values)
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean; zero for a single value."""
+        return stdev(self.values) / math.sqrt(len(self.values)) if len(self.values) > 1 else 0.0
+
+    def verdict(self, theirs: list[str] | None) -> str:
+        """Compare with a cell of the thesis.
+
+        "within": the difference is at most the root of the sum of both squared standard errors, plus half a unit of the
+        last digit that the thesis prints. Otherwise "better" or "worse".
+        """
+        if self.reason:
+            return "not comparable"
+        if not self.values:
+            return "not run"
+        if theirs is None:
+            return "not comparable"
+        digits = len(theirs[0].partition(".")[2])
+        bar = float(theirs[1]) if len(theirs) > 1 else 0.0
+        allowed = math.hypot(bar, self.error) + 0.5 * 10.0**-digits
+        gap = self.mean - float(theirs[0])
+        if abs(gap) <= allowed * (1.0 + 1e-9):
+            return "within"
+        return "better" if (gap > 0) == self.higher_is_better else "worse"
+
+    def text(self, digits: int) -> str:
+        """The mean, its standard error and the number of values, for a page."""
+        if not self.values:
+            return "–"
+        shown = f"{self.mean:.{digits}f}"
+        return f"{shown} ± {self.error:.{digits}f}" if len(self.values) > 1 else shown
+
+
+def count(table: str, cells: Iterable[Cell]) -> Counter[str]:
+    """How many cells have each verdict."""
+    return Counter(cell.verdict(printed(table, cell.block, cell.row, cell.column)) for cell in cells)

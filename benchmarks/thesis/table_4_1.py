@@ -1,0 +1,30 @@
+"""Table 4.1 of the thesis: SDD, SGD, CG and SVGP on UCI sets.
+
+    python -m benchmarks.thesis.table_4_1 [SET ...] [--splits 0 1 2 3 4] [--methods SDD SGD CG-100 SVGP auto]
+
+See uci_inference.py for all options and the protocol.
+"""
+
+from __future__ import annotations
+
+from benchmarks.thesis import uci_inference
+from benchmarks.thesis.published import Cell
+from benchmarks.thesis.uci_cells import explain as explain
+from benchmarks.thesis.uci_cells import make_cells
+
+TITLE = "Inference by stochastic dual descent on UCI sets"
+RESULTS = ("uci_inference_cuda",)
+ROWS = {"SDD": ("SDD",), "SGD": ("SGD",), "CG": ("CG-100", "CG"), "SVGP": ("SVGP",)}
+
+
+def table_cells() -> list[Cell]:
+    """Our values for the cells of the table."""
+    return make_cells("table 4.1", ROWS)
+
+
+def main() -> None:
+    uci_inference.main(("exact", "auto", "CG-100", "SDD", "SGD", "SVGP"))
+
+
+if __name__ == "__main__":
+    main()

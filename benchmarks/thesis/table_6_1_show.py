@@ -1,0 +1,149 @@
+"""Read and write the rows of table_6_1.py, and print them with the thesis's numbers and ranks."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean
+from typing import Any
+
+from benchmarks.common.recording import read, table
+from benchmarks.thesis.lcbench_curves import SETS
+from benchmarks.thesis.published import Cell, mean, tables
+
+# By how much an NLL may exceed the thesis's.
+MARGIN = 0.1
+# Our names of the blocks of the table.
+BLOCKS = {"train_rmse": "train RMSE", "test_rmse": "test RMSE", "train_nll": "train NLL", "test_nll": "test NLL"}
+SCORES = tuple(BLOCKS)
+MODELS = ("LKGP", "SVGP", "VNNGP", "CaGP")
+# Rows of the results by row of the table.
+METHODS = {"LKGP": "pathgp", "SVGP": "gpytorch sparse", "VNNGP": "gpytorch vnngp"}
+# What tells one row from another.
+ABOUT = ("set", "seed", "configurations", "steps", "probes", "method", "preconditioner")
+
+
+def thesis(score: str, method: str, column: str) -> float:
+    """The mean that the thesis prints."""
+    found = mean("table 6.1", BLOCKS[score], method, column)
+    assert found is not None
+    return found
+
+
+def table_cells() -> list[Cell]:
+    """Our values for the cells of the table, one per seed."""
+    protocol = {"configurations": 2000, "steps": 100, "probes": 64}
+    rows = [row for row in read("lcbench_cuda") if protocol.items() <= row.items()]
+    found = []
+    for block in tables()["table 6.1"]["blocks"]:
+        score = next((score for score, name in BLOCKS.items() if name == block), "fit_seconds")
+        for method in MODELS:
+            for column in tables()["table 6.1"]["columns"]:
+                start = METHODS.get(method)
+                mine = [row for row in rows if start and row["method"].startswith(start) and row["set"] == column]
+                mine = [row for row in mine if row["method"] != "pathgp default" and score in row]
+                found.append(_cell(block, method, column, tuple(row[score] for row in mine)))
+    return found
+
+
+def explain(cell: Cell) -> str:
+    """What the results say about a cell: fits with more steps, if there are any."""
+    said = f"{len(cell.values)} of ten seeds"
+    score = next((score for score, name in BLOCKS.items() if name == cell.block), None)
+    for row in read("lcbench_cpu"):
+        if row["set"] == cell.column and row["steps"] > 100 and score in row and cell.row == "LKGP":
+            said += f"; {row[score]:.3f} after {row['steps']} steps (CPU, {row['probes']} probes, first seed)"
+    return said
+
+
+def _cell(block: str, method: str, column: str, values: tuple[float, ...]) -> Cell:
+    reason = ""
+    if method == "CaGP":
+        reason = "no release of GPyTorch contains CaGP"
+    elif column == "average rank":
+        reason = "a rank needs all four methods on all 35 sets"
+    elif block == "minutes":
+        values, reason = tuple(value / 60 for value in values), "another device, shared: shown, not judged"
+    elif method != "LKGP" and values:
+        reason = "fewer inducing points or neighbours, and the seconds of ours"
+    return Cell(block, method, column, values, reason)
+
+
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells a row from others."""
+    return tuple(row.get(name) for name in ABOUT)
+
+
+def stored(device: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """The rows of the file."""
+    return {key(row): row for row in read(f"lcbench_{device}")}
+
+
+def show(device: str) -> None:
+    """Means over the seeds, the thesis's numbers beside them, and whether ours are as good."""
+    rows = read(f"lcbench_{device}")
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        if "failed" not in row:
+            keys = ("set", "configurations", "steps", "probes", "method", "preconditioner")
+            groups.setdefault(tuple(row.get(key) for key in keys), []).append(row)
+    lines, verdicts = [], []
+    for (name, p, steps, probes, method, preconditioner), same in groups.items():
+        line = {"set": name, "p": p, "steps": steps, "probes": probes, "method": method, "with": preconditioner}
+        line |= {"seeds": len(same), "fit s": fmean(row["fit_seconds"] for row in same)}
+        line |= {"predict s": None, "GB": max(row["peak_gb"] for row in same)}
+        for score in SCORES:
+            known = [row[score] for row in same if score in row]
+            line[score] = fmean(known) if known else None
+            line[f"thesis {score}"] = thesis(score, "LKGP", name) if name in SETS else None
+        if line["test_nll"] is not None:
+            line["predict s"] = fmean(row["predict_seconds"] for row in same)
+        lines.append(line)
+        if name in SETS and complete(line):
+            verdicts.append(f"{name}, {probes} probes, {preconditioner}: {verdict(name, line)}")
+    print(table(lines))
+    print("\n".join(verdicts))
+    for score in SCORES:
+        mine = [rank(line["set"], score, line[score]) for line in lines if line["set"] in SETS and complete(line)]
+        if mine:
+            said = ", ".join(f"{method} {thesis(score, method, 'average rank')}" for method in MODELS)
+            print(f"{score}: average rank {fmean(mine):.3f} over {len(mine)} of the table's sets; thesis, all: {said}")
+    for line in beside_sparse(rows):
+        print(line)
+
+
+def complete(line: dict[str, Any]) -> bool:
+    """Whether a line of the table is ours and follows the protocol."""
+    return line["method"] == "pathgp" and line["test_nll"] is not None and line["p"] == 2000 and line["steps"] == 100
+
+
+def rank(name: str, score: str, value: float) -> int:
+    """The place of our value among the sparse baselines of the thesis."""
+    return 1 + sum(thesis(score, method, name) < value for method in MODELS[1:])
+
+
+def beside_sparse(rows: list[dict[str, Any]]) -> list[str]:
+    """On how many sets and seeds ours is better than a sparse GP with the same seconds, and its average rank."""
+    said = []
+    for peer in sorted({row["method"] for row in rows if "sparse" in row["method"]}):
+        theirs = [row for row in rows if row["method"] == peer]
+        known = {key(row): row for row in rows}
+        pairs = [(known[key({**row, "method": "pathgp"})], row) for row in theirs]
+        for score in SCORES:
+            # One that broke down comes last.
+            won = sum(mine[score] < row.get(score, math.inf) for mine, row in pairs)
+            average = 2.0 - won / len(pairs)
+            said.append(f"{score}: better than {peer} in {won} of {len(pairs)} rows, average rank {average:.3f}")
+    return said
+
+
+def verdict(name: str, scores: dict[str, Any]) -> str:
+    """Where our NLL stands against the thesis's model and its sparse baselines."""
+    said = []
+    for score in ("train_nll", "test_nll"):
+        known = {method: thesis(score, method, name) for method in MODELS}
+        mine, theirs = scores[score], known.pop("LKGP")
+        said.append(f"{score} {mine:.3f}, thesis {theirs:.3f}{'' if mine <= theirs + MARGIN else ' MISSED'}")
+        for method, value in known.items():
+            if theirs < value <= mine:
+                said.append(f"not below {method} {value:.3f}, which the thesis beats")
+    return "; ".join(said)

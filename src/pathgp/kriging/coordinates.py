@@ -1,0 +1,244 @@
+"""Where points are: the columns of arrays and frames that hold coordinates, in a plane or on the globe.
+
+Longitudes and latitudes are in degrees. Distances on the globe are those along great circles, in kilometres.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pathgp.compute.inputs import as_float64
+from pathgp.data.tabular import are_dates, days, is_frame
+
+Matrix = NDArray[np.float64]
+
+LATITUDE, LONGITUDE = ("lat", "latitude"), ("lon", "long", "lng", "longitude")
+KINDS = ("plane", "lonlat")
+EARTH_RADIUS_KM = 6371.0
+# Degrees of longitude: both -180 to 180 and 0 to 360 are in use.
+_MOST_LONGITUDE = 360.0
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """The coordinates of points, in the order of the columns of the inputs X of the model.
+
+    names: of the coordinates.  drift: names of further columns, which only the trend uses.
+    lonlat: the numbers of the columns of longitude and latitude; None for a plane.
+    """
+
+    names: tuple[str, ...]
+    drift: tuple[str, ...] = ()
+    lonlat: tuple[int, int] | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of all columns of X."""
+        return self.names + self.drift
+
+    @property
+    def unit(self) -> str:
+        """The unit of distances, in words."""
+        return "the units of the coordinates" if self.lonlat is None else "km"
+
+    def check(self, X: Matrix, name: str) -> Matrix:
+        """X (n, d), if all its values are possible; ValueError otherwise."""
+        wrong = ~np.isfinite(X)
+        if wrong.any():
+            row, column = np.argwhere(wrong)[0]
+            number, rows = X[row, column], int(wrong.any(1).sum())
+            raise ValueError(
+                f"{name} has {number} in column {self.columns[column]!r}, row {row} ({rows} such rows in all): fill "
+                "them in, or leave these rows out"
+            )
+        if self.lonlat is not None:
+            lon, lat = self.lonlat
+            _require_below(X[:, lat], 90.0, f"{name} has the latitude", "latitudes lie between -90 and 90 degrees")
+            advice = "longitudes lie between -360 and 360 degrees"
+            _require_below(X[:, lon], _MOST_LONGITUDE, f"{name} has the longitude", advice)
+        return X
+
+    def read(self, points: Any, name: str) -> Matrix:
+        """The columns of further points (m, d), an array or a frame, as float64."""
+        if is_geometry(points) or is_frame(points):
+            frame = with_geometry(points, self.names)
+            return self.check(columns_of(frame, self.columns, name), name)
+        X = as_array(points, name)
+        if X.ndim != 2 or X.shape[1] != len(self.columns):
+            expected = f"(m, {len(self.columns)}), with the columns {', '.join(self.columns)}"
+            raise ValueError(f"{name} must have the shape {expected}; got {X.shape}")
+        return self.check(X, name)
+
+    def distance(self, P: Matrix, Q: Matrix) -> Matrix:
+        """Distances (m,) between points P and Q, both (m, d), by their coordinates."""
+        d = len(self.names)
+        if self.lonlat is None:
+            return np.asarray(np.linalg.norm(P[:, :d] - Q[:, :d], axis=1))
+        (a, b), (c, e) = ((np.deg2rad(X[:, self.lonlat[0]]), np.deg2rad(X[:, self.lonlat[1]])) for X in (P, Q))
+        # The formula of haversines, which is accurate for short distances.
+        half = np.sin(0.5 * (b - e)) ** 2 + np.cos(b) * np.cos(e) * np.sin(0.5 * (a - c)) ** 2
+        return np.asarray(2.0 * EARTH_RADIUS_KM * np.arcsin(np.sqrt(np.clip(half, 0.0, 1.0))))
+
+    def diagonal(self, P: Matrix) -> float:
+        """The largest distance of the box around points P (n, d); on the globe at most half of its circumference."""
+        low, high = P.min(0), P.max(0)
+        if self.lonlat is None:
+            return float(np.linalg.norm((high - low)[: len(self.names)]))
+        lon, lat = self.lonlat
+        widest = math.cos(math.radians(min(abs(low[lat]), abs(high[lat])) if low[lat] * high[lat] > 0 else 0.0))
+        degrees = math.hypot(min(180.0, high[lon] - low[lon]) * widest, high[lat] - low[lat])
+        return math.radians(min(180.0, degrees)) * EARTH_RADIUS_KM
+
+
+@dataclass(frozen=True, eq=False)
+class Field:
+    """Observed values of a field: inputs X (n, d), coordinates and drift columns, and values y (n,), float64."""
+
+    coordinates: Coordinates
+    X: Matrix
+    y: Matrix
+    name: str
+
+
+def read_field(
+    points: Any,
+    values: Any,
+    columns: Sequence[str] | None = None,
+    coordinates: str | None = None,
+    drift: Sequence[str] = (),
+) -> Field:
+    """Check observations: arrays, or a frame whose ``columns`` are the coordinates and ``drift`` further inputs.
+
+    values: (n,), or the name of a column of the frame. Without ``columns`` all other columns of a frame are the
+    coordinates; of a GeoDataFrame its points, and ``columns`` are further ones. coordinates: "plane" or "lonlat"; None
+    is "lonlat" if columns have such names, or if the reference system of a GeoDataFrame is in degrees.
+    """
+    if coordinates not in (*KINDS, None):
+        raise ValueError(f"coordinates must be 'plane', 'lonlat' or None, got {coordinates!r}")
+    target = values if isinstance(values, str) else None
+    if is_geometry(points) or is_frame(points):
+        names = _coordinate_names(points, columns, drift, target)
+        frame = with_geometry(points, names)
+        X = columns_of(frame, (*names, *drift), "points")
+        y = columns_of(frame, (target,), "points")[:, 0] if target is not None else as_array(values, "values")
+    else:
+        if target is not None or columns is not None or drift:
+            what = f"values={target!r} names a column" if target is not None else "columns are named"
+            raise TypeError(f"{what}, and points is an array without names: give a DataFrame")
+        X, y = as_array(points, "points"), as_array(values, "values")
+        if X.ndim != 2 or not X.shape[1]:
+            hint = "; points on a line are points[:, None]" if X.ndim == 1 else ""
+            raise ValueError(f"points must have two dimensions (points, coordinates), got shape {X.shape}{hint}")
+        names = ("lon", "lat", *(f"x{i}" for i in range(2, X.shape[1])))[: X.shape[1]]
+        if coordinates != "lonlat":
+            names = tuple(f"x{i}" for i in range(X.shape[1]))
+    lonlat = _find_lonlat(points, names, coordinates)
+    found = Coordinates(names, tuple(drift), lonlat)
+    if y.shape != (len(X),):
+        raise ValueError(f"values must have shape ({len(X)},), one for each point; got {y.shape}")
+    if not len(y):
+        raise ValueError("there are no points: at least two are needed")
+    if not np.isfinite(y).all():
+        row = int(np.argmin(np.isfinite(y)))
+        advice = "leave these rows out, as by points[isfinite(values)], values[isfinite(values)]"
+        raise ValueError(
+            f"{'values' if target is None else f'column {target!r}'} has {y[row]} in row {row} "
+            f"({int((~np.isfinite(y)).sum())} such rows in all): {advice}"
+        )
+    return Field(found, found.check(X, "points"), y, target or "value")
+
+
+def is_geometry(points: Any) -> bool:
+    """Whether points is a GeoDataFrame or a GeoSeries of geopandas."""
+    return hasattr(points, "geometry") and hasattr(points, "crs")
+
+
+def with_geometry(points: Any, names: Sequence[str]) -> Any:
+    """A frame with columns for the points of a GeoDataFrame, called by the first two names; other frames as given."""
+    if not is_geometry(points):
+        return points
+    geometry = points.geometry
+    if not (geometry.geom_type == "Point").all():
+        kind = next(kind for kind in geometry.geom_type if kind != "Point")
+        raise ValueError(f"the geometry has a {kind}: kriging needs points, such as .representative_point()")
+    others = {name: points[name] for name in points.columns if name != geometry.name} if is_frame(points) else {}
+    import pandas as pd
+
+    return pd.DataFrame({**others, names[0]: np.asarray(geometry.x), names[1]: np.asarray(geometry.y)})
+
+
+def columns_of(frame: Any, names: Sequence[str], what: str) -> Matrix:
+    """Columns of a frame as float64 (n, columns), dates as days since 1970; ValueError for missing or text columns."""
+    parts = []
+    for name in names:
+        if name not in list(frame.columns):
+            known = ", ".join(map(repr, frame.columns))
+            raise ValueError(f"{what} has no column {name!r}; it has {known}")
+        values = np.asarray(frame[name])
+        if values.dtype.kind in "mM" or (values.dtype.kind in "OUT" and are_dates(values)):
+            parts.append(days(name, values))
+            continue
+        try:
+            parts.append(as_float64(values, f"column {name!r}"))
+        except (TypeError, ValueError) as error:
+            if "2^53" in str(error):
+                raise
+            raise TypeError(
+                f"column {name!r} of {what} holds {values.dtype.name} such as {values[0]!r}: numbers or dates are "
+                "needed, leave it out or convert it"
+            ) from None
+    return np.stack(parts, 1)
+
+
+def as_array(values: Any, name: str) -> Matrix:
+    """An array or tensor of real numbers, as float64."""
+    array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must hold real numbers, got an array of dtype {array.dtype}")
+    return as_float64(array, name)
+
+
+def _coordinate_names(
+    points: Any, columns: Sequence[str] | None, drift: Sequence[str], target: str | None
+) -> tuple[str, ...]:
+    """The names of the coordinates in a frame."""
+    if isinstance(columns, str) or isinstance(drift, str):
+        raise TypeError(f"column names must be a list, such as ['x', 'y'], got {columns or drift!r}")
+    if is_geometry(points):
+        is_degrees = points.crs is not None and points.crs.is_geographic
+        return (*(("lon", "lat") if is_degrees else ("x", "y")), *(columns or ()))
+    others = [str(name) for name in points.columns if name != target and name not in drift]
+    names = tuple(others if columns is None else columns)
+    if not names:
+        raise ValueError("no column is left for the coordinates: name them by columns=['x', 'y']")
+    if len(set(names)) < len(names):
+        raise ValueError(f"columns names a column twice: {', '.join(names)}")
+    return names
+
+
+def _find_lonlat(points: Any, names: Sequence[str], coordinates: str | None) -> tuple[int, int] | None:
+    """The numbers of the columns of longitude and latitude, or None."""
+    if coordinates == "plane":
+        return None
+    lower = [name.lower() for name in names]
+    lon, lat = (next((i for i, name in enumerate(lower) if name in known), None) for known in (LONGITUDE, LATITUDE))
+    if lon is not None and lat is not None:
+        return lon, lat
+    if coordinates is None:
+        return None
+    if len(names) < 2:
+        raise ValueError(f"coordinates='lonlat' needs two columns, longitude and latitude; got {', '.join(names)}")
+    return 0, 1
+
+
+def _require_below(values: Matrix, limit: float, what: str, rule: str) -> None:
+    if len(values) and (worst := int(np.argmax(np.abs(values)))) is not None and abs(values[worst]) > limit:
+        advice = "the columns may be exchanged, or hold metres: use coordinates='plane' for these"
+        raise ValueError(f"{what} {values[worst]:g} in row {worst}, and {rule}: {advice}")

@@ -1,0 +1,6 @@
+"""Products of stationary kernels in up to three dimensions in n log n."""
+
+from pathgp.operators.field.backend import Field as Field
+from pathgp.operators.field.backend import FieldError as FieldError
+from pathgp.operators.field.backend import Geometry as Geometry
+from pathgp.operators.field.backend import prefers_field as prefers_field

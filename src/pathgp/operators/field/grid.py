@@ -1,0 +1,269 @@
+"""A regular grid around points, and the part of K that it represents, multiplied by Fourier transforms."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag, pad
+
+from pathgp.compute.memory import spans
+from pathgp.compute.threads import count_threads, run_separately
+from pathgp.operators.field.window import levelling, window_spectrum, window_weights
+
+# Points that are gathered together, over the entries of a window; nodes at which a kernel is evaluated together.
+_GATHERED, _NODES = {"cpu": 2**18}, 2**20
+_GATHERED_GPU = 2**26
+# Steps of the grid per unit of beta in which lags level off: their spectrum ends at 0.8 of the grid's band, pi / 2 per
+# step.
+LEVEL = 2.0 / (0.8 * math.pi / 2.0)
+# Copies of a column on the grid while it is transformed: real, complex, and what the transform needs.
+GRID_COPIES = 6
+# The window's entries are kept for a CPU, by nodes, if they fit into this share of the budget: bytes per entry.
+_KEPT_SHARE, _KEPT_BYTES = 0.25, 40
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A periodic regular grid.
+
+    columns: those of X that it spans.  lower: coordinates of the first node.  steps: distances of nodes.  shape: number
+    of nodes.  width: nodes per dimension of a point's window; 0 if the points are nodes.  extent: the largest lag of
+    two points, in steps, or half of the shape if the kernel vanishes before lags wrap around.
+    """
+
+    columns: tuple[int, ...]
+    lower: tuple[float, ...]
+    steps: tuple[float, ...]
+    shape: tuple[int, ...]
+    width: int
+    extent: tuple[float, ...]
+
+    @property
+    def nodes(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def window(self) -> int:
+        """Entries of a point's window."""
+        return max(1, self.width) ** len(self.shape)
+
+    def place(self, X: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The number (n,) of the first node of every point's window, and its weights (n, w) in every dimension."""
+        index = torch.zeros(len(X), dtype=torch.long, device=X.device)
+        weights = []
+        for column, lower, step, size in zip(self.columns, self.lower, self.steps, self.shape, strict=True):
+            position = (X[:, column].to(torch.float64) - lower) / step
+            first = (position - self.width / 2).ceil() if self.width else position.round()
+            if self.width:
+                weights.append(window_weights(position - first, self.width).to(X.dtype))
+            index = index * size + first.long()
+        return index, weights
+
+    def offsets(self, device: torch.device) -> Tensor:
+        """Numbers of the nodes of a window, relative to its first: (w^d,)."""
+        inside = torch.arange(max(1, self.width), device=device)
+        offset = torch.zeros(1, dtype=torch.long, device=device)
+        for size in self.shape:
+            offset = (offset.unsqueeze(1) * size + inside).flatten()
+        return offset
+
+    def lags(self) -> list[Tensor]:
+        """Distances of a node from the first one in every dimension, non-negative lags only, float64.
+
+        Beyond the extent of the points they level off, so that the kernel on the periodic grid is smooth where lags
+        wrap around, although it does not vanish there. Without room a kernel has vanished before.
+        """
+        sides = []
+        for size, step, extent in zip(self.shape, self.steps, self.extent, strict=True):
+            lag = torch.arange(size // 2 + 1, dtype=torch.float64)
+            room = size / 2.0 - extent
+            if self.width and room > 0:
+                lag = torch.minimum(lag, torch.tensor(extent)) + room * levelling((lag - extent) / room, room / LEVEL)
+            sides.append(lag * step)
+        return sides
+
+
+def along(dimension: int, values: Tensor, dimensions: int) -> Tensor:
+    """A vector that varies along one dimension of several."""
+    shape = [1] * dimensions
+    shape[dimension] = -1
+    return values.view(shape)
+
+
+def outer(values: Sequence[Tensor]) -> Tensor:
+    """The product of one vector per dimension."""
+    return reduce(torch.mul, (along(k, part, len(values)) for k, part in enumerate(values)))
+
+
+def mirror(values: Tensor, shape: Sequence[int]) -> Tensor:
+    """Values at all lags of a periodic grid from those at non-negative lags."""
+    for dimension, size in enumerate(shape):
+        number = torch.arange(size, device=values.device)
+        values = values.index_select(dimension, torch.minimum(number, size - number))
+    return values
+
+
+def fold(values: Tensor, shape: Sequence[int]) -> Tensor:
+    """The transpose of `mirror`: sums of values at equal lags."""
+    for dimension, size in enumerate(shape):
+        number = torch.arange(size, device=values.device)
+        folded = values.new_zeros([*values.shape[:dimension], size // 2 + 1, *values.shape[dimension + 1 :]])
+        values = folded.index_add_(dimension, torch.minimum(number, size - number), values)
+    return values
+
+
+class Points:
+    """The windows W (points, nodes) of points on a grid: `spread` is W^T V, `gather` is W G; in the dtype of X."""
+
+    def __init__(self, grid: Grid, X: Tensor, memory: int) -> None:
+        self.grid, self.count, self.dtype = grid, len(X), X.dtype
+        self.first, self.weights = grid.place(X)
+        self.offsets = grid.offsets(X.device)
+        self.step = max(1, _GATHERED.get(X.device.type, _GATHERED_GPU) // grid.window)
+        entries = self.count * grid.window
+        is_kept = X.device.type == "cpu" and entries * _KEPT_BYTES <= _KEPT_SHARE * memory and entries < 2**31
+        self.transposed = self._transpose() if is_kept else None
+
+    def spread(self, V: Tensor) -> Tensor:
+        """W^T V: (nodes, s)."""
+        if self.transposed is not None:
+            result: Tensor = self.transposed @ V
+            return result
+        G = V.new_zeros(self.grid.nodes, V.shape[1])
+        for part in spans(self.count, self.step * max(1, self.grid.window // V.shape[1])):
+            window = self._window(part)
+            for number, offset in enumerate(self.offsets.tolist()):
+                values = V[part] if window is None else V[part] * window[:, number : number + 1]
+                G.index_add_(0, self.first[part] + offset, values)
+        return G
+
+    def gather(self, G: Tensor) -> Tensor:
+        """W G for values G (nodes, s): (points, s)."""
+        if not self.grid.width:
+            return G[self.first]
+        parts = []
+        for part in spans(self.count, self.step):
+            index = self.first[part].unsqueeze(1) + self.offsets
+            parts.append(embedding_bag(index, G, per_sample_weights=self._window(part), mode="sum"))
+        return torch.cat(parts)
+
+    def _window(self, part: slice) -> Tensor | None:
+        """Entries of the windows of some points, (points, w^d)."""
+        result: Tensor | None = None
+        for weights in self.weights:
+            own = weights[part]
+            result = own if result is None else (result.unsqueeze(2) * own.unsqueeze(1)).flatten(1)
+        return result
+
+    def _transpose(self) -> Tensor:
+        """W^T as a sparse matrix by rows: several times faster on a CPU than adding points one by one."""
+        index = (self.first.unsqueeze(1) + self.offsets).flatten()
+        values = self._window(slice(None))
+        values = self.first.new_ones(self.count, dtype=self.dtype) if values is None else values.flatten()
+        order = index.to(torch.int32).argsort(stable=True)
+        starts = pad(torch.bincount(index, minlength=self.grid.nodes).cumsum(0), (1, 0))
+        shape = (self.grid.nodes, self.count)
+        with warnings.catch_warnings():
+            # PyTorch warns that its sparse matrices may change.
+            warnings.filterwarnings("ignore", "Sparse", UserWarning)
+            return torch.sparse_csr_tensor(
+                starts.int(), (order // self.grid.window).int(), values[order], shape, check_invariants=False
+            )
+
+
+class GridPart:
+    """W_targets T W_sources^T with T the kernel on a periodic grid, in n log n.
+
+    Args:
+        grid: the nodes.
+        values: the kernel at non-negative lags, float64, of the shape of `Grid.lags`.
+        sources, targets: windows of the points.
+    """
+
+    def __init__(self, grid: Grid, values: Tensor, sources: Points, targets: Points, dtype: torch.dtype) -> None:
+        self.grid, self.sources, self.targets = grid, sources, targets
+        self.dims = tuple(range(1, 1 + len(grid.shape)))
+        self.window = spectrum_of_windows(grid, values.device)
+        transformed = torch.fft.rfftn(mirror(values, grid.shape)).real
+        self.symbol = (transformed * self.window).to(dtype)
+        # What the grid does not resolve is, between different points, close to zero; on the diagonal it is added.
+        self.unresolved = 0.0
+        if grid.width and sources is targets:
+            rest = torch.fft.irfftn(transformed.masked_fill(self.window > 0, 0.0).to(torch.complex128), s=grid.shape)
+            self.unresolved = float(rest.flatten()[0])
+
+    def product(self, V: Tensor, result: Tensor, memory: int) -> None:
+        """Add the product with V (sources, s) to the result (targets, s); columns in batches, and on threads."""
+
+        def compute(columns: slice) -> None:
+            spectrum = self._transform(self.sources, V[:, columns]).mul_(self.symbol)
+            G = torch.fft.irfftn(spectrum, s=self.grid.shape, dim=self.dims)
+            result[:, columns] += self.targets.gather(G.flatten(1).T.contiguous())
+            if self.unresolved:
+                result[:, columns].add_(V[:, columns], alpha=self.unresolved)
+
+        run_separately(list(self._batches(V, memory)), compute, V.device)
+
+    def lag_weights(self, L: Tensor, R: Tensor, memory: int) -> Tensor:
+        """Weights of the values at non-negative lags in sum_j L_j^T W T W^T R_j: float64."""
+        total = torch.zeros(self.symbol.shape, dtype=torch.float64, device=L.device)
+        for columns in self._batches(L, memory, tasks=1):
+            left, right = self._transform(self.targets, L[:, columns]), self._transform(self.sources, R[:, columns])
+            total += (left.conj() * right).real.sum(0, dtype=torch.float64)
+        total *= self.window
+        if self.unresolved:
+            total += (L * R).sum(dtype=torch.float64) * (self.window == 0)
+        weights = torch.fft.irfftn(total.to(torch.complex128), s=self.grid.shape)
+        return fold(weights, self.grid.shape)
+
+    def _transform(self, points: Points, V: Tensor) -> Tensor:
+        """The Fourier transform of spread columns: (s, ...)."""
+        G = points.spread(V.contiguous()).T.contiguous().view(-1, *self.grid.shape)
+        return torch.fft.rfftn(G, dim=self.dims)
+
+    def _batches(self, V: Tensor, memory: int, tasks: int | None = None) -> Iterator[slice]:
+        threads = tasks or count_threads(V.device)
+        per_column = GRID_COPIES * self.grid.nodes * V.element_size()
+        fitting = max(1, int(memory / 4 / threads) // per_column)
+        return spans(V.shape[1], max(1, min(16, fitting, -(-V.shape[1] // threads))))
+
+
+def spectrum_of_windows(grid: Grid, device: torch.device) -> Tensor:
+    """One over the squared spectra of all windows at the frequencies of the real transform; 0 beyond the band."""
+    if not grid.width:
+        return torch.ones([*grid.shape[:-1], grid.shape[-1] // 2 + 1], dtype=torch.float64, device=device)
+    sides = []
+    for number, size in enumerate(grid.shape):
+        spectrum = window_spectrum(size, grid.width)
+        inverse = torch.where(torch.arange(len(spectrum)) <= size // 4, spectrum.pow(-2.0), 0.0)
+        sides.append(inverse if number + 1 == len(grid.shape) else mirror(inverse, [size]))
+    return outer([side.to(device) for side in sides])
+
+
+def evaluate_nodes(lags: Sequence[Tensor], evaluate: Callable[[list[Tensor]], Tensor], device: torch.device) -> Tensor:
+    """evaluate(coordinates of nodes, one (m,) per dimension) at all nodes, a part of them at a time: (..., ...)."""
+    shape = [len(side) for side in lags]
+    total = math.prod(shape)
+    parts = [evaluate(coordinates(lags, part, device)) for part in spans(total, _NODES)]
+    return torch.cat(parts).view(shape)
+
+
+def coordinates(lags: Sequence[Tensor], part: slice, device: torch.device) -> list[Tensor]:
+    """Coordinates of consecutive nodes, one (m,) per dimension."""
+    number = torch.arange(part.start, part.stop, device=device)
+    result: list[Tensor] = []
+    for side in reversed(list(lags)):
+        result.append(side.to(device)[number % len(side)])
+        number = number // len(side)
+    return result[::-1]
+
+
+def node_spans(lags: Sequence[Tensor]) -> Iterator[slice]:
+    """Consecutive nodes, a part at a time."""
+    return spans(math.prod(len(side) for side in lags), _NODES)

@@ -1,0 +1,169 @@
+"""The part of K between close points, k - k_smooth, in dense tiles of blocks of neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from pathgp.compute.boxes import Boxes, bounding_boxes, close_pairs, morton_order
+from pathgp.compute.memory import spans
+from pathgp.compute.threads import run_in_order
+from pathgp.kernels import Kernel
+from pathgp.kernels.expression import leaves
+from pathgp.operators.field.split import Split
+
+# Points of a block.
+BLOCK = 64
+# Entries of the tiles that are evaluated together, and bytes per entry meanwhile.
+_AT_ONCE, _AT_ONCE_GPU, _BYTES_PER_ENTRY = {"cpu": 2**18}, 2**26, 64
+# Share of the budget for tiles that are kept.
+KEPT_SHARE = 0.25
+
+Values = tuple[Tensor, list[Tensor]]
+
+
+class Blocks:
+    """Points (n, d) in blocks of `BLOCK` neighbours; the last point is repeated to fill the last block."""
+
+    def __init__(self, X: Tensor) -> None:
+        self.count = len(X)
+        self.order = morton_order(X)
+        missing = -self.count % BLOCK
+        ordered = X[self.order]
+        self.points = torch.cat([ordered, ordered[-1:].expand(missing, -1)]).view(-1, BLOCK, X.shape[1])
+        self.boxes = bounding_boxes(self.points)
+
+    def split(self, V: Tensor) -> Tensor:
+        """The rows of V (n, s) by blocks, with zeros for repeated points: (blocks, BLOCK, s)."""
+        return pad(V[self.order], (0, 0, 0, -self.count % BLOCK)).view(-1, BLOCK, V.shape[1])
+
+    def add(self, parts: Tensor, result: Tensor) -> None:
+        """Add blocks (blocks, BLOCK, s) to a result (n, s)."""
+        result.index_add_(0, self.order, parts.flatten(0, 1)[: self.count])
+
+    def share(self, part: slice) -> Boxes:
+        """The boxes of some blocks."""
+        return Boxes(self.boxes.lower[part], self.boxes.upper[part])
+
+
+class NearPart:
+    """Tiles (BLOCK, BLOCK) of k - k_smooth for all pairs of blocks of targets and sources that are close.
+
+    The tiles are kept if they fit into a quarter of the budget, and are otherwise evaluated in every product. Without
+    ``sources`` the matrix is symmetric, and tiles below the diagonal are the transposes of those above.
+    """
+
+    def __init__(
+        self, kernel: Kernel, split: Split, targets: Blocks, sources: Blocks | None, dtype: torch.dtype, memory: int
+    ) -> None:
+        self.kernel, self.separation, self.targets, self.dtype = kernel, split, targets, dtype
+        self.sources, self.symmetric = sources or targets, sources is None
+        dim = targets.points.shape[2]
+        close = partial(is_close, kernel, split, dim)
+        self.pairs = close_pairs(targets.boxes, self.sources.boxes, close, self.symmetric)
+        device = targets.points.device
+        at_once = min(_AT_ONCE.get(device.type, _AT_ONCE_GPU), memory // (8 * _BYTES_PER_ENTRY))
+        self.batches = list(spans(len(self.pairs), max(1, at_once // BLOCK**2)))
+        is_kept = len(self.pairs) * BLOCK**2 * dtype.itemsize <= KEPT_SHARE * memory
+        self.tiles: list[Tensor] | None = None
+        if is_kept:
+            self.tiles = []
+            with torch.no_grad():
+                run_in_order(self.batches, self._evaluate, lambda part, tile: self._keep(tile), device)
+
+    def product(self, V: Tensor, result: Tensor) -> None:
+        """Add the product with V (sources, s) to the result (targets, s)."""
+        blocks = self.sources.split(V)
+        total = blocks.new_zeros(len(self.targets.points), BLOCK, V.shape[1])
+
+        def multiply(number: int) -> tuple[Tensor, Tensor | None]:
+            part = self.batches[number]
+            tiles = self._evaluate(part) if self.tiles is None else self.tiles[number]
+            rows, columns = self.pairs[part].unbind(1)
+            product = torch.bmm(tiles, blocks[columns])
+            if not self.symmetric:
+                return product, None
+            # A tile on the diagonal is there once.
+            transposed = torch.bmm(tiles.mT, blocks[rows]) * (rows != columns).view(-1, 1, 1)
+            return product, transposed
+
+        def add(number: int, parts: tuple[Tensor, Tensor | None]) -> None:
+            for index, part in zip(self.pairs[self.batches[number]].unbind(1), parts, strict=True):
+                if part is not None:
+                    total.index_add_(0, index, part)
+
+        with torch.no_grad():
+            run_in_order(range(len(self.batches)), multiply, add, V.device)
+        self.targets.add(total, result)
+
+    def bilinear(self, L: Tensor, R: Tensor, learned: list[Tensor]) -> Values:
+        """sum_j L_j^T K_near R_j and its gradient in the learned parameters; for the symmetric matrix."""
+        left, right = self.targets.split(L), self.targets.split(R)
+        value = torch.zeros((), dtype=torch.float64, device=L.device)
+        grads = [torch.zeros_like(parameter) for parameter in learned]
+
+        def contract(part: slice) -> Values:
+            rows, columns = self.pairs[part].unbind(1)
+            weights = torch.bmm(left[rows], right[columns].mT)
+            weights += torch.bmm(right[rows], left[columns].mT) * (rows != columns).view(-1, 1, 1)
+            return contract_values(lambda: self._evaluate(part), weights, learned)
+
+        def add(part: slice, found: Values) -> None:
+            value.add_(found[0])
+            for grad, own in zip(grads, found[1], strict=True):
+                grad += own
+
+        run_in_order(self.batches, contract, add, L.device)
+        return value, grads
+
+    def _keep(self, tile: Tensor) -> None:
+        assert self.tiles is not None
+        self.tiles.append(tile)
+
+    def _evaluate(self, part: slice) -> Tensor:
+        """Tiles of some pairs of blocks. Coordinates are relative to a point of the block: close points keep digits."""
+        rows, columns = self.pairs[part].unbind(1)
+        left, right = self.targets.points[rows], self.sources.points[columns]
+        origin = left[:, :1]
+        left, right = (left - origin).to(self.dtype), (right - origin).to(self.dtype)
+        differences = [left[:, :, None, k] - right[:, None, :, k] for k in range(left.shape[2])]
+        return self.separation.near(self.kernel, differences)
+
+
+def contract_values(evaluate: Callable[[], Tensor], weights: Tensor, learned: list[Tensor]) -> Values:
+    """sum of weights times evaluate(), float64, and its gradient in the learned parameters."""
+    with torch.enable_grad():
+        values = evaluate()
+        part = torch.dot(values.flatten(), weights.flatten().to(values.dtype)).to(torch.float64)
+    grads: list[Tensor | None] = [None] * len(learned)
+    if learned and part.requires_grad:
+        grads = list(torch.autograd.grad(part, learned, allow_unused=True))
+    return part.detach(), [
+        torch.zeros_like(p) if grad is None else grad for p, grad in zip(learned, grads, strict=True)
+    ]
+
+
+def is_close(kernel: Kernel, split: Split, dim: int, gap: Tensor) -> Tensor:
+    """Whether boxes with these gaps (pairs, dim) have points closer than the radius of one of the kernels."""
+    close = torch.zeros(len(gap), dtype=torch.bool, device=gap.device)
+    for leaf, columns in leaves(kernel, range(dim)):
+        radius = split.radii[leaf]  # type: ignore[index]
+        if radius:
+            scale = leaf.lengthscales(len(columns), gap.device).detach()  # type: ignore[operator]
+            close |= (gap[:, list(columns)] / scale).square().sum(1) < radius**2
+    return close
+
+
+def estimate_entries(kernel: Kernel, split: Split, targets: Blocks, sources: Blocks | None, sample: int = 48) -> float:
+    """The number of entries of all tiles, from some of the blocks."""
+    others = sources or targets
+    count, dim = len(targets.points), targets.points.shape[2]
+    chosen = torch.linspace(0, count - 1, min(count, sample), device=targets.points.device).long()
+    lower, upper = targets.boxes.lower[chosen], targets.boxes.upper[chosen]
+    gap = torch.maximum(lower.unsqueeze(1) - others.boxes.upper, others.boxes.lower - upper.unsqueeze(1)).clamp_min(0.0)
+    pairs = int(is_close(kernel, split, dim, gap.flatten(0, 1)).sum()) * count / len(chosen)
+    return pairs * BLOCK**2 * (0.5 if sources is None else 1.0)

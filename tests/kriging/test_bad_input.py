@@ -1,0 +1,157 @@
+"""Bad input: a right answer, or an error that names the culprit and a remedy."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pathgp import kernels
+from pathgp.kriging import krige
+
+pd = pytest.importorskip("pandas")
+
+POINTS = np.random.default_rng(0).uniform(0, 10, (30, 2))
+VALUES = POINTS.sum(1)
+FIXED: dict[str, Any] = {"kernel": kernels.Matern(1.5, 2.0), "nugget": 0.1, "steps": 0}
+LONLAT = np.c_[np.linspace(-170, 170, 30), np.linspace(-80, 80, 30)]
+
+
+def refused(words: str, *arguments: Any, error: type[Exception] = ValueError, **options: Any) -> None:
+    with pytest.raises(error, match=words):
+        krige(*arguments, **FIXED | options)
+
+
+def test_points_on_a_line() -> None:
+    """With a constant coordinate the answer is that of the other coordinate alone."""
+    line = np.c_[np.linspace(0, 10, 30), np.full(30, 4.0)]
+    values = np.sin(line[:, 0])
+    flat = krige(line, values, grid={"x0": [2.5], "x1": [4.0]}, **FIXED)
+    alone = krige(line[:, :1], values, np.array([[2.5]]), **FIXED)
+    np.testing.assert_allclose(flat.mean, alone.mean)
+    np.testing.assert_allclose(flat.std, alone.std, rtol=1e-6)
+    learned = krige(line, values, grid=1.0, kernel="matern-5/2", steps=5)
+    assert np.isfinite(learned.mean).all()
+    refused("do not determine the trend", line, values, line, trend="linear")
+
+
+def test_too_few_or_constant() -> None:
+    refused("one point, from which nothing can be learned", POINTS[:1], VALUES[:1], POINTS, steps=None)
+    refused("all values are 3", POINTS, np.full(30, 3.0), POINTS, steps=None)
+    refused("all points coincide", np.ones((30, 2)), VALUES, POINTS, steps=None)
+    refused("there are no points", POINTS[:0], VALUES[:0], POINTS)
+
+
+def test_missing_values() -> None:
+    holes = np.where(np.arange(30) % 10 == 4, np.nan, VALUES)
+    refused(r"values has nan in row 4 \(3 such rows in all\): leave these rows out", POINTS, holes, POINTS)
+    places = POINTS.copy()
+    places[7, 1] = np.inf
+    refused("points has inf in column 'x1', row 7", places, VALUES, POINTS)
+    refused("targets has inf in column 'x1', row 7", POINTS, VALUES, places)
+    frame = pd.DataFrame({"x": POINTS[:, 0], "y": POINTS[:, 1], "v": holes})
+    refused("column 'v' has nan in row 4", frame, "v", frame)
+
+
+def test_latitudes_and_longitudes() -> None:
+    wrong = LONLAT.copy()
+    wrong[3, 1] = 91.0
+    refused("latitude 91 in row 3", wrong, VALUES, LONLAT, coordinates="lonlat")
+    refused("targets has the latitude 91", LONLAT, VALUES, wrong, coordinates="lonlat")
+    refused("longitude 500000 in row 0.*metres", LONLAT * [0, 1] + [5e5, 0], VALUES, LONLAT, coordinates="lonlat")
+    refused(
+        "anisotropy=True is for a plane",
+        LONLAT,
+        VALUES,
+        LONLAT,
+        coordinates="lonlat",
+        kernel="matern-3/2",
+        anisotropy=True,
+    )
+    refused("latitude 95", LONLAT, VALUES, grid={"lon": 10.0, "lat": [0.0, 95.0]}, coordinates="lonlat")
+
+
+def test_columns() -> None:
+    frame = pd.DataFrame({"x": POINTS[:, 0], "y": POINTS[:, 1], "soil": ["clay", "sand"] * 15, "v": VALUES})
+    refused("column 'soil' of points holds .* such as 'clay'", frame, "v", frame, error=TypeError)
+    refused("points has no column 'z'; it has 'x', 'y'", frame, "v", frame, columns=["x", "z"])
+    refused("points has no column 'w'", frame, "w", frame, columns=["x", "y"])
+    refused("targets has no column 'y'", frame, "v", frame[["x"]], columns=["x", "y"])
+    refused("must be a list", frame, "v", frame, columns="xy", error=TypeError)
+    refused("names a column twice", frame, "v", frame, columns=["x", "x"])
+    refused("array without names", POINTS, "v", POINTS, error=TypeError)
+    refused("trend must be 'constant'", POINTS, VALUES, POINTS, trend="cubic")
+    result = krige(frame[["x", "y"]], VALUES, frame[["x", "y"]].assign(mean=1.0), **FIXED)
+    with pytest.raises(ValueError, match="column 'mean', which the result would replace"):
+        result.to_frame()
+
+
+def test_dates_are_coordinates() -> None:
+    frame = pd.DataFrame({"x": POINTS[:, 0], "day": pd.date_range("2024-01-01", periods=30)})
+    result = krige(frame, VALUES, frame, **FIXED)
+    days = (frame["day"].to_numpy() - np.datetime64("1970-01-01")) / np.timedelta64(1, "D")
+    np.testing.assert_allclose(
+        result.mean, krige(np.c_[POINTS[:, 0], days], VALUES, np.c_[POINTS[:, 0], days], **FIXED).mean
+    )
+
+
+def test_shapes_and_options() -> None:
+    refused("values must have shape", POINTS, VALUES[:5], POINTS)
+    refused("two dimensions", POINTS[:, 0], VALUES, POINTS)
+    refused(r"targets must have the shape \(m, 2\)", POINTS, VALUES, POINTS[:, :1])
+    refused("targets or grid", POINTS, VALUES, error=TypeError)
+    refused("not both", POINTS, VALUES, POINTS, grid=1.0, error=TypeError)
+    refused("nugget must be positive", POINTS, VALUES, POINTS, nugget=0.0)
+    refused("kernel must be a pathgp kernel or one of", POINTS, VALUES, POINTS, kernel="spherical")
+    refused("noise must have shape", POINTS, VALUES, POINTS, noise=np.ones(4))
+    refused("one number for all is the nugget", POINTS, VALUES, POINTS, noise=0.2)
+    refused("noise has -1", POINTS, VALUES, POINTS, noise=np.full(30, -1.0))
+    refused("cells=True is for a grid", POINTS, VALUES, POINTS, cells=True)
+    refused("cells must be one size", POINTS, VALUES, POINTS, cells=(1.0, 2.0, 3.0))
+    refused("coordinates must be 'plane', 'lonlat'", POINTS, VALUES, POINTS, coordinates="utm")
+    result = krige(POINTS, VALUES, POINTS, **FIXED)
+    with pytest.raises(ValueError, match="not a grid"):
+        result.to_dataset()
+
+
+def test_grids() -> None:
+    refused("spacing of 'x0' must be positive", POINTS, VALUES, grid=-1.0)
+    refused("grid has 3 entries", POINTS, VALUES, grid=(1.0, 1.0, 1.0))
+    refused("grid lacks 'x1'", POINTS, VALUES, grid={"x0": 1.0})
+    refused("grid names 'z'", POINTS, VALUES, grid={"x0": 1.0, "x1": 1.0, "z": 2.0})
+
+
+def test_a_grid_larger_than_memory() -> None:
+    """Refused before anything is computed; the spacing that the error names fits."""
+    with pytest.raises(ValueError, match=r"memory budget is .* GB: use a spacing of") as caught:
+        krige(POINTS, VALUES, grid=1e-4, memory="2MB", **FIXED)
+    spacing = float(str(caught.value).split("a spacing of ")[1].split(",")[0])
+    assert len(krige(POINTS, VALUES, grid=spacing, memory="2MB", **FIXED).mean) > 10_000
+    refused("nodes", POINTS, VALUES, grid=1e-7)
+    result = krige(POINTS, VALUES, grid=0.1, memory="4MB", **FIXED)
+    with pytest.raises(ValueError, match=r"enough for .* samples"):
+        _ = result.samples
+
+
+def test_geo_data_frames() -> None:
+    """The parts of geopandas that are read, without geopandas."""
+
+    class Points:
+        name = "geometry"
+        x, y = LONLAT[:, 0], LONLAT[:, 1]
+        geom_type = pd.Series(["Point"] * 30)
+
+    class GeoFrame(pd.DataFrame):
+        geometry = Points()
+        crs = SimpleNamespace(is_geographic=True)
+
+    frame = GeoFrame({"v": VALUES})
+    kernel = kernels.Sphere(kernels.Matern(1.5, 1.0), active_dims=[1, 0])
+    result = krige(frame, "v", frame, **FIXED | {"kernel": kernel})
+    assert result.coordinates.lonlat == (0, 1)
+    expected = krige(LONLAT, VALUES, LONLAT, coordinates="lonlat", **FIXED | {"kernel": kernel})
+    np.testing.assert_allclose(result.mean, expected.mean)
+    Points.geom_type = pd.Series(["Point"] * 29 + ["Polygon"])
+    refused("has a Polygon: kriging needs points", frame, "v", frame)

@@ -1,0 +1,63 @@
+"""Pictures and pages of a field: what is on them, for grids and for points."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pathgp import kernels
+from pathgp.kriging import Kriging, krige, variogram
+
+pytest.importorskip("matplotlib").use("Agg")
+
+RNG = np.random.default_rng(0)
+POINTS = RNG.uniform(0, 5, (40, 2))
+VALUES = np.sin(POINTS[:, 0])
+
+
+@pytest.fixture(scope="module")
+def field() -> Kriging:
+    return krige(POINTS, VALUES, grid=0.5, kernel=kernels.Matern(1.5, [1.0, 2.0]), nugget=0.1, steps=0)
+
+
+def titles(figure: Any) -> list[str]:
+    return [axes.get_title(loc="left") for axes in figure.axes if axes.get_title(loc="left")]
+
+
+def test_maps(field: Kriging) -> None:
+    figure = field.plot(threshold=0.5)
+    assert titles(figure) == ["mean of value", "standard deviation", "probability above 0.5"]
+    image = figure.axes[0].collections[0].get_array()
+    np.testing.assert_array_equal(np.asarray(image).ravel(), field.mean)
+    points = field.at(POINTS[:7])
+    assert titles(points.plot()) == ["mean of value", "standard deviation"]
+    with pytest.raises(ValueError, match="a map has two axes, and the targets vary along x0"):
+        field.at(grid={"x0": [1.0, 2.0], "x1": [1.0]}).plot()
+
+
+def test_variograms(field: Kriging) -> None:
+    axes = field.variogram.plot()
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    # The kernel has two length scales: one curve along each axis.
+    assert labels == ["empirical", "model along x0", "model along x1"]
+    axes = variogram(POINTS, VALUES, directions=[0, 90]).plot()
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["0°", "90°"]
+
+
+def test_pages(field: Kriging, tmp_path: Path) -> None:
+    path = tmp_path / "field.html"
+    field.to_html(path, threshold=0.5)
+    text = path.read_text()
+    for words in ("A map of value", "The map", "One simulation", "Probability above 0.5", "along x0", "Accuracy"):
+        assert words in text
+    # Points have a map of the box around the data.
+    field.at(POINTS[:3]).to_html(path, title="Three points")
+    assert "Three points" in path.read_text()
+    assert "Mean of value" in path.read_text()
+    # Points on a line have none.
+    line = krige(POINTS[:, :1], VALUES, POINTS[:3, :1], kernel=kernels.Matern(1.5), nugget=0.1, steps=0)
+    line.to_html(path)
+    assert "The map" not in path.read_text()
