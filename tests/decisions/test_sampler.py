@@ -91,6 +91,18 @@ def test_failures_are_kept_and_not_asked_for_again() -> None:
         optimiser.tell(X, values[:2])
 
 
+def test_repeated_points() -> None:
+    """A point may be told twice, with two values; it is not asked for again."""
+    optimiser = sampler(refit=1.5, fit={"steps": 2, "samples": 4})
+    X = np.array([[0.5, 0.5], [0.5, 0.5], [0.1, 0.9], [0.1, 0.9]])
+    optimiser.tell(X, [1.0, 1.2, 0.0, 0.0])
+    optimiser.tell(X[:1], [0.9])
+    assert len(optimiser.y) == 5
+    asked = optimiser.ask(6)
+    assert len(np.unique(np.concatenate([asked, X[::2]]), axis=0)) == 8
+    assert np.isfinite(asked).all()
+
+
 def test_candidates_run_out() -> None:
     pool = np.stack(np.meshgrid(np.linspace(0, 1, 4), np.linspace(0, 1, 3)), -1).reshape(-1, 2)
     gp = pathgp.GP(kernels.Matern(2.5, 0.5), 0.02)
