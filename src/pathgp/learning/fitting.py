@@ -39,6 +39,7 @@ from pathgp.learning.timing import (
     estimate_costs,
     measured_rates,
 )
+from pathgp.operators.field import predict_field
 
 # A fit that takes more than this factor times its time limit warns.
 _EXCEEDED = 1.2
@@ -108,7 +109,11 @@ def predict_costs(gp: Learnable, data: Data, options: FitOptions) -> FitCosts:
     backend = "kronecker" if has_structure else compute.backend
     entries = math.prod(sizes) * sum(sizes) if has_structure else n**2
     world_size = 1 if compute.group is None else compute.group.size
-    operator = ImaginedOperator((n, n), data.dtype, device, backend, compute.budget(device), entries, world_size)
+    memory = compute.budget(device)
+    field = None
+    if not gp.is_grid and world_size == 1 and not gp.num_inducing:
+        field = predict_field(gp.sides[0], data.factors[0], backend, memory)
+    operator = ImaginedOperator((n, n), data.dtype, device, backend, memory, entries, world_size, field)
     learned = sum(parameter.numel() for parameter in gp.parameters() if parameter.requires_grad)
     costs = estimate_costs(data.columns, learned, options, operator, rates(device, data.dtype), gp.num_inducing)
     if costs.predict(make_stages(n, options), n) > MEASURE_FROM:

@@ -22,6 +22,7 @@ from pathgp.kernels import Matern
 from pathgp.learning.policy import FitOptions, Stage
 from pathgp.learning.report import Step
 from pathgp.operators import Operator
+from pathgp.operators.field import LEAST_ROWS
 from pathgp.operators.kernel import SMALL
 from pathgp.posterior.exact_covariance import EXACT_ROWS
 from pathgp.solvers import predict
@@ -44,6 +45,8 @@ _EXACT_CUBIC, _EXACT_SQUARE = 1.2, 6.0
 _INDUCING = 12.0
 # Exact steps and estimated steps take at least these multiples of the latency: a GPU waits for many small operations.
 _EXACT_LATENCY, _STEP_LATENCY = 4.0, 10.0
+# Seconds of the gradient of a field, in products.
+_FIELD_GRADIENT = 3.0
 # Seconds to compile fused products at their first use.
 _COMPILE = 4.0
 # Measure the rates of the device if the table predicts more seconds than this.
@@ -54,7 +57,10 @@ _MEASURE_SECONDS, _MEASURE_RUNS = 0.03, 2
 
 @dataclass(frozen=True)
 class ImaginedOperator:
-    """The attributes of an operator that predictions read."""
+    """The attributes of an operator that predictions read.
+
+    field_seconds: of a field product of all rows with one column, if "auto" chooses field products.
+    """
 
     shape: tuple[int, int]
     dtype: torch.dtype
@@ -63,6 +69,7 @@ class ImaginedOperator:
     memory: float
     entries: int
     world_size: int
+    field_seconds: float | None = None
 
     @property
     def entry_backend(self) -> str:
@@ -71,15 +78,18 @@ class ImaginedOperator:
     def cost(self, rows: int | None = None) -> float:
         return 1.0 if rows is None else rows / self.shape[0]
 
-    def predict_product(self, s: int) -> None:
-        """Follows from the backend and the sizes."""
-        return None
+    def predict_product(self, s: int) -> float | None:
+        """Seconds of a field product; those of other backends follow from the sizes."""
+        return s * self.field_seconds if self.backend == "field" and self.field_seconds else None
 
     def restrict(self, rows: int, rates: Rates) -> Self:
         """The operator of a subset of the rows, with the backend that "auto" chooses for it; a grid has no subsets."""
         if self.backend == "kronecker":
             return self
-        if self.backend != "auto":
+        if self.field_seconds and rows >= LEAST_ROWS:
+            seconds = self.field_seconds * rows / self.shape[0]
+            return replace(self, shape=(rows, rows), backend="field", entries=rows**2, field_seconds=seconds)
+        if self.backend not in ("auto", "field"):
             return replace(self, shape=(rows, rows), entries=rows**2)
         is_fused = rates.fused > 0 and self.dtype == torch.float32
         fits = self.dtype.itemsize * rows * math.ceil(rows / self.world_size) <= self.memory
@@ -150,7 +160,9 @@ class FitCosts:
         seconds = _DENSE_ENTRY * entries / evaluate if H.backend == "dense" else 0.0
         seconds += _FEATURE * rows * self.samples * self.features / r.evaluate
         if not is_last:
-            seconds += (_GRADIENT + _GRADIENT_COLUMN * self.columns) * entries / evaluate
+            product = H.predict_product(1 + self.samples)
+            entrywise = (_GRADIENT + _GRADIENT_COLUMN * self.columns) * entries / evaluate
+            seconds += entrywise if product is None else _FIELD_GRADIENT * product
             guard = min(rows, EXACT_ROWS)
             seconds += guard**3 / 3 / r.factorise + 2.0 * guard**2 / r.evaluate + _STEP_LATENCY * r.latency
         return self.rest_factor * seconds
@@ -299,10 +311,10 @@ def measured_rates(device: torch.device, dtype: torch.dtype) -> Rates:
     V = torch.rand(n, 65, dtype=dtype, device=device)
     X, Z = torch.rand(2, n, 16, dtype=dtype, device=device)
     kernel = Matern(1.5, 1.0).to(device).requires_grad_(False)
-    parts = list(spans(n, -(-n // (8 * count_threads(device)))))
+    parts = list(spans(n, -(-n // count_threads(device))))
 
     def evaluate() -> None:
-        # As in products with K: each thread computes whole tiles, and another busy process delays no other thread.
+        # As in products with K: each thread computes a tile of its own, and another busy process delays it alone.
         run_separately(parts, lambda I: kernel(X[I], Z), device)
 
     return replace(

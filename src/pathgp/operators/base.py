@@ -101,6 +101,10 @@ class Operator(ABC):
     def cost(self, rows: int | None = None) -> float:
         """Epochs of a product with all rows, or with ``rows`` of them."""
 
+    def tighten(self, factor: float) -> Operator:
+        """The operator whose products have an error that is smaller by this factor: H itself if they are exact."""
+        return self
+
     def predict_product(self, s: int) -> float | None:
         """Predicted seconds of a product with s columns; None if they follow from the backend and the sizes."""
         return None

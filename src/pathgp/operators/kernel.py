@@ -280,6 +280,17 @@ class KernelOperator(Operator):
             return 1.0
         return self._tiles.cost(rows) if isinstance(self._tiles, Field) else rows / self.shape[0]
 
+    def tighten(self, factor: float) -> KernelOperator:
+        if not isinstance(self._tiles, Field):
+            return self
+        twin, exact = copy.copy(self), self._tiles.exact
+        try:
+            tiles = Field(exact, factor * self.accuracy, factor * self._tiles.noise, self.memory, self._geometry)
+            twin._tiles, twin.accuracy = tiles, factor * self.accuracy
+        except FieldError as error:
+            twin._tiles, twin.backend, twin.fallback_reason = exact, exact.name, str(error)
+        return twin
+
     def predict_product(self, s: int) -> float | None:
         return self._tiles.predict_product(s) if isinstance(self._tiles, Field) else None
 

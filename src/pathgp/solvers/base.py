@@ -13,6 +13,9 @@ from pathgp.solvers.refinement import solve_refined
 from pathgp.solvers.run import Run
 from pathgp.solvers.solution import AllowedResidual, Callback, Solution, Status
 
+# The error of more accurate products, over the goal of the residuals.
+_MARGIN = 0.3
+
 
 class Solver(ABC):
     """A frozen record of settings with one verb."""
@@ -55,7 +58,36 @@ class Solver(ABC):
                 run.precision_note = reason if H.precision != "high" else ""
                 solution = run.finish(run.start, Status.CONVERGED, self, reason)
                 return replace(solution, solver="none needed", method="none needed")
-            return self._solve(run) if H.low_precision is H else solve_refined(self, run)
+            solution = self._solve(run) if H.low_precision is H else solve_refined(self, run)
+            is_limited_by_products = run.product_excess > 1.0 and solution.status in (Status.CONVERGED, Status.STALLED)
+            return self._solve_tighter(run, solution) if is_limited_by_products else solution
+
+    def _solve_tighter(self, run: Run, solution: Solution) -> Solution:
+        """Continue with more accurate products: the error of those used exceeds the goal of the residuals."""
+        H = run.H.tighten(_MARGIN / run.product_excess)
+        left, delta = run.max_epochs - run.epochs, None if run.delta is None else run.delta * run.scale
+        rest = self.solve(
+            H,
+            run.targets * run.scale,
+            solution.x,
+            delta,
+            run.tol,
+            max(1.0, left),
+            run.generator,
+            run.callback,
+            run.rule,
+            run.allowed,
+            run.seconds_left,
+        )
+        reason = f"products off by {solution.product_error:.1e} were replaced by {H.backend} products"
+        return replace(
+            rest,
+            iterations=solution.iterations + rest.iterations,
+            epochs=solution.epochs + rest.epochs,
+            seconds=solution.seconds + rest.seconds,
+            history=[*solution.history, *rest.history],
+            note="; ".join([solution.note, f"{reason} of higher accuracy", rest.note]),
+        )
 
     @abstractmethod
     def _solve(self, run: Run) -> Solution:

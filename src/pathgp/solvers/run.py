@@ -65,7 +65,7 @@ class Run:
         self.start = torch.zeros_like(self.b) if x0 is None else (x0 / self.scale).masked_fill(self.is_zero, 0.0)
         self.starts_at_zero = x0 is None
         self.initial_norms: Tensor
-        self._allowed = allowed
+        self.allowed = allowed
         # The relative residual to reach, one per column; on the CPU, where the stopping rule is evaluated.
         self.goal = torch.full((B.shape[1],), float(tol), dtype=torch.float64)
         if allowed is not None:
@@ -74,6 +74,8 @@ class Run:
         self.history: list[Record] = []
         self.precision, self.precision_note = "high", ""
         self.product_error: float | None = None
+        # The error of field products over the goal of the residuals.
+        self.product_excess = 0.0
         self._began = time.perf_counter()
         self._lowest_level, self._checks_without_progress = math.inf, 0
 
@@ -200,8 +202,8 @@ class Run:
         """
         while self.is_satisfied(residual):
             previous = self.goal
-            if self._allowed is not None:
-                self._tighten(self._allowed(x * self.scale))
+            if self.allowed is not None:
+                self._tighten(self.allowed(x * self.scale))
             if torch.equal(previous, self.goal):
                 return True
         return False
@@ -232,10 +234,7 @@ class Run:
         x, residual = torch.where(worse.to(x.device), self.start, x), torch.where(worse, start, residual)
         is_converged = self.is_converged(x, residual)
         if self.H.product_error is not None:
-            error = self._measure_product(x).to(residual)
-            # Smaller than the goal, the error of products is a part of what was asked for.
-            is_converged &= self.is_satisfied(error)
-            residual = torch.hypot(residual, error)
+            residual = torch.hypot(residual, self._measure_product(x).to(residual))
         last = self.history[-1]
         if not last.is_exact or last.epochs < self.epochs:
             self.record(residual, exact=True)
@@ -268,6 +267,7 @@ class Run:
         index = permutation(n, self.generator, self.b.device)[: min(n, _CONFIRMED_ROWS)].sort().values
         error = math.sqrt(n / len(index)) * column_norms(self.product(x)[index] - self.rows(index, x))
         self.product_error = float(error.max())
+        self.product_excess = self.measure(error) if self.tol > 0 else 0.0
         self.precision_note = f"field products, compared with {len(index)} exact rows; their error is in the residuals"
         return error
 

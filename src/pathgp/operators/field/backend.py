@@ -18,14 +18,18 @@ from pathgp.operators.field.product import FieldProduct
 from pathgp.operators.field.split import Split
 from pathgp.operators.streamed import Streamed
 
-# Rows from which the error of a product is measured, and the factor by which a plan that misses its accuracy is
-# tightened, a number of times.
-_MEASURED_ROWS, _TIGHTER, _ATTEMPTS = 64, 0.2, 3
+# Rows and vectors from which the error of a product is measured, and the factor by which a plan that misses its
+# accuracy is tightened, a number of times.
+_MEASURED_ROWS, _PROBES, _TIGHTER, _ATTEMPTS = 64, 4, 0.2, 3
+# The measured error must be this part of the accuracy: other vectors than the one measured may have larger errors.
+_MARGIN = 0.5
 # Errors of the spectrum of K stay below this part of the noise; the least that rounding allows.
 _PART_OF_NOISE, _LEAST_SPECTRAL = 0.01, {torch.float32: 1e-9}
 _LEAST_SPECTRAL_64, _LARGEST_SPECTRAL = 1e-11, 1e-4
 # Columns for which the cost of a row is that of a typical solve.
 _COLUMNS = 65
+# The accuracy of operators by default.
+_ACCURACY = 1e-5
 # "auto" uses field products from this number of rows on, if they take less than this part of the time.
 LEAST_ROWS, _MUCH_LESS = 8192, 0.5
 
@@ -86,16 +90,16 @@ class Field:
     ) -> None:
         self.exact, self.kernel, self.X, self.variances = exact, exact.kernel, exact.X, exact.variances
         self.rows, self.columns, self.block, self.between = exact.rows, exact.columns, exact.block, exact.between
-        self.weighted_sum, self.memory = exact.weighted_sum, memory
+        self.weighted_sum, self.memory, self.noise = exact.weighted_sum, memory, noise
         n, dtype = len(self.X), self.X.dtype
         self.geometry = geometry or Geometry(self.X)
         reason = self.geometry.unsuitable(self.kernel)
         if reason:
             raise FieldError(reason)
         index = torch.linspace(0, n - 1, min(n, _MEASURED_ROWS), device=self.X.device).long()
-        probe = normal((n, 2), torch.Generator().manual_seed(0), dtype, self.X.device)
+        probe = normal((n, 1 + _PROBES), torch.Generator().manual_seed(0), dtype, self.X.device)
         probe[:, 0] = 1.0
-        wanted = exact.rows(index, probe, probe.new_zeros(len(index), 2))
+        wanted = exact.rows(index, probe, probe.new_zeros(len(index), 1 + _PROBES))
         least = _LEAST_SPECTRAL.get(dtype, _LEAST_SPECTRAL_64)
         spectral = min(_LARGEST_SPECTRAL, max(least, _PART_OF_NOISE * noise / float(wanted[:, 0].max())))
         target = accuracy
@@ -106,8 +110,8 @@ class Field:
             blocks = (self.geometry.blocks, None) if any(plan.split.radii.values()) else None
             self.plan, self.fast = plan, FieldProduct(self.kernel, plan, self.X, None, blocks, memory)
             found = self.fast.product(probe, torch.zeros_like(probe))[index]
-            self.error = float((found - wanted)[:, 1].norm() / wanted[:, 1].norm())
-            if self.error <= accuracy:
+            self.error = float((found - wanted)[:, 1:].norm() / wanted[:, 1:].norm())
+            if self.error <= _MARGIN * accuracy:
                 return
             target *= _TIGHTER
         raise FieldError(f"field products reach an error of {self.error:.1e}, not {accuracy:.1e}, in {dtype}")
@@ -140,6 +144,21 @@ def predict_exact_rows(n: int, s: int, backend: str, X: Tensor) -> float:
     if backend == "fused":
         return n * len(X) * max(0.5, s / 65) / r.fused
     return n * len(X) * (1.0 / r.evaluate + 2.0 * s / r.multiply)
+
+
+def predict_field(kernel: Kernel, X: Tensor, backend: str, memory: int) -> float | None:
+    """Predicted seconds per column of a field product; None if a `KernelOperator` of this backend has none.
+
+    ``backend``: "auto" or "field" may have them.
+    """
+    geometry, r = Geometry(X), rates(X.device, X.dtype)
+    if backend not in ("auto", "field") or len(X) < LEAST_ROWS or geometry.unsuitable(kernel):
+        return None
+    exact = "fused" if r.fused and X.dtype == torch.float32 else "streamed"
+    if backend == "auto" and not prefers_field(kernel, geometry, exact, False, _ACCURACY, memory):
+        return None
+    plan = geometry.plan(kernel, _ACCURACY, _LARGEST_SPECTRAL, memory)
+    return None if plan is None else plan.seconds(_COLUMNS, r, memory, X.element_size()) / _COLUMNS
 
 
 def prefers_field(kernel: Kernel, geometry: Geometry, backend: str, fits: bool, accuracy: float, memory: int) -> bool:
