@@ -38,6 +38,7 @@ PAGES = {
     "guides/kriging.md": ["xarray"],
     "guides/optimisation.md": ["botorch"],
     "guides/molecules.md": [],
+    "guides/shortlist.md": ["rdkit", "sklearn"],
     "guides/thompson.md": [],
     "doors/botorch.md": ["botorch"],
     "doors/gpytorch.md": ["gpytorch"],

@@ -41,7 +41,7 @@ LAYERS = (
 TOP = {"__init__", "__main__", "_version", "pathwise", "plans", "metrics", "means", "plots"}
 TOP |= {"sklearn", "botorch", "gpytorch", "xarray", "chem"}
 # Convenience methods, which import when they are called.
-UPWARDS = {("posterior", "io"), ("posterior", "html"), ("kriging", "html")}
+UPWARDS = {("posterior", "io"), ("posterior", "html"), ("decisions", "html"), ("kriging", "html")}
 
 
 def modules() -> dict[str, Path]:

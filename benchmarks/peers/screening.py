@@ -7,7 +7,8 @@
 One round with 1,000 paths: --methods thompson --samples 1000 --rounds 2 --seeds 0; ``rounds`` has its seconds.
 The first batch is random, the others are chosen by `pathgp.decisions.screen` with a Tanimoto kernel on Morgan counts
 (radius 1, 1,024 columns). Docking scores are energies: small ones are wanted. Positive scores, which are failures of
-the docking program, are set to zero.
+the docking program, are set to zero. The pool is the one of MolPAL (Graff, Shakhnovich and Coley 2021); the figures of
+that paper are not quoted, because they could not be checked here.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ is the optimum of SVGP, which has a closed form for known hyperparameters: `Indu
 after every round, those of the search for maxima included. Every run is written to the file when it ends; the runs of
 earlier calls stay in it. Two cores: --start 2000 --rounds 10 --batch 100.
 
-``--search``: "thesis" has 30 starts for every path, from 50,000 proposals each, and 100 steps; "ours" has 8 starts from
-20,000 proposals and 60 steps. ``--time-limit`` ends a run after that number of seconds; its row then has fewer rounds.
-``--figure`` draws all complete runs of the file with these start points: best value, averaged over length scales and
-seeds.
+``--search``: "thesis" has 30 starts for every path, from 50,000 proposals each, and 100 steps; "ours" has 8 starts,
+each from 20 proposals for every path of a batch, and 60 steps. ``--time-limit`` ends a run after that number of
+seconds; its row then has fewer rounds. ``--figure`` draws all complete runs of the file with these start points: best
+value, averaged over length scales and seeds.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ from pathgp.decisions import ThompsonSampler, maximise_paths
 
 DIM, NOISE, FEATURES = 8, 1e-3, 2000
 SEARCH: dict[str, dict[str, Any]] = {
-    "ours": {"starts": 8, "proposals": 20_000, "steps": 60},
+    "ours": {"starts": 8, "steps": 60},
     "thesis": {"starts": 30, "proposals": 50_000, "steps": 100},
     "quick": {"starts": 1, "proposals": 20, "steps": 2},
 }
+PROPOSALS = 20  # for every path of a batch, if the search does not say
 KEY = ("solver", "lengthscale", "seed", "start", "batch", "epochs", "search")
 
 
@@ -52,7 +53,8 @@ class Sampler:
         self.solver, self.generator, self.options = solver, generator, options
         device = torch.device(options.device)
         self.bounds = torch.stack([torch.zeros(DIM), torch.ones(DIM)]).to(device, torch.float64)
-        self.search = SEARCH[options.search]
+        given = {name: value for name in ("starts", "proposals", "steps") if (value := getattr(options, name))}
+        self.search = {"proposals": PROPOSALS * options.batch} | SEARCH[options.search] | given
         kernel = kernels.Matern(1.5, lengthscale)
         if solver == "svgp":
             self.sparse = pathgp.InducingGP(kernel, NOISE, inducing=options.inducing)
@@ -145,6 +147,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1000, help="paths of a round")
     parser.add_argument("--epochs", type=float, default=30.0, help="budget of the solve of a round")
     parser.add_argument("--search", choices=sorted(SEARCH), default="ours")
+    for name in ("starts", "proposals", "steps"):
+        parser.add_argument(f"--{name}", type=int, help="in place of the number of the search")
     parser.add_argument("--inducing", type=int, default=1024, help="inducing points of svgp")
     parser.add_argument("--time-limit", type=float, default=600.0, help="seconds of a run")
     parser.add_argument("--device", default=device_name())

@@ -12,7 +12,7 @@ A Morgan fingerprint counts the groups of atoms within a radius of every atom, f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,12 @@ _SHOWN = 80
 
 
 def fingerprints(
-    smiles: Sequence[str], radius: int = 2, size: int = 2048, counts: bool = True, sparse: bool = False
+    smiles: Sequence[str],
+    radius: int = 2,
+    size: int = 2048,
+    counts: bool = True,
+    sparse: bool = False,
+    name_row: Callable[[int], str] = "row {}".format,
 ) -> Any:
     """Return the Morgan fingerprints of molecules (n, size), float32.
 
@@ -45,6 +50,7 @@ def fingerprints(
         counts: count the groups; False marks with 1 which groups occur.
         sparse: return a `scipy.sparse.csr_matrix`, which models with `kernels.Tanimoto` accept as it is; memory
             O(number of groups) in place of O(n size).
+        name_row: the name of a row in errors, such as the line of its file.
 
     Raises:
         ValueError: for a text that is not a SMILES, or an empty one, with its row.
@@ -55,7 +61,7 @@ def fingerprints(
     generator = rdFingerprintGenerator.GetMorganGenerator(radius=radius, fpSize=size)
     columns, values, ends = [], [], [0]
     for row, text in enumerate(smiles):
-        groups = generator.GetCountFingerprint(_molecule(text, row)).GetNonzeroElements()
+        groups = generator.GetCountFingerprint(_molecule(text, name_row(row))).GetNonzeroElements()
         columns += sorted(groups)
         values += [groups[column] if counts else 1 for column in sorted(groups)]
         ends.append(len(columns))
@@ -63,19 +69,19 @@ def fingerprints(
     return matrix if sparse else matrix.toarray()
 
 
-def _molecule(text: Any, row: int) -> Any:
+def _molecule(text: Any, row: str) -> Any:
     if not isinstance(text, str):
-        raise TypeError(f"row {row} is {text!r}, of {type(text).__name__}: a SMILES is a text")
+        raise TypeError(f"{row} is {text!r}, of {type(text).__name__}: a SMILES is a text")
     shown = repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
     if not text.strip():
-        raise ValueError(f"row {row} is an empty SMILES: remove the row or give its molecule")
+        raise ValueError(f"{row} is an empty SMILES: remove the row or give its molecule")
     # RDKit would print its own message as well.
     with rdBase.BlockLogs():
         molecule = Chem.MolFromSmiles(text)
     if molecule is None:
-        raise ValueError(f"row {row} is not a valid SMILES: {shown}; correct or remove the row")
+        raise ValueError(f"{row} is not a valid SMILES: {shown}; correct or remove the row")
     if molecule.GetNumAtoms() == 0:
-        raise ValueError(f"row {row} has a SMILES without atoms: {shown}; remove the row")
+        raise ValueError(f"{row} has a SMILES without atoms: {shown}; remove the row")
     return molecule
 
 

@@ -91,6 +91,18 @@ def test_failures_are_kept_and_not_asked_for_again() -> None:
         optimiser.tell(X, values[:2])
 
 
+def test_repeated_points() -> None:
+    """A point may be told twice, with two values; it is not asked for again."""
+    optimiser = sampler(refit=1.5, fit={"steps": 2, "samples": 4})
+    X = np.array([[0.5, 0.5], [0.5, 0.5], [0.1, 0.9], [0.1, 0.9]])
+    optimiser.tell(X, [1.0, 1.2, 0.0, 0.0])
+    optimiser.tell(X[:1], [0.9])
+    assert len(optimiser.y) == 5
+    asked = optimiser.ask(6)
+    assert len(np.unique(np.concatenate([asked, X[::2]]), axis=0)) == 8
+    assert np.isfinite(asked).all()
+
+
 def test_candidates_run_out() -> None:
     pool = np.stack(np.meshgrid(np.linspace(0, 1, 4), np.linspace(0, 1, 3)), -1).reshape(-1, 2)
     gp = pathgp.GP(kernels.Matern(2.5, 0.5), 0.02)
@@ -167,6 +179,36 @@ def test_history_plots_itself() -> None:
     regret = left.lines[1].get_ydata()
     np.testing.assert_allclose(regret[-1], 1.0 - optimiser.best.y)
     assert "evaluations" in repr(optimiser.history)
+
+
+def test_writes_a_page(tmp_path: Path) -> None:
+    optimiser = sampler(minimise=True)
+    with pytest.raises(ValueError, match="call tell first"):
+        optimiser.to_html(tmp_path / "page.html")
+    X = np.array([[0.5, 0.5], [1.0, 0.2], [0.1, 0.9]])
+    with pytest.warns(UserWarning, match="not finite"):
+        optimiser.tell(X, [2.0, 1.25, np.nan])
+    X = optimiser.ask(3)
+    optimiser.tell(X[:2], [3.0, 4.0])
+    optimiser.to_html(tmp_path / "page.html", names=["a & b", "c"], target="cost")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    for words in (
+        "Search for the minimum of cost",
+        "4 evaluations in 2 rounds, 2 inputs.",
+        "The smallest cost so far is 1.25",
+        "at a &amp; b 1 and c 0.2",
+        "1 input without a value yet",
+        "No better value for 1 round.",
+        "The best point lies on an end of a &amp; b.",
+        "1 evaluation failed",
+        "Best cost against evaluations",
+        "Best cost against seconds",
+        "lengthscale",
+    ):
+        assert words in page, words
+    assert "<script" not in page
+    with pytest.raises(ValueError, match="names has 1 entries for 2 inputs"):
+        optimiser.to_html(tmp_path / "page.html", names=["a"])
 
 
 def test_wrong_models() -> None:

@@ -38,6 +38,7 @@ def test_kinds_of_pools_and_blocks(post: pathgp.Posterior, kind: str, monkeypatc
     }
     whole = select_batch(post, POOL, 20, exclude=range(40))
     monkeypatch.setattr(screening, "_ROWS", 17)
+    monkeypatch.setattr(screening, "_SPARSE_ROWS", 17)
     np.testing.assert_array_equal(select_batch(post, kinds[kind], 20, exclude=range(40)), whole)
 
 
@@ -117,6 +118,31 @@ def test_small_pools_and_failures() -> None:
     assert chosen.best[1] == min(TRUTH[3], TRUTH[5])
     random = screen(gp, POOL[:20], lambda rows: TRUTH[rows], method="random", **(options | {"rounds": 2}))
     assert len(set(random.rows.tolist())) == 16
+
+
+def test_everything_fails_or_the_pool_is_tiny() -> None:
+    gp = pathgp.GP(kernels.Matern(1.5, 2.0), 0.3)
+    options: dict[str, Any] = {"batch": 8, "rounds": 3, "samples": 4, "refit": None, "condition": {"features": 16}}
+    failed = screen(gp, POOL[:20], lambda rows: np.full(len(rows), np.inf), **options)
+    assert sorted(failed.rows.tolist()) == list(range(20))
+    assert np.isnan(failed.values).all()
+    assert repr(failed) == "Screening(thompson: 20 rows in 3 batches, 20 failed)"
+    with pytest.raises(ValueError, match="no measurement has a finite value yet"):
+        _ = failed.best
+    tiny = screen(gp, POOL[:5], lambda rows: TRUTH[rows], **options)
+    assert sorted(tiny.rows.tolist()) == list(range(5))
+    assert len(select_batch(tiny.posterior or gp.condition(POOL[:3], TRUTH[:3], samples=2), POOL[:5], 8)) == 5
+
+
+def test_equal_rows_of_a_pool() -> None:
+    """Rows with the same inputs are measured one by one, and their values may differ."""
+    gp = pathgp.GP(kernels.Scale(kernels.Tanimoto(), 1.0), 0.3)
+    pool = sparse.csr_matrix(np.repeat(np.eye(4), 3, 0))
+    values = np.random.default_rng(0).normal(size=12)
+    options: dict[str, Any] = {"batch": 5, "rounds": 5, "samples": 4, "refit": None, "condition": {"features": 16}}
+    result = screen(gp, pool, lambda rows: values[rows], **options)
+    assert sorted(result.rows.tolist()) == list(range(12))
+    assert result.best[1] == values.max()
 
 
 def test_wrong_arguments(post: pathgp.Posterior) -> None:

@@ -145,9 +145,16 @@ def _fit(command: argparse.ArgumentParser) -> None:
     _add(columns, "--categorical", "E,F", "columns of numbers to read as categories", column_names, [])
     _add_reading_options(columns, "leave out rows without a value in an input or in the target, and say how many")
     _add(columns, "--id", "COL", "a column to copy into the predictions, and no input", column_names, [])
+    molecules = command.add_argument_group("molecules", "with the extra chem, which needs RDKit")
+    smiles = "a column of SMILES: the inputs are its Morgan fingerprints, and the kernel is their Tanimoto similarity"
+    _add(molecules, "--smiles", "COL", smiles)
+    kinds = "count the groups of atoms, or mark which occur (default: counts)"
+    molecules.add_argument("--fingerprint", choices=["counts", "bits"], help=kinds)
+    _add(molecules, "--radius", "N", "of a group around its central atom, in bonds (default: 2)", count)
+    _add(molecules, "--size", "N", "columns of a fingerprint (default: 2048)", whole)
     model = command.add_argument_group("model and learning")
     kernel = f"{', '.join(KERNELS)} (default: {DEFAULT_KERNEL})"
-    model.add_argument("--kernel", metavar="NAME", choices=list(KERNELS), default=DEFAULT_KERNEL, help=kernel)
+    model.add_argument("--kernel", metavar="NAME", choices=list(KERNELS), help=kernel)
     _add_learning_options(model)
     holdout = "share of the rows kept apart to measure errors on; 0 learns from all (default: 0.1)"
     _add(model, "--holdout", "SHARE", holdout, share, 0.1)

@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pathgp import metrics
+from pathgp import kernels, metrics
+from pathgp.cli.molecules import Molecules
 from pathgp.cli.output import UsageError, finite, print_json, print_note, require_writable, showing_progress
 from pathgp.cli.predicting import (
+    as_tensor,
     check_options,
     check_output,
     find_device,
@@ -28,7 +30,7 @@ from pathgp.cli.sources import STANDARD_INPUT, name_predictions
 from pathgp.cli.summary import describe, format_summary
 from pathgp.cli.tables import Table
 from pathgp.cli.training import Data, choose_test_rows, read_example, read_file
-from pathgp.data.tabular import kernel_of_columns
+from pathgp.data.tabular import DEFAULT_KERNEL, kernel_of_columns
 from pathgp.learning.report import FitReport
 from pathgp.models import GP
 from pathgp.posterior.table import Posterior
@@ -42,7 +44,7 @@ def fit(options: argparse.Namespace) -> None:
     new = None if options.predict is None else _check_new_rows(data, options)
     test = choose_test_rows(data, options)
     # Inputs and targets stay in float64: the model shifts and scales them before it rounds.
-    X, y = (torch.tensor(values[~test], device=device) for values in (data.X, data.y))
+    X, y = as_tensor(data.X[~test], device), torch.tensor(data.y[~test], device=device)
     gp = _make_model(y, X.shape[1], options)
     about = _describe_data(data, options) | {"held_out_rows": int(test.sum())}
     try:
@@ -67,7 +69,7 @@ def fit(options: argparse.Namespace) -> None:
     }
     X_test, y_test = (data.X[test], data.y[test]) if test.any() else (None, None)
     if X_test is not None and y_test is not None:
-        posterior.about["held_out"] = _errors(posterior, torch.tensor(X_test, device=device), y_test)
+        posterior.about["held_out"] = _errors(posterior, as_tensor(X_test, device), y_test)
     if options.out is not None:
         posterior.save(options.out, about=finite(posterior.about))
     try:
@@ -134,7 +136,10 @@ def _check_new_rows(data: Data, options: argparse.Namespace) -> Table:
 
 
 def _make_model(y: torch.Tensor, columns: int, options: argparse.Namespace) -> GP:
-    kernel = kernel_of_columns(options.kernel, columns)
+    if options.smiles is not None:
+        kernel: kernels.Kernel = kernels.Scale(kernels.Tanimoto(), 1.0)
+    else:
+        kernel = kernel_of_columns(options.kernel or DEFAULT_KERNEL, columns)
     if options.noise_std is None:
         return GP(kernel, standardise=True)
     # The model measures in standard deviations of y.
@@ -162,12 +167,15 @@ def _learn(gp: GP, X: torch.Tensor, y: torch.Tensor, options: argparse.Namespace
 
 def _describe_data(data: Data, options: argparse.Namespace) -> dict[str, Any]:
     """What a model file keeps about its table."""
+    if isinstance(data.columns, Molecules):
+        columns: dict[str, Any] = {"kernel": "tanimoto", "molecules": data.columns.about()}
+    else:
+        columns = {"categories": data.columns.categories, "dates": list(data.columns.dates)}
+        columns["kernel"] = options.kernel or DEFAULT_KERNEL
     return {
         "target": data.target,
         "columns": list(data.columns.names),
-        "categories": data.columns.categories,
-        "dates": list(data.columns.dates),
-        "kernel": options.kernel,
+        **columns,
         "file": data.name,
         "skipped_rows": data.skipped,
         "noise_fixed": options.noise_std is not None,

@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 import pathgp
 from pathgp import metrics
+from pathgp.cli.molecules import Molecules
 from pathgp.cli.output import UsageError, print_json, print_note, require_writable, writing
 from pathgp.cli.tables import Table, open_table, read_blocks
+from pathgp.compute.inputs import read_matrix
 from pathgp.data.tabular import Columns
 from pathgp.html.numbers import count
 from pathgp.posterior.table import Posterior
@@ -36,6 +38,11 @@ def find_device(name: str | None) -> torch.device | None:
         return torch.empty(0, device=name).device
     except Exception as error:
         raise ValueError(f"--device {name} is not available here: {str(error).splitlines()[0]}") from None
+
+
+def as_tensor(X: Any, device: torch.device | None = None) -> torch.Tensor:
+    """Inputs of a table as a tensor; sparse fingerprints stay sparse."""
+    return read_matrix(X).X.to(device or "cpu") if hasattr(X, "tocsr") else torch.tensor(X, device=device)
 
 
 def predict(options: argparse.Namespace) -> None:
@@ -165,19 +172,19 @@ def _write(
     return result
 
 
-def find_target(table: Table, columns: Columns, target: str | None) -> str | None:
+def find_target(table: Table, columns: Columns | Molecules, target: str | None) -> str | None:
     """The target if the table has it, and it is no input."""
     return target if target in table.names and target not in columns.names else None
 
 
 def read_inputs(
-    options: argparse.Namespace, table: Table, columns: Columns, target: str | None
+    options: argparse.Namespace, table: Table, columns: Columns | Molecules, target: str | None
 ) -> Iterator[tuple[torch.Tensor, NDArray[np.float64] | None, NDArray[np.bool_], Sequence[Sequence[str]]]]:
     """Read blocks: inputs of the complete rows, targets of all rows if there are any, the mask of the other rows, and
     the columns of --id.
     """
-    kinds = {name: "text" if name in columns.categories else "number" for name in columns.names}
-    kinds |= dict.fromkeys(columns.dates, "date")
+    kinds = {name: "text" if name in columns.texts else "number" for name in columns.names}
+    kinds |= {} if isinstance(columns, Molecules) else dict.fromkeys(columns.dates, "date")
     names = [*columns.names, *([] if target is None else [target])]
     for block in read_blocks(table, names, options.quiet, options.command, options.id):
         values, missing, message = block.convert(kinds)
@@ -187,7 +194,7 @@ def read_inputs(
         complete = {name: column[rows] for name, column in values.items()}
         row_names = [block.name_row(row) for row in rows.tolist()]
         X = columns.matrix(complete.__getitem__, row_names.__getitem__)
-        yield torch.tensor(X), None if target is None else block.numbers(target), missing, block.copied
+        yield as_tensor(X), None if target is None else block.numbers(target), missing, block.copied
 
 
 def _error_sums(y: NDArray[Any], mean: NDArray[Any], variance: NDArray[Any] | None) -> NDArray[np.float64]:
@@ -214,13 +221,15 @@ def _digits(posterior: Posterior) -> int:
     return min(17, digits + max(0, math.ceil(math.log10(level / unit)) if level else 0))
 
 
-def _find_columns(posterior: Posterior, table: Table, options: argparse.Namespace) -> Columns:
+def _find_columns(posterior: Posterior, table: Table, options: argparse.Namespace) -> Columns | Molecules:
     """The model's columns in a table: by name if `pathgp fit` saved the names, by their order otherwise."""
     about, inputs = posterior.about or {}, options.inputs
     if "columns" in about:
         if inputs is not None:
             raise UsageError("the model knows its columns by name: leave out --inputs")
         table.require_columns(about["columns"])
+        if "molecules" in about:
+            return Molecules(**about["molecules"])
         return Columns(about["columns"], about.get("categories", {}), about.get("dates", []))
     size = posterior.report.columns
     others = [name for name in table.names if name not in options.id]

@@ -20,7 +20,18 @@ from pathgp.posterior.table import Posterior
 _MOST_INPUTS = 12
 _WIDEST = 100
 # What `pathgp fit` saves with a posterior, and the values for one that was saved from Python.
-_NOT_KNOWN = ("file", "target", "columns", "held_out", "steps", "stopped", "fit_epochs", "fit_seconds", "seed")
+_NOT_KNOWN = (
+    "file",
+    "target",
+    "columns",
+    "molecules",
+    "held_out",
+    "steps",
+    "stopped",
+    "fit_epochs",
+    "fit_seconds",
+    "seed",
+)
 _SAVED: dict[str, Any] = dict.fromkeys(_NOT_KNOWN)
 _SAVED |= {"held_out_rows": 0, "skipped_rows": 0, "noise_fixed": False, "categories": {}, "dates": [], "note": ""}
 
@@ -47,7 +58,9 @@ def describe(posterior: Posterior) -> dict[str, Any]:
     values = {name: value.flatten().tolist() for name, value in posterior.model.hyperparameters().items()}
     unit = float(scaling.target_scale)
     inputs = [str(i + 1) for i in range(report.columns)]
-    if saved["columns"] is not None:
+    if saved["molecules"] is not None:
+        inputs = saved["columns"]
+    elif saved["columns"] is not None:
         inputs = Columns(saved["columns"], saved["categories"], saved["dates"]).inputs
     result: dict[str, Any] = {
         "pathgp": __version__,
@@ -107,6 +120,9 @@ def _items(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "categories", f"{name}: {', '.join(map(str, shown))} ({len(known)}, each a column of 0 and 1)"
     if result["dates"]:
         yield "dates", f"{', '.join(map(str, result['dates']))} (in days since 1970)"
+    if (given := result["molecules"]) is not None:
+        kind = "counts" if given["counts"] else "bits"
+        yield "molecules", f"{given['column']}, Morgan {kind} of radius {given['radius']} in {given['size']} columns"
     if (errors := result["held_out"]) is not None:
         share = errors["rmse"] / errors["target_std"] if errors["target_std"] else float("nan")
         yield "held-out RMSE", f"{errors['rmse']:.4g}, which is {100 * share:.3g} % of the target's std"

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pathgp.cli.blocks import Block
 from pathgp.cli.commands import example_table
+from pathgp.cli.molecules import Molecules, find_molecules
 from pathgp.cli.output import UsageError, print_note
 from pathgp.cli.tables import Table, join_names, open_table, read_blocks
 from pathgp.data.tabular import Columns, distinct, find_categories
@@ -20,12 +21,12 @@ from pathgp.html.numbers import count
 
 @dataclass(frozen=True)
 class Data:
-    """A table as a regression problem."""
+    """A table as a regression problem; X: the inputs (n, d), a sparse matrix of SciPy for molecules."""
 
     name: str
-    columns: Columns
+    columns: Columns | Molecules
     target: str
-    X: NDArray[np.float64]
+    X: Any
     y: NDArray[np.float64]
     skipped: int
 
@@ -46,7 +47,7 @@ def choose_test_rows(data: Data, options: argparse.Namespace) -> NDArray[np.bool
         rows = "every row" if np.ptp(data.y) == 0 else "every row that is not held out"
         remedy = "" if np.ptp(data.y) == 0 else remedy
         raise ValueError(f"the target {data.target!r} is {learned[0]:g} in {rows}: there is nothing to learn{remedy}")
-    if np.ptp(data.X[~test], 0).max() == 0:
+    if not isinstance(data.columns, Molecules) and np.ptp(data.X[~test], 0).max() == 0:
         print_note("warning: every input is constant, so that all predictions are the mean of the target")
     return test
 
@@ -57,16 +58,24 @@ def read_file(options: argparse.Namespace) -> Data:
     if options.target is None:
         raise UsageError(f"name the column to predict with --target: there are {join_names(table.names)}")
     target = table.require(options.target, "--target")
-    names, categorical = _inputs(table, target, options)
+    molecules = find_molecules(options, table)
+    names, categorical = _inputs(table, target, options) if molecules is None else (molecules.names, set())
+    if target in names:
+        raise UsageError(f"{target!r} cannot be an input and the target")
+    texts = categorical if molecules is None else molecules.texts
 
     def find_kinds(block: Block) -> dict[str, str]:
-        kinds = {name: "text" if name in categorical else block.kind(name) for name in names}
+        kinds = {name: "text" if name in texts else block.kind(name) for name in names}
         if target not in categorical and block.kind(target) != "number":
             raise ValueError(f"the target {target!r} holds text: pathgp learns numbers, not classes")
         return kinds | {target: "number"}
 
     advice = "fill in what is missing, leave such rows out with --skip-missing, or columns with --ignore"
-    whole, kinds, skipped = read_columns(table, [*names, target], find_kinds, options, advice)
+    row_names: list[str] = []
+    whole, kinds, skipped = read_columns(table, [*names, target], find_kinds, options, advice, row_names)
+    if molecules is not None:
+        X = molecules.matrix(whole.__getitem__, row_names.__getitem__)
+        return Data(table.name, molecules, target, X, whole[target], skipped)
     categories = {}
     for name in [name for name in names if kinds[name] == "text"]:
         advice = f"leave it out with --ignore {name} or --id {name}, or insist with --categorical {name}"
@@ -81,11 +90,13 @@ def read_columns(
     find_kinds: Callable[[Block], dict[str, str]],
     options: argparse.Namespace,
     advice: str,
+    row_names: list[str] | None = None,
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str], int]:
     """Read columns of all rows without missing values.
 
     find_kinds: the kinds of the columns, from the first block.  advice: what to do about missing values, if there are
-    some and no --skip-missing. Returns the columns and their kinds by name, and the number of rows left out.
+    some and no --skip-missing.  row_names: gets the names of these rows, such as "line 3". Returns the columns and
+    their kinds by name, and the number of rows left out.
     """
     kinds: dict[str, str] = {}
     parts: list[dict[str, NDArray[Any]]] = []
@@ -95,6 +106,8 @@ def read_columns(
         values, missing, message = block.convert(kinds)
         first, skipped = first or message, skipped + int(missing.sum())
         parts.append({name: column[~missing] for name, column in values.items()})
+        if row_names is not None:
+            row_names += [block.name_row(row) for row in np.flatnonzero(~missing).tolist()]
     if first and not options.skip_missing:
         others = f", and {skipped:,} rows in all lack a value" if skipped > 1 else ""
         raise ValueError(f"{first}{others}: {advice}")
@@ -119,8 +132,6 @@ def _inputs(table: Table, target: str, options: argparse.Namespace) -> tuple[lis
             )
     else:
         names = [table.require(name, "--inputs") for name in options.inputs if name not in ignored]
-    if target in names:
-        raise UsageError(f"{target!r} cannot be an input and the target")
     if len(set(names)) < len(names):
         raise UsageError("--inputs names a column twice")
     if not names:
@@ -129,12 +140,13 @@ def _inputs(table: Table, target: str, options: argparse.Namespace) -> tuple[lis
 
 
 def read_example(options: argparse.Namespace) -> Data:
-    given = [name for name in ("target", "inputs", "ignore", "categorical", "id") if getattr(options, name)]
+    names = ("target", "inputs", "ignore", "categorical", "id", "smiles")
+    given = [name for name in names if getattr(options, name)]
     if given:
         raise UsageError(f"--{given[0]} needs a file: pathgp fit FILE --target COL")
     if not options.quiet:
         print_note("no file given: fitting the example data, made-up growth of 600 plants (see pathgp example)")
     table = example_table()
-    *names, target = table
-    columns = Columns(names, {"soil": distinct(table["soil"].tolist())})
+    *inputs, target = table
+    columns = Columns(inputs, {"soil": distinct(table["soil"].tolist())})
     return Data("the example", columns, target, columns.matrix(table.__getitem__), table[target], 0)

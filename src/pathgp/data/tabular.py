@@ -53,6 +53,11 @@ class Columns:
     dates: Sequence[Any] = ()
 
     @property
+    def texts(self) -> Sequence[Any]:
+        """The names of the text columns."""
+        return list(self.categories)
+
+    @property
     def inputs(self) -> list[str]:
         """The names of the columns of `matrix`: the name, "name (days)" for dates, or "name=category"."""
         titles: list[str] = []

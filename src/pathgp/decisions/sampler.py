@@ -23,6 +23,7 @@ from pathgp.decisions.history import History, Round
 from pathgp.decisions.surrogate import Surrogate
 from pathgp.decisions.thompson import maximise_paths
 from pathgp.models import GP
+from pathgp.posterior.table import Posterior
 
 # Increase this number if earlier files cannot be continued.
 FORMAT = 1
@@ -164,6 +165,32 @@ class ThompsonSampler:
         if len(self._model.y):
             self._record(values[finite], failures)
         self._save()
+
+    @property
+    def posterior(self) -> Posterior | None:
+        """The posterior of the last `ask`; None before the first one that used a model."""
+        return self._model.last
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        names: Sequence[str] | None = None,
+        target: str = "y",
+        title: str | None = None,
+    ) -> None:
+        """Write a report on the optimisation as one HTML page without scripts or requests.
+
+        The page shows the best evaluations, the best value against evaluations and seconds, all rounds and the model.
+
+        Args:
+            path: the file.
+            names: names of the inputs; x0, x1, ... by default.
+            target: name of the values.
+            title: title of the page.
+        """
+        from pathgp.html.optimisation import write_optimisation
+
+        write_optimisation(self, path, names, target, title)
 
     def __repr__(self) -> str:
         state = f"{len(self._model.y):,} evaluations in {len(self.history)} rounds"

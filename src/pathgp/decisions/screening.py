@@ -167,6 +167,8 @@ class Screening:
     @property
     def best(self) -> tuple[int, float]:
         """Number and value of the best row."""
+        if np.isnan(self.values).all():
+            raise ValueError("no measurement has a finite value yet")
         place = int(np.nanargmin(self.values) if self.minimise else np.nanargmax(self.values))
         return int(self.rows[place]), float(self.values[place])
 
@@ -191,12 +193,13 @@ class Screening:
         tidy(axes)
 
     def __repr__(self) -> str:
-        row, value = self.best
         failed = int(np.isnan(self.values).sum())
         tail = f", {failed} failed" if failed else ""
-        batches = int(self.batches[-1]) + 1
-        count = f"{len(self.rows):,} rows in {batches} batches"
-        return f"Screening({self.method}: {count}, best {value:.6g} in row {row}{tail})"
+        if failed < len(self.values):
+            row, value = self.best
+            tail = f", best {value:.6g} in row {row}{tail}"
+        batches = len(np.unique(self.batches))
+        return f"Screening({self.method}: {len(self.rows):,} rows in {batches} batches{tail})"
 
 
 def screen(
@@ -259,6 +262,7 @@ def screen(
         if not len(chosen):
             break
         values = np.asarray(measure(chosen), dtype=np.float64)
+        values = np.where(np.isfinite(values), values, np.nan)
         if values.shape != chosen.shape:
             raise ValueError(f"measure must return {len(chosen)} values, one for every row, got shape {values.shape}")
         result.rows, result.values = np.append(result.rows, chosen), np.append(result.values, values)

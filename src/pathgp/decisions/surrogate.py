@@ -59,6 +59,11 @@ class Surrogate:
         """Whether the next posterior begins with a fit."""
         return self.refit is not None and len(self.y) >= max(_LEAST_ROWS, self.refit * self.fitted_rows)
 
+    @property
+    def last(self) -> Posterior | None:
+        """The last posterior, of which new paths need not have been drawn."""
+        return self._posterior
+
     def redraw(self) -> None:
         """Make the next posterior draw new paths."""
         self._posterior = None

@@ -39,6 +39,7 @@ class Tokens:
     dims: Tensor  # (tokens,), -1 for the empty token, which comes first
     logs: Tensor  # (tokens,), logarithms of the values
     rows: Tensor  # (n, longest row), numbers of tokens, padded with that of the empty one
+    lengths: Tensor  # (n,), tokens of every row
 
 
 class Hashes:
@@ -72,7 +73,7 @@ class Hashes:
         position = torch.arange(len(row), device=X.device) - (count.cumsum(0) - count)[row]
         rows = row.new_zeros(len(points), max([1, *count.tolist()]))
         rows[row, position] = token + 1
-        return Tokens(dims, logs, rows)
+        return Tokens(dims, logs, rows, count)
 
     @torch.no_grad()
     def signs(self, tokens: Tokens, dim: int, paths: range) -> Tensor:
@@ -102,10 +103,13 @@ class Hashes:
         device = tokens.dims.device
         result = torch.empty(len(tokens.rows), self.num, dtype=dtype, device=device)
         step = max(1, _ENTRIES // len(tokens.dims))
+        # Rows of similar length together: a block takes as long as its longest row.
+        order = tokens.lengths.argsort()
         for hashes in spans(self.num, step):
             ranks = _ranks(tokens, uniform[:, hashes].to(device), salts[hashes].to(device))
-            for block in spans(len(tokens.rows), max(1, _BLOCK.get(device.type, 2**18) // ranks.shape[1])):
-                winner = _largest(ranks, tokens.rows[block])
+            for block in order.split(max(1, _BLOCK.get(device.type, 2**18) // ranks.shape[1])):
+                longest = max(1, int(tokens.lengths[block[-1]])) if len(block) else 1
+                winner = _largest(ranks, tokens.rows[block, :longest])
                 result[block, hashes] = 1 - 2 * (winner.view(torch.int32) & 1).to(dtype)
         return result
 

@@ -55,12 +55,17 @@ def write_content(
         solver_section(post, fit, content.variances),
     ]
     lead = f"{content.size}, computed in {post.report.precision} on {post.report.device}."
-    versions = f"pathgp {__version__}, torch {torch.__version__}, numpy {np.__version__}"
-    date = f"{datetime.now().astimezone():%d %B %Y, %H:%M %Z}"
-    footer = f"Written by {versions}, Python {platform.python_version()}; {date}"
-    page = document(f"A Gaussian process for {y}" if title is None else str(title), lead, sections, footer)
+    heading = f"A Gaussian process for {y}" if title is None else str(title)
+    page = document(heading, lead, sections, describe_versions())
     if post.settings.compute.is_main_process:
         Path(path).write_text(page, encoding="utf-8")
+
+
+def describe_versions() -> str:
+    """The last line of a page: what wrote it, and when."""
+    versions = f"pathgp {__version__}, torch {torch.__version__}, numpy {np.__version__}"
+    date = f"{datetime.now().astimezone():%d %B %Y, %H:%M %Z}"
+    return f"Written by {versions}, Python {platform.python_version()}; {date}"
 
 
 def _summary(post: Any, target: str, content: Content, fit: FitReport | None) -> Section:

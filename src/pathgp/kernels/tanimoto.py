@@ -38,7 +38,7 @@ class Tanimoto(Kernel):
         if bool((totals[0] == 0).any()) and bool((totals[1] == 0).any()):
             empty = union == 0
             return (overlap / union.masked_fill(empty, 1.0)).masked_fill(empty, 1.0)
-        return overlap / union
+        return overlap / union if overlap.requires_grad else overlap.div_(union)
 
     def _diagonal(self, X: Tensor) -> Tensor:
         check_non_negative(X, "X")

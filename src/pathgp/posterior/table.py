@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from pathgp.compute.counts import CountRows
 from pathgp.compute.inputs import Array, Matrix, read_matrix, read_numbers, read_points, read_vector, whole_number
 from pathgp.compute.memory import as_slice, spans
 from pathgp.compute.random import normal, repeating_seed
@@ -76,8 +77,9 @@ class Posterior(BasePosterior):
         return self.system.is_complete
 
     def training_inputs(self, rows: Tensor) -> Tensor:
-        """Inputs of numbered rows of the data, float64, in the units of the caller."""
-        return self.scaling.restore_inputs(self.system.X[rows].to(torch.float64))
+        """Inputs of numbered rows of the data, dense, float64, in the units of the caller."""
+        X = self.scaling.restore_inputs(self.system.X[rows].to(torch.float64))
+        return X.dense() if isinstance(X, CountRows) else X
 
     def training_targets(self) -> Tensor:
         """All observed values (n,), float64, in the units of the caller."""
