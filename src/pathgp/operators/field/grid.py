@@ -129,12 +129,19 @@ class Points:
         entries = self.count * grid.window
         is_kept = X.device.type == "cpu" and entries * _KEPT_BYTES <= _KEPT_SHARE * memory and entries < 2**31
         self.transposed = self._transpose() if is_kept else None
+        # Otherwise points by their nodes: neighbours then add to the same part of the memory.
+        self.order: Tensor | None = None
+        if self.transposed is None and grid.width:
+            self.order = self.first.argsort()
+            self.first, self.weights = self.first[self.order], [own[self.order] for own in self.weights]
 
     def spread(self, V: Tensor) -> Tensor:
         """W^T V: (nodes, s)."""
         if self.transposed is not None:
             result: Tensor = self.transposed @ V
             return result
+        if self.order is not None:
+            V = V[self.order]
         G = V.new_zeros(self.grid.nodes, V.shape[1])
         for part in spans(self.count, self.step * max(1, self.grid.window // V.shape[1])):
             window = self._window(part)
@@ -151,7 +158,8 @@ class Points:
         for part in spans(self.count, self.step):
             index = self.first[part].unsqueeze(1) + self.offsets
             parts.append(embedding_bag(index, G, per_sample_weights=self._window(part), mode="sum"))
-        return torch.cat(parts)
+        found = torch.cat(parts)
+        return found if self.order is None else torch.empty_like(found).index_copy_(0, self.order, found)
 
     def _window(self, part: slice) -> Tensor | None:
         """Entries of the windows of some points, (points, w^d)."""
