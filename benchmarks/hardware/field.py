@@ -47,7 +47,7 @@ ROWS = {"cuda": (100_000, 1_000_000), "cpu": (20_000, 50_000)}
 def products(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Field products beside the exact ones of the same device."""
     for n in options.rows or ROWS[options.device]:
-        for nu, d, lengthscale in PRODUCTS:
+        for nu, d, lengthscale in PRODUCTS[:1] if options.quick else PRODUCTS:
             generator = torch.Generator().manual_seed(0)
             X = torch.rand(n, d, generator=generator).to(options.device)
             V = torch.randn(n, COLUMNS, generator=generator).to(options.device)
@@ -94,7 +94,8 @@ def satellite(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     held_out = missing.flatten().to(options.device)
     gp = pathgp.GP(kernels.Scale(kernels.Matern(0.5, 10.0)), noise=0.3, standardise=True)
     began = time.perf_counter()
-    report = gp.fit(pixels[~held_out], y[~held_out], steps=40, generator=generator, compute=Compute(options.backend))
+    steps, compute = 3 if options.quick else 40, Compute(options.backend)
+    report = gp.fit(pixels[~held_out], y[~held_out], steps=steps, generator=generator, compute=compute)
     _synchronise(pixels)
     fitted = time.perf_counter() - began
     mean = gp.posterior.mean(pixels[held_out])
@@ -262,7 +263,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+")
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--device", default=device_name())
-    options = parse(parser, rows=[3000])
+    options = parse(parser, rows=[400])
     chosen = options.parts or ["products", "satellite"]
     name = "field" if options.device == "cuda" else "field_cpu"
     for part in chosen:

@@ -119,7 +119,7 @@ def estimates(problem: Problem, seed: int, chosen: dict[int, Tensor]) -> Iterato
             if kind == "subset":
                 yield f"subset {rank}, likelihood", variance_from_paths(g, q - g, w), spent
     for count in NEIGHBOURS:
-        estimate = SampledVariance(post.model.kernel, system, post.prior, post.weights[:, 1:], None, count)
+        estimate = SampledVariance(post.model.kernel, system, post.prior, post.weights[:, 1:], pathgp.Compute(), count)
         began = time.perf_counter()
         variance = estimate(problem.Xs)
         yield f"neighbours {count}, likelihood", variance, time.perf_counter() - began
