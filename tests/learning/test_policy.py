@@ -15,7 +15,7 @@ import pathgp
 from fit_cases import X, Y, model, seeded
 from pathgp.kernels import Kernel
 from pathgp.learning import fitting, policy
-from pathgp.learning.initialise import neighbour_lengthscale
+from pathgp.learning.initialise import neighbour_lengthscale, set_values
 from pathgp.learning.policy import FitOptions, Stage, choose_dtype, make_stages
 from pathgp.posterior.conditioning import Settings
 from plain_fits import plain_fit
@@ -92,6 +92,20 @@ def test_dtype() -> None:
         assert data.dtype == dtype
     with pytest.raises(ValueError, match="'auto' or None, got"):
         model().condition(X, Y, dtype=torch.float16)
+
+
+@pytest.mark.parametrize("apart", [0.0, 1e-9])
+def test_repeated_rows_do_not_shorten_initial_length_scales(apart: float) -> None:
+    """Equal and almost equal rows, as in tables of counts; products of rows would make length scales 0.003."""
+    rows = torch.rand(400, 20, generator=seeded(), dtype=torch.float64) + 3.0
+    other = rows + apart * torch.rand(400, 20, generator=seeded(1), dtype=torch.float64)
+    found = []
+    for A in (rows, torch.cat([rows, other])):
+        gp = pathgp.GP(pathgp.kernels.Scale(pathgp.kernels.Matern(1.5, torch.ones(20))), noise=0.1)
+        set_values(gp, gp.prepare_data(A, A[:, 0]), seeded(), has_sides=False)
+        found.append(float(gp.kernel.kernel.lengthscale.detach().median()))
+    # The least ratio of the nearest to the typical distance is that of evenly spread points of one column.
+    assert (0.9 if apart == 0.0 else 800**-0.5) < found[1] / found[0] < 1.1
 
 
 def test_length_scales_of_neighbours() -> None:
