@@ -177,9 +177,8 @@ def _towards_neighbours(Z: Tensor) -> Tensor:
     """sqrt(nearest / typical), both median distances between distinct rows of Z (n, d); at least sqrt(1 / n), as for
     evenly spread points of one column.
 
-    Distances come from differences: products of rows would give equal rows a distance of about 1e-7, and length scales
-    a thousandth of the right ones where many rows are equal. Rows that are almost equal must not have this effect
-    either.
+    Distances come from differences: products of rows would give a row and itself, or equal rows, a distance of about
+    1e-7, and length scales a thousandth of the right ones. Rows that are almost equal must not have this effect either.
     """
     distances = torch.cdist(Z, Z, compute_mode="donot_use_mm_for_euclid_dist")
     distances = distances.where(distances > 0, torch.inf)
