@@ -193,33 +193,33 @@ def _sample(command: argparse.ArgumentParser) -> None:
 
 
 def _krige(command: argparse.ArgumentParser) -> None:
-    """A map of a field from values at scattered points (kriging): mean and standard deviation on a grid or at the
+    """Map a field from values at scattered points (kriging): mean and standard deviation on a grid, or at the
     rows of another file. Kernel, nugget and trend are learned. Longitudes and latitudes are positions on the globe.
     """
     command.add_argument("file", metavar="FILE", type=Path, help=_FILE)
     columns = command.add_argument_group("columns")
-    _add(columns, "--x", "COL", "the first coordinate, such as the longitude")
-    _add(columns, "--y", "COL", "the second coordinate, such as the latitude")
-    _add(columns, "--target", "COL", "the values")
-    _add(columns, "--noise-column", "COL", "known standard deviations of the single values")
-    places = "default: lonlat for columns called lon and lat, longitude and latitude; otherwise plane"
+    _add(columns, "--x", "COL", "column of the first coordinate, such as the longitude")
+    _add(columns, "--y", "COL", "column of the second coordinate, such as the latitude")
+    _add(columns, "--target", "COL", "column of the values")
+    _add(columns, "--noise-column", "COL", "column of known standard deviations, one for each value")
+    places = "default: lonlat for columns called lon and lat, or longitude and latitude; otherwise plane"
     columns.add_argument("--coordinates", choices=["plane", "lonlat"], help=places)
     _add_reading_options(columns, "leave out rows with a missing value, and say how many")
     where = command.add_argument_group("where to predict")
-    _add(where, "--grid", "STEP", "the distance of the nodes of a grid over all points, or STEP_X,STEP_Y", spacing)
-    _add(where, "--predict", "NEW", "in place of a grid the rows of this file", Path)
-    where.add_argument("--cells", action="store_true", help="averages over the cells of the grid (block kriging)")
+    _add(where, "--grid", "STEP", "distance between the nodes of a grid over all points, or STEP_X,STEP_Y", spacing)
+    _add(where, "--predict", "NEW", "predict at the rows of this file instead of a grid", Path)
+    where.add_argument("--cells", action="store_true", help="predict averages over cells of the grid (block kriging)")
     _add(where, "--threshold", "T", "add the probability that the field is above T", finite)
     _add(where, "--simulations", "K", "add K conditional simulations to the result (default: 0)", count, 0)
     model = command.add_argument_group("model and learning")
-    kernel = f"{', '.join(KERNELS)} (default: one of the matern kernels, by the likelihood)"
+    kernel = f"{', '.join(KERNELS)} (default: the likelihood chooses a matern kernel)"
     model.add_argument("--kernel", metavar="NAME", choices=list(KERNELS), help=kernel)
     trend = "constant, linear, quadratic, or columns A,B of the file (default: constant)"
     _add(model, "--trend", "NAME", trend, str, "constant")
-    isotropic = "one length scale for both coordinates in a plane, where each has its own by default"
+    isotropic = "use one length scale for both coordinates of a plane (default: one for each)"
     model.add_argument("--isotropic", action="store_true", help=isotropic)
     _add_learning_options(model)
-    _add(model, "--seed", "N", "of samples (default: 0)", count, 0)
+    _add(model, "--seed", "N", "seed of the samples (default: 0)", count, 0)
     model.add_argument("--device", default="cpu", help="such as cuda (default: cpu)")
     result = command.add_argument_group("results")
     _add(result, "--out", "FILE", "where to write: map.nc (NetCDF, for a grid) or map.csv", Path)
