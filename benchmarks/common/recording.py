@@ -90,6 +90,12 @@ def command() -> str:
     return " ".join(["python", *(Path(word).name if word.startswith("/") else word for word in sys.orig_argv[1:])])
 
 
+def merge(name: str, key: Sequence[str], row: dict[str, Any]) -> Path:
+    """Write a row to the file of this name; rows of earlier runs stay, unless they have the same values of ``key``."""
+    rows = {tuple(line[part] for part in key): line for line in [*read(name), row]}
+    return write(name, list(rows.values()))
+
+
 def require(library: str) -> Any:
     """Import a library that a benchmark compares with; its absence ends the program with one line."""
     try:

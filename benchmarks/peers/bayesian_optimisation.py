@@ -28,7 +28,7 @@ from torch import Tensor
 
 import pathgp
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, read, table, write
+from benchmarks.common.recording import device_name, merge, read, table
 from pathgp import kernels
 from pathgp.decisions import ThompsonSampler
 
@@ -201,14 +201,11 @@ def main() -> None:
     options = parse(parser, problems=["hartmann6"], seeds=[0], rounds=1, batch=4, device="cpu")
     warnings.simplefilter("ignore")
     name = f"bayesian_optimisation_{options.device.split(':')[0]}"
-    rows = {tuple(row[part] for part in KEY): row for row in read(name)}
     for problem in options.problems:
         for seed in options.seeds:
             for method in options.methods:
-                row = run(problem, method, seed, options)
-                rows[tuple(row[part] for part in KEY)] = row
-                written = write(name, list(rows.values()))
-    print(table(summary(list(rows.values()))))
+                written = merge(name, KEY, run(problem, method, seed, options))
+    print(table(summary(read(name))))
     print("written to", written)
 
 

@@ -78,20 +78,9 @@ def latent_kronecker(data: Curves, size: Size) -> tuple[Prediction, float]:
 
 def run(data: Curves, baseline: Baseline, seconds: float) -> Prediction | None:
     """The same for a baseline; None if it fails."""
-
-    def kernel() -> Any:
-        from gpytorch.kernels import RBFKernel, ScaleKernel
-
-        d = data.X.shape[1]
-        return ScaleKernel(RBFKernel(ard_num_dims=d, active_dims=tuple(range(d))) * RBFKernel(active_dims=(d,)))
-
-    def inputs(cells: Tensor) -> Tensor:
-        place, epoch = cells.nonzero(as_tuple=True)
-        return torch.cat([data.X[place], data.T[epoch]], 1)
-
-    new = inputs(torch.ones_like(data.observed))
-    given = inputs(data.observed), data.Y[data.observed]
-    _, found = run_baseline(baseline, kernel, *given, [new], seconds=seconds)
+    new = data.inputs(torch.ones_like(data.observed))
+    given = data.inputs(data.observed), data.Y[data.observed]
+    _, found = run_baseline(baseline, data.gpytorch_kernel, *given, [new], seconds=seconds)
     return (found[0][0].view_as(data.Y), found[0][1].view_as(data.Y)) if found else None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +33,18 @@ class Curves:
     def given(self) -> Tensor:
         """Y with NaN where nothing is observed."""
         return torch.where(self.observed, self.Y, torch.nan)
+
+    def inputs(self, cells: Tensor) -> Tensor:
+        """Hyperparameters and log-epochs of the chosen cells (p, q), a row for each: (m, 8)."""
+        place, epoch = cells.nonzero(as_tuple=True)
+        return torch.cat([self.X[place], self.T[epoch]], 1)
+
+    def gpytorch_kernel(self) -> Any:
+        """The kernel of `model` for GPyTorch, on the columns of `inputs`."""
+        from gpytorch.kernels import RBFKernel, ScaleKernel
+
+        d = self.X.shape[1]
+        return ScaleKernel(RBFKernel(ard_num_dims=d, active_dims=tuple(range(d))) * RBFKernel(active_dims=(d,)))
 
 
 def names() -> list[str]:

@@ -30,7 +30,7 @@ from torch import Tensor
 import pathgp
 from benchmarks.common.datasets import load
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, read, require, table, write
+from benchmarks.common.recording import device_name, merge, read, require, table
 from pathgp import kernels, metrics
 from pathgp.compute.inputs import read_matrix
 
@@ -192,15 +192,12 @@ def main() -> None:
     options = parse(parser, **tiny, device="cpu")
     warnings.simplefilter("ignore")
     name = f"molecules_{options.device.split(':')[0]}"
-    rows = {tuple(row[part] for part in KEY): row for row in read(name)}
     for target in options.targets:
         for seed in options.seeds:
             for method in options.methods:
-                row = run(target, method, seed, options)
-                rows[tuple(row[part] for part in KEY)] = row
-                written = write(name, list(rows.values()))
+                written = merge(name, KEY, run(target, method, seed, options))
     shown = ("target", "method", "seed", "rows", "r2", "coverage", "nll", "seconds", "peak_gb", "solver", "epochs")
-    print(table([{part: row.get(part) for part in shown} for row in rows.values()]))
+    print(table([{part: row.get(part) for part in shown} for row in read(name)]))
     print("written to", written)
 
 

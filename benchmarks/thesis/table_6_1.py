@@ -152,21 +152,11 @@ def baseline_row(data: Curves, seed: int, options: argparse.Namespace, baseline:
     about = {"set": data.name, "seed": seed, "configurations": len(data.X), "method": "pathgp"}
     mine = stored(options.device)[key(vars(options) | about)]
 
-    def kernel() -> Any:
-        from gpytorch.kernels import RBFKernel, ScaleKernel
-
-        d = data.X.shape[1]
-        return ScaleKernel(RBFKernel(ard_num_dims=d, active_dims=tuple(range(d))) * RBFKernel(active_dims=(d,)))
-
-    def inputs(cells: Tensor) -> Tensor:
-        place, epoch = cells.nonzero(as_tuple=True)
-        return torch.cat([data.X[place], data.T[epoch]], 1)
-
     parts = {"train": data.observed, "test": ~data.observed}
     allowed = mine["fit_seconds"] + mine["predict_seconds"]
-    given = inputs(data.observed), data.Y[data.observed]
-    new = [inputs(cells) for cells in parts.values()]
-    row, found = run_baseline(baseline, kernel, *given, new, seconds=allowed, seed=seed)
+    given = data.inputs(data.observed), data.Y[data.observed]
+    new = [data.inputs(cells) for cells in parts.values()]
+    row, found = run_baseline(baseline, data.gpytorch_kernel, *given, new, seconds=allowed, seed=seed)
     for (part, cells), predicted in zip(parts.items(), found, strict=False):
         row |= scores(part, data.Y[cells], *predicted)
     return row

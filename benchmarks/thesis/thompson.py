@@ -32,7 +32,7 @@ from torch import Tensor
 
 import pathgp
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, read, results_file, table, write
+from benchmarks.common.recording import device_name, merge, read, results_file, table
 from pathgp import kernels
 from pathgp.decisions import ThompsonSampler, maximise_paths
 
@@ -160,23 +160,19 @@ def main() -> None:
     # Solves that end at their budget are part of the comparison.
     warnings.simplefilter("ignore")
     name = f"thompson_{options.device.split(':')[0]}"
-    rows = {tuple(row[part] for part in KEY): row for row in read(name)}
     for lengthscale in options.lengthscales:
         for seed in options.seeds:
             for solver in options.solvers:
-                row = run(lengthscale, seed, solver, options)
-                rows[tuple(row[part] for part in KEY)] = row
-                write(name, list(rows.values()))
-    lines = [{part: row[part] for part in KEY} for row in rows.values()]
-    for line, row in zip(lines, rows.values(), strict=True):
+                merge(name, KEY, run(lengthscale, seed, solver, options))
+    rows = read(name)
+    lines = [{part: row[part] for part in KEY} for row in rows]
+    for line, row in zip(lines, rows, strict=True):
         line |= {"first": row["best"][0], "last": row["best"][-1], "seconds": row["seconds"][-1]}
         line["rounds"] = len(row["best"]) - 1
     print(table(lines))
     print("results in", results_file(name))
     if options.figure:
-        complete = [
-            row for row in rows.values() if row["start"] == options.start and len(row["best"]) == 1 + row["rounds"]
-        ]
+        complete = [row for row in rows if row["start"] == options.start and len(row["best"]) == 1 + row["rounds"]]
         draw(complete, options.figure, options.axes)
 
 
