@@ -22,7 +22,7 @@ import torch
 import pathgp
 from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, read, results_file, seconds, table, write
+from benchmarks.common.recording import device_name, merge, read, results_file, seconds, table
 from benchmarks.common.tables import GENERATED, PUBLIC
 from benchmarks.common.tables import table as load_table
 from benchmarks.common.uci import Split
@@ -125,8 +125,7 @@ def record(row: dict[str, Any], device: str) -> None:
     shown = {k: v for k, v in row.items() if k != "scores"}
     print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()), flush=True)
     name = f"default_fit_{device}"
-    merged = {(r["set"], r["n"], r["method"]): r for r in [*read(name), row]}
-    write(name, list(merged.values()))
+    merge(name, ("set", "n", "method"), row)
 
 
 def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

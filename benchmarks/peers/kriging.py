@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common.datasets import find
 from benchmarks.common.options import parse
-from benchmarks.common.recording import read, require, results_file, seconds, table, write
+from benchmarks.common.recording import merge, read, require, results_file, seconds, table
 from pathgp import metrics
 from pathgp.kriging import krige
 
@@ -135,8 +135,7 @@ def scores(y: Vector, mean: Vector, variance: Vector) -> dict[str, float]:
 def record(row: dict[str, Any], name: str) -> None:
     """Print a row and write it; rows about other sets, sizes and methods stay."""
     print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()), flush=True)
-    merged = {(r["set"], r["n"], r["method"]): r for r in [*read(name), row]}
-    write(name, list(merged.values()))
+    merge(name, ("set", "n", "method"), row)
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ from torch import Tensor
 import pathgp
 from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, read, results_file, seconds, table, write
+from benchmarks.common.recording import device_name, merge, results_file, seconds, table
 from benchmarks.common.uci import UCI, Regression, Split, uci
 from benchmarks.thesis.table_5_1 import RATE, SAMPLES, initial, move, warm_up
 from pathgp.learning.report import FitReport
@@ -251,8 +251,7 @@ def record(row: dict[str, Any], device: str) -> None:
     shown = {k: v for k, v in row.items() if k not in ("curve", "scores")}
     print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()), flush=True)
     name = f"learning_peers_{device}"
-    merged = {tuple(r[k] for k in ("set", "split", "n", "steps", "method")): r for r in [*read(name), row]}
-    write(name, list(merged.values()))
+    merge(name, ("set", "split", "n", "steps", "method"), row)
 
 
 def main() -> None:
