@@ -18,7 +18,7 @@ import pathgp
 from pathgp import kernels, metrics
 from pathgp.plots import DATA, MEAN, PATH, TRUTH, tidy
 
-TASK, RUNS, MADE_UP, FINISHED, TOP = "Fashion-MNIST", 160, 60, 16, 10
+TASK, RUNS, MADE_UP, FINISHED, TOP = "Fashion-MNIST", 160, 40, 16, 10
 
 
 def load() -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -100,6 +100,7 @@ def told(text: str) -> tuple[list[list[str]], list[float]]:
     return words, [float(n) for n in numbers]
 
 
+@pytest.mark.usefixtures("plain_layout")
 @pytest.mark.parametrize("page", PAGES)
 def test_code_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for library in PAGES[page]:

@@ -15,6 +15,7 @@ EXAMPLES = sorted(path for path in FOLDER.glob("*.py") if path.stem != "several_
 
 if EXAMPLES:  # an empty parameter list would count as a skipped test
 
+    @pytest.mark.usefixtures("plain_layout")
     @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
     def test_example_runs(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """In this process: a new one would spend seconds on importing torch. Warnings are errors in all tests."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -58,9 +59,13 @@ def package(module: str) -> str:
     return module.split(".")[0]
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
+@cache
+def imports(path: Path) -> tuple[tuple[str, bool], ...]:
     """What a file imports from the package, without its name, and whether only when a function is called."""
-    tree = ast.parse(path.read_text())
+    return tuple(_imports(ast.parse(path.read_text())))
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     late = {id(inner) for function in functions for inner in ast.walk(function)}
     for node in ast.walk(tree):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import fcntl
 import importlib
 import importlib.util
 import json
@@ -11,6 +12,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -91,9 +93,14 @@ def command() -> str:
 
 
 def merge(name: str, key: Sequence[str], row: dict[str, Any]) -> Path:
-    """Write a row to the file of this name; rows of earlier runs stay, unless they have the same values of ``key``."""
-    rows = {tuple(line[part] for part in key): line for line in [*read(name), row]}
-    return write(name, list(rows.values()))
+    """Write a row to the file of this name; rows of earlier runs stay, unless they have the same values of ``key``.
+
+    Processes that write to the same file wait for each other.
+    """
+    with (Path(tempfile.gettempdir()) / f"pathgp-{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        rows = {tuple(line[part] for part in key): line for line in [*read(name), row]}
+        return write(name, list(rows.values()))
 
 
 def require(library: str) -> Any:

@@ -1,6 +1,7 @@
 """Fields in up to three dimensions: products in n log n, and whole problems with them.
 
-    python -m benchmarks.hardware.field [PART ...] [--rows N ...] [--backend auto] [--device cuda]
+    python -m benchmarks.hardware.field [PART ...] [--rows N ...] [--backend auto] [--device cuda] [--memory 8GB]
+        [--time-limit SECONDS]
 
 Parts:
 
@@ -9,11 +10,14 @@ Parts:
   standard deviation at the missing pixels.
 - scattered: 10,000,000 points in two dimensions, Matern-3/2, mean and 64 samples to a residual of 0.01.
 - sphere: all 9,335,520 points of etopo5_global as points on the unit sphere, three dimensions, mean and 64 samples.
+- globe: the same as rows of latitude and longitude, with kernels.Sphere, mean and 16 samples.
 - kaust: the space-time sets kaust2a_1, _4 and _7 with 90,000 rows: learning, prediction with standard deviation, 64
   samples.
 - relief: 1,000,000 points of etopo5_global on the unit sphere, mean and 16 samples.
 
-Default: products and satellite. ``--rows`` limits the rows of a part. The file keeps the rows of other parts.
+Default: products and satellite. ``--rows`` limits the rows of a part. The file keeps the rows of other parts. The parts
+scattered, sphere, globe and relief print their stages with seconds. ``--time-limit`` ends the program in a part that
+takes longer.
 """
 
 from __future__ import annotations
@@ -33,15 +37,32 @@ import pathgp
 from benchmarks.common.datasets import find, load
 from benchmarks.common.options import parse
 from benchmarks.common.recording import device_name, median_seconds, read, write
+from benchmarks.common.stages import Stages, end_after
 from pathgp import Compute, kernels
-from pathgp.metrics import rmse
+from pathgp.metrics import crps, rmse
 from pathgp.operators import FieldOperator, KernelOperator
 from pathgp.pathwise import PriorPaths
+from pathgp.solvers import auto, averages, vecchia
+from pathgp.solvers.solution import Record
 
 COLUMNS = 65
 # Kernels and dimensions of the products, with a length scale for points in the unit cube.
 PRODUCTS = [(1.5, 2, 0.05), (0.5, 2, 0.1), (1.5, 3, 0.2), (0.5, 1, 0.1)]
 ROWS = {"cuda": (100_000, 1_000_000), "cpu": (20_000, 50_000)}
+STAGES: dict[str, tuple[Any, str]] = {
+    "prior at the data": (pathgp.GP, "system"),
+    "operator": (KernelOperator, "__init__"),
+    "choice of a solver": (auto, "predict_options"),
+    "rows per average": (vecchia, "choose_averages"),
+    "rehearsal": (vecchia, "rehearse_neighbours"),
+    "preconditioner": (vecchia.Vecchia, "build"),
+    "groups of rows": (averages, "group_nearby_rows"),
+    "nearest averages": (averages, "nearest_neighbours"),
+    "fluctuations": (averages.AveragedInverse, "_condition"),
+    "factor": (averages, "factor_columns"),
+    "product": (KernelOperator, "__matmul__"),
+    "application of averages": (averages.AveragedInverse, "__call__"),
+}
 
 
 def products(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -139,6 +160,23 @@ def relief(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     yield _relief("relief", 16, 1_000_000, options)
 
 
+def globe(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Mean and 16 samples of the Earth's relief at rows of latitude and longitude, or at every k-th of both."""
+    grid = load("etopo5_global")
+    # A 5-minute grid, whose last longitudes the file rounds: 359.92 for 359.9167.
+    lat, lon = grid.factors[0][:, 0].astype(np.float64), np.arange(len(grid.factors[1])) / 12.0
+    most = (options.rows or [len(lat) * len(lon)])[0]
+    # The longitudes of a part must go around the Earth.
+    step = next(k for k in range(1, len(lon)) if len(lon) % k == 0 and len(lat[::k]) * len(lon[::k]) <= most)
+    X = np.stack(np.meshgrid(lat[::step], lon[::step], indexing="ij"), -1).reshape(-1, 2)
+    y = grid.Y[::step, ::step].astype(np.float64).ravel()
+    order = np.random.default_rng(0).permutation(len(y))
+    rows = torch.tensor(X[order], dtype=torch.float32, device=options.device)
+    heights = torch.tensor((y - y.mean())[order] / y.std(), dtype=torch.float32, device=options.device)
+    gp = pathgp.GP(kernels.Scale(kernels.Sphere(kernels.Matern(1.5, 0.05)), 0.7), noise=0.1)
+    yield _condition("globe", gp, rows, heights, None, 16, options)
+
+
 def kaust(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Learning, predictions with standard deviations, and samples of a space-time field."""
     for number in (1, 4, 7):
@@ -164,7 +202,7 @@ def kaust(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             "seconds": time.perf_counter() - began,
             "fit_seconds": fitted,
             "rmse": float(rmse(y_test, mean)),
-            "crps": float(_crps(y_test, mean, std)),
+            "crps": crps(y_test, mean, std**2),
             "samples": len(paths),
             "kernel": repr(gp.kernel),
             "backend": gp.posterior.report.backend,
@@ -193,30 +231,45 @@ def _condition(
     part: str, gp: pathgp.GP, X: Tensor, y: Tensor, truth: Tensor | None, samples: int, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Condition on all rows; how well the mean predicts at some of them, if the truth is known."""
-    compute, generator = Compute(options.backend), torch.Generator().manual_seed(1)
+    compute, generator, stages = Compute(options.backend, options.memory), torch.Generator().manual_seed(1), Stages()
+    facts = {"part": part, "rows": len(X), "samples": samples}
+
+    def show(record: Record) -> None:
+        kind = "residual" if record.is_exact else "recurrence"
+        stages.say(
+            f"iteration {record.iterations}, {record.epochs:.1f} epochs, {kind} {float(record.residual.max()):.1e}"
+        )
+
+    def give_up() -> None:
+        row = {**facts, "status": "OUT_OF_TIME", "seconds": options.time_limit, "stages": stages.summary()}
+        _record(part, [row], options)
+
     _synchronise(X)
-    began = time.perf_counter()
-    posterior = gp.condition(X, y, samples=samples, features=256, generator=generator, compute=compute)
-    _synchronise(X)
+    stages.began = began = time.perf_counter()
+    with stages.watch(STAGES), end_after(options.time_limit, give_up):
+        posterior = gp.condition(
+            X, y, samples=samples, features=256, generator=generator, compute=compute, callback=show
+        )
+        _synchronise(X)
     seconds = time.perf_counter() - began
     report = posterior.report
     index = torch.arange(0, len(X), max(1, len(X) // 2000), device=X.device)
     error = None if truth is None else float(rmse(truth[index], posterior.mean(X[index])))
     return {
-        "part": part,
-        "rows": len(X),
-        "samples": samples,
+        **facts,
         "seconds": seconds,
         "solve_seconds": report.solution.seconds,
         "backend": report.backend,
         "solver": report.solution.solver,
         "why": report.solution.note,
+        "iterations": report.solution.iterations,
         "epochs": report.epochs,
         "residual": report.worst_residual,
         "product_error": report.solution.product_error,
         "status": report.status.name,
         "rmse_to_truth": error,
         "gigabytes": _peak(),
+        "stages": stages.summary(),
     }
 
 
@@ -225,14 +278,6 @@ def _draw(kernel: kernels.Kernel, X: Tensor, generator: torch.Generator) -> Tens
     path = PriorPaths.draw(kernel, 1, 4096, X.shape[1], generator)
     with torch.no_grad():
         return torch.cat([path(part)[0] for part in X.split(100_000)])
-
-
-def _crps(y: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Continuous ranked probability score of normal predictions, averaged."""
-    z = (y - mean) / std
-    normal = torch.distributions.Normal(0.0, 1.0)
-    score = z * (2.0 * normal.cdf(z) - 1.0) + 2.0 * normal.log_prob(z).exp() - np.pi**-0.5
-    return (std * score).mean()
 
 
 def _peak() -> float:
@@ -252,9 +297,16 @@ PARTS: dict[str, Callable[[argparse.Namespace], Iterator[dict[str, Any]]]] = {
     "satellite": satellite,
     "scattered": scattered,
     "sphere": sphere,
+    "globe": globe,
     "kaust": kaust,
     "relief": relief,
 }
+
+
+def _record(part: str, rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Write the rows of a part, beside those of others."""
+    name = "field" if options.device == "cuda" else "field_cpu"
+    write(name, [row for row in read(name) if row["part"] != part] + rows)
 
 
 def main() -> None:
@@ -263,17 +315,16 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+")
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--device", default=device_name())
+    parser.add_argument("--memory", help="budget, such as 8GB")
+    parser.add_argument("--time-limit", type=float, help="seconds for each of scattered, sphere, globe and relief")
     options = parse(parser, rows=[400])
-    chosen = options.parts or ["products", "satellite"]
-    name = "field" if options.device == "cuda" else "field_cpu"
-    for part in chosen:
-        rows = [row for row in read(name) if row["part"] != part]
+    for part in options.parts or ["products", "satellite"]:
         found = []
         for row in PARTS[part](options):
             found.append(row)
             print("\n".join(f"{key:>14}  {value}" for key, value in row.items()), flush=True)
             print()
-            write(name, [*rows, *found])
+            _record(part, found, options)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,14 @@
     python -m benchmarks.peers.bayesian_optimisation [hartmann6 ackley10 levy20 ackley20]
                                                      [--methods pathgp botorch turbo] [--seeds 0 1 ... 9]
                                                      [--batch 100] [--rounds 10] [--device cuda]
+                                                     [--missing] [--time-limit SECONDS]
 
 "ackley20" is the problem of BoTorch's tutorial on TuRBO. All methods start from the same random batch and make the same
-number of evaluations. Every run is written to the file when it ends; the runs of earlier calls stay in it.
+number of evaluations. Every run is written to the file when it ends; the runs of earlier calls stay in it, and with
+``--missing`` are not repeated. After ``--time-limit`` no run is begun.
 
-    pathgp   `ThompsonSampler` without options: Matern-5/2, hyperparameters learned when the data have grown by half
+    pathgp   `ThompsonSampler` without options: Matern-5/2, hyperparameters learned when the data have grown by half or
+             contradict the model
     botorch  SingleTaskGP, learned in every round, and one joint call of `optimize_acqf` for 100 pathwise samples
     turbo    one trust region (Eriksson et al. 2019), Thompson sampling at perturbed Sobol points; restarts
 
@@ -17,6 +20,7 @@ Regret is the maximum minus the best value so far; seconds are those of a round 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import statistics
 import time
@@ -28,7 +32,7 @@ from torch import Tensor
 
 import pathgp
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, merge, read, table
+from benchmarks.common.recording import device_name, merge, read, results_file, table
 from pathgp import kernels
 from pathgp.decisions import ThompsonSampler
 
@@ -198,15 +202,19 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=100, help="points of a batch, the first one included")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--device", default=device_name())
+    parser.add_argument("--missing", action="store_true", help="leave out runs that the file holds")
+    parser.add_argument("--time-limit", type=float, default=math.inf, help="seconds after which no run is begun")
     options = parse(parser, problems=["hartmann6"], seeds=[0], rounds=1, batch=4, device="cpu")
     warnings.simplefilter("ignore")
     name = f"bayesian_optimisation_{options.device.split(':')[0]}"
-    for problem in options.problems:
-        for seed in options.seeds:
-            for method in options.methods:
-                written = merge(name, KEY, run(problem, method, seed, options))
+    done = {tuple(row[part] for part in KEY) for row in read(name)} if options.missing else set()
+    began = time.perf_counter()
+    for seed, problem, method in itertools.product(options.seeds, options.problems, options.methods):
+        place = (problem, method, seed, options.batch, options.rounds, options.device)
+        if place not in done and time.perf_counter() - began < options.time_limit:
+            merge(name, KEY, run(problem, method, seed, options))
     print(table(summary(read(name))))
-    print("written to", written)
+    print("results in", results_file(name))
 
 
 if __name__ == "__main__":

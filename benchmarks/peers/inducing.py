@@ -77,11 +77,13 @@ def theirs(
 
     def covariance() -> Any:
         matern = gpytorch.kernels.MaternKernel(nu=1.5, ard_num_dims=data.X.shape[1])
-        kernel = gpytorch.kernels.ScaleKernel(matern)
+        kernel = gpytorch.kernels.ScaleKernel(matern).to(data.X)
         given = values or {"lengthscale": 1.0, "signal": torch.tensor(1.0), "noise": torch.tensor(1.0)}
         matern.lengthscale, kernel.outputscale = given["lengthscale"], given["signal"] ** 2
+        # GPyTorch refuses a variance below its bound of 1e-4.
+        likelihood.noise_covar.raw_noise_constraint.lower_bound.fill_(min(1e-4, 0.5 * float(given["noise"]) ** 2))
         likelihood.noise = given["noise"] ** 2
-        return kernel.to(data.X)
+        return kernel
 
     likelihood = gpytorch.likelihoods.GaussianLikelihood().to(data.X)
     make = sgpr_of if method == "sgpr" else svgp_of

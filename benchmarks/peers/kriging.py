@@ -1,6 +1,6 @@
 """Kriging beside GPBoost's Vecchia approximation, in one run on one machine: space-time fields and two maps.
 
-    python -m benchmarks.peers.kriging [SET ...] [--rows N] [--kernel matern-3/2] [--neighbours 30] [--device cpu]
+    python -m benchmarks.peers.kriging [SET ...] [--rows N] [--kernel matern-3/2] [--only gpboost] [--device cpu]
 
 Both learn kernel, nugget and a constant trend from the same rows, with the same Matern kernel, and predict mean and
 variance at the same test rows. Ours chooses the smoothness by the likelihood, within its seconds, unless --kernel says
@@ -24,19 +24,23 @@ from numpy.typing import NDArray
 
 from benchmarks.common.datasets import find
 from benchmarks.common.options import parse
+from benchmarks.common.peak import reset_peak, resident
 from benchmarks.common.recording import merge, read, require, results_file, seconds, table
 from pathgp import metrics
 from pathgp.kriging import krige
 
 SETS = ("kaust2a_1", "kaust2a_4", "kaust2a_7", "water_vapour", "precip_cru")
 SAMPLES = 64
-COLUMNS = ("set", "n", "method", "kernel", "seconds", "cpu_seconds", "rmse", "crps", "coverage", "noise")
+COLUMNS = ("set", "n", "method", "kernel", "seconds", "cpu_seconds", "gigabytes", "rmse", "crps", "coverage", "noise")
 
 Vector = NDArray[Any]
 
 
 def load(name: str, rows: int | None, most_test: int | None) -> tuple[Vector, Vector, Vector, Vector]:
-    """Coordinates and values of training and test rows; at most ``rows`` random rows of the former."""
+    """Coordinates and values of training and test rows; about ``rows`` random rows of the former.
+
+    Of stations at regular times (kaust2a) whole stations, all of their times.
+    """
     with np.load(find(f"{name}.npz")) as file:
         data = {key: file[key] for key in file.files}
     X = np.asarray(data["X"] if "X" in data else np.stack([data["lon"], data["lat"]], 1), dtype=np.float64)
@@ -48,6 +52,10 @@ def load(name: str, rows: int | None, most_test: int | None) -> tuple[Vector, Ve
         X, y, X_test, y_test = X[~test], y[~test], X[test], y[test]
     draw = np.random.default_rng(0)
     kept, tested = draw.permutation(len(y))[:rows], draw.permutation(len(y_test))[:most_test]
+    if name.startswith("kaust") and rows is not None:
+        sites, site = np.unique(X[:, :2], axis=0, return_inverse=True)
+        chosen = draw.permutation(len(sites))[: max(1, round(rows / len(y) * len(sites)))]
+        kept = np.flatnonzero(np.isin(site.ravel(), chosen))
     return X[kept], y[kept], X_test[tested], y_test[tested]
 
 
@@ -112,9 +120,12 @@ def gpboost(data: tuple[Vector, ...], is_lonlat: bool, kernel: str, options: arg
 
 
 def measure(run: Callable[[], None]) -> dict[str, float]:
-    """Wall-clock seconds of a call, and those of all its threads on the CPU, which other programs disturb less."""
+    """Wall-clock seconds of a call, those of all its threads on the CPU, which other programs disturb less, and the
+    peak memory of the whole process during the call."""
+    reset_peak()
     began = time.process_time()
-    return {"seconds": seconds(run), "cpu_seconds": time.process_time() - began}
+    took = {"seconds": seconds(run), "cpu_seconds": time.process_time() - began}
+    return took | {"gigabytes": resident("VmHWM") / 1e9}
 
 
 def chords(X: Vector) -> Vector:
@@ -135,13 +146,15 @@ def scores(y: Vector, mean: Vector, variance: Vector) -> dict[str, float]:
 def record(row: dict[str, Any], name: str) -> None:
     """Print a row and write it; rows about other sets, sizes and methods stay."""
     print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()), flush=True)
-    merge(name, ("set", "n", "method"), row)
+    merge(name, ("set", "n", "method", "kernel"), row)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", nargs="*", default=list(SETS), help=f"of {', '.join(SETS)} (default: all)")
-    parser.add_argument("--rows", type=int, help="random training rows of each set (default: all)")
+    parser.add_argument(
+        "--rows", type=int, help="training rows of each set, at random, or of random stations (default: all)"
+    )
     parser.add_argument("--test", type=int, help="random test rows of each set (default: all)")
     parser.add_argument("--kernel", choices=["matern-1/2", "matern-3/2", "matern-5/2"], help="default: ours chooses")
     parser.add_argument("--neighbours", type=int, default=30, help="of GPBoost's Vecchia (default: 30)")
@@ -149,19 +162,23 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="our steps of learning, at most")
     parser.add_argument("--time-limit", type=float, help="seconds that our learning may take")
     parser.add_argument("--device", default="cpu", help="of ours; GPBoost runs on the CPU (default: cpu)")
-    parser.add_argument("--no-peer", action="store_true", help="leave GPBoost out")
+    parser.add_argument("--only", choices=["pathgp", "gpboost"], help="one of the two; GPBoost alone needs --kernel")
     options = parse(parser, sets=["precip_cru"], rows=200, test=50, steps=3, samples=8)
     name = f"kriging_{options.device}"
-    has_peer = not options.no_peer and importlib.util.find_spec("gpboost") is not None
-    if not (has_peer or options.no_peer):
+    if options.only == "gpboost" and options.kernel is None:
+        parser.error("--only gpboost needs --kernel")
+    has_peer = options.only != "pathgp" and importlib.util.find_spec("gpboost") is not None
+    if options.only is None and not has_peer:
         print("gpboost is not installed, only ours is measured: pip install gpboost")
     for key in options.sets:
         data, is_lonlat = load(key, options.rows, options.test), key == "precip_cru"
-        about = {"set": key, "n": len(data[1]), "test": len(data[3])}
-        row = ours(data, is_lonlat, options)
-        record(about | row, name)
-        if has_peer:
-            record(about | gpboost(data, is_lonlat, row["kernel"], options), name)
+        about, kernel = {"set": key, "n": len(data[1]), "test": len(data[3])}, options.kernel
+        if options.only != "gpboost":
+            row = ours(data, is_lonlat, options)
+            kernel = row["kernel"]
+            record(about | row, name)
+        if has_peer or options.only == "gpboost":
+            record(about | gpboost(data, is_lonlat, kernel, options), name)
     print(table([{column: row.get(column) for column in COLUMNS} for row in read(name)]))
     print(f"written to {results_file(name)}")
 

@@ -1,4 +1,4 @@
-"""The same seconds for everybody: `GP.fit(time_limit=)` and a sparse variational GP of GPyTorch on a large table.
+"""Fits with the same time limit: `GP.fit(time_limit=)` and a sparse variational GP of GPyTorch on a large table.
 
     python -m benchmarks.peers.time_limit [--rows 300000] [--seconds 900] [--set flights3m] [--inducing 1024]
 

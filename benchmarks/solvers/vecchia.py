@@ -1,14 +1,17 @@
 """Vecchia's preconditioner in few dimensions: iterations and seconds to a residual of 0.01.
 
     python -m benchmarks.solvers.vecchia [PROBLEM ...] [--rows 10000] [--columns 16] [--max-epochs 200]
+        [--solvers NAME ...]
 
 Problems are generated: pixels of an image of which a tenth is missing, points on the sphere, and uniform points in the
 unit cube. The length scales belong to a number of rows (``density``); with fewer rows they are longer, so that
-neighbours are as correlated. Right-hand sides are draws of the prior with noise. float32. CG with 15, 30 and 60
-neighbours, with the automatic number, with its default preconditioner, AP, and `Auto`.
+neighbours are as correlated. "dense, d 2" has the density of ten million points; it needs 100,000 rows to be a few
+length scales wide. Right-hand sides are draws of the prior with noise. float32. CG with 15, 30 and 60 neighbours, with
+the automatic number, with its default preconditioner, AP, and `Auto`.
 
 Seconds are those of the processor on a CPU (all threads together, whatever else runs there), of the clock on a GPU.
-They include the build of the preconditioner and the choice of the number of neighbours.
+They include the build of the preconditioner and the choice of the number of neighbours. The file keeps the rows of
+other problems, and of the same problems with other numbers of rows.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, table, write
+from benchmarks.common.recording import device_name, read, table, write
 from pathgp import kernels, solvers
 from pathgp.operators import KernelOperator
 from pathgp.pathwise import PriorPaths
@@ -46,6 +49,7 @@ PROBLEMS = {
     "pixels, Matern-3/2": Problem("pixels", 2, 1.5, 0.05, 0.41, 105_569),
     "sphere": Problem("sphere", 2, 1.5, 0.05, 0.1, 300_000),
     "uniform, d 2": Problem("uniform", 2, 1.5, 0.05, 0.1, 200_000),
+    "dense, d 2": Problem("uniform", 2, 1.5, 0.05, 0.1, 10_000_000),
     "uniform, d 3": Problem("uniform", 3, 1.5, 0.1, 0.05, 200_000),
     "uniform, d 5": Problem("uniform", 5, 1.5, 0.5, 0.1, 100_000),
     "uniform, d 8": Problem("uniform", 8, 1.5, 1.0, 0.1, 100_000),
@@ -99,23 +103,25 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--columns", type=int, default=16)
     parser.add_argument("--max-epochs", type=float, default=200.0)
+    parser.add_argument("--solvers", nargs="+", default=list(ENTRANTS), help=", ".join(ENTRANTS))
     options = parse(parser, rows=150, columns=2, problems=["uniform, d 2"])
     device = device_name()
-    facts = {"rows_of_data": options.rows, "columns": options.columns, "max_epochs": options.max_epochs}
+    facts = {"columns": options.columns, "max_epochs": options.max_epochs}
     rows: list[dict[str, Any]] = []
+    measured = {(name, options.rows) for name in options.problems}
+    kept = [row for row in read(f"vecchia_{device}") if (row["problem"], row["rows"]) not in measured]
     for name in options.problems:
         H, B = make_system(PROBLEMS[name], options.rows, options.columns, device)
-        for label, solver in ENTRANTS.items():
-            generator = torch.Generator().manual_seed(1)
+        for label in options.solvers:
+            solver, generator = ENTRANTS[label], torch.Generator().manual_seed(1)
             solve = partial(solver.solve, H, B, tol=0.01, max_epochs=options.max_epochs, generator=generator)
             taken, solution = time_of(solve, device)
             result = {"iterations": solution.iterations, "epochs": solution.epochs, "seconds": taken}
-            rows.append(
-                {"problem": name, "solver": label, "converged": solution.converged, **result, "note": solution.note}
-            )
+            row = {"problem": name, "rows": options.rows, "solver": label, "converged": solution.converged, **facts}
+            rows.append({**row, **result, "note": solution.note})
             print({key: value for key, value in rows[-1].items() if key != "note"}, flush=True)
         # After every problem: an interrupted run keeps its results.
-        path = write(f"vecchia_{device}", rows, **facts)
+        path = write(f"vecchia_{device}", kept + rows)
     print(table([{key: value for key, value in row.items() if key != "note"} for row in rows]))
     print("written to", path)
 

@@ -2,6 +2,7 @@
 
     python -m benchmarks.thesis.break_even [--rows 4449] [--ratios 0 0.1 ...] [--columns 65] [--runs 5]
                                            [--fit-rows 400] [--steps 20] [--fit-ratios 0.2 0.5 0.8]
+                                           [--seeds 0 1 2] [--time-limit S]
 
 Two parts, both with a squared exponential kernel on the 21 inputs times a full-rank coregionalisation kernel on the
 torques, cells missing uniformly at random, float32:
@@ -25,7 +26,7 @@ import argparse
 import math
 import time
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from statistics import median
 from typing import Any
 
@@ -197,7 +198,15 @@ def learned(data: Arm, ratio: float, steps: int, seed: int = 0) -> Rows:
         source = torch.Generator().manual_seed(seed)
         again = model.condition([data.X.double(), None], Y.double(), solver="cg", tol=1e-8, generator=source)
         predicted[way] = (again.mean(), again.variance())
-        about = {"part": "fit", "p": len(Y), "q": Y.shape[1], "missing": ratio, "way": way, "steps": steps}
+        about = {
+            "part": "fit",
+            "p": len(Y),
+            "q": Y.shape[1],
+            "missing": ratio,
+            "way": way,
+            "steps": steps,
+            "seed": seed,
+        }
         scores = {"rmse": rmse(truth, mean), "nll": nll(truth, mean, variance)}
         rows.append({**about, "n": int(observed.sum()), "seconds": took, "peak_bytes": peak.bytes, **scores})
     pairs = zip(*predicted.values(), strict=True)
@@ -220,7 +229,7 @@ def record(rows: Rows, device: str) -> None:
     """Write rows; what the file holds about other sizes and ratios stays."""
     earlier = read(f"break_even_{device}")
     names = ("part", "p", "missing", "way", "columns", "steps")
-    merged = {tuple(row.get(name) for name in names): row for row in [*earlier, *rows]}
+    merged = {(*(row.get(name) for name in names), row.get("seed", 0)): row for row in [*earlier, *rows]}
     crossings = {}
     for p, q, columns in sorted({(r["p"], r["q"], r["columns"]) for r in merged.values() if r["part"] == "products"}):
         same = [r for r in merged.values() if r["part"] == "products" and (r["p"], r["columns"]) == (p, columns)]
@@ -243,15 +252,19 @@ def main() -> None:
     parser.add_argument("--fit-rows", type=int, default=4449 if large else 400, help="rows of the fits; 0 for none")
     parser.add_argument("--fit-ratios", type=float, nargs="*", default=ratios[1:-1] if large else [0.2, 0.5, 0.8])
     parser.add_argument("--steps", type=int, default=50 if large else 20)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0], help="of the missing cells of the fits")
+    parser.add_argument("--time-limit", type=float, default=math.inf, help="seconds after which no fit begins")
     options = parse(parser, rows=60, ratios=[0.0, 0.5], columns=3, runs=1, fit_rows=30, fit_ratios=[0.5], steps=2)
-    rows = []
+    rows, began = [], time.perf_counter()
     if options.rows:
         rows += products(arm(options.rows, device), options.ratios, options.columns, options.runs)
         record(rows, device)
     if options.fit_rows:
-        for ratio in options.fit_ratios:
-            rows += learned(arm(options.fit_rows, device), ratio, options.steps)
-            record(rows, device)
+        data = arm(options.fit_rows, device)
+        for seed, ratio in product(options.seeds, options.fit_ratios):
+            if time.perf_counter() - began < options.time_limit:
+                rows += learned(data, ratio, options.steps, seed)
+                record(rows, device)
 
 
 if __name__ == "__main__":

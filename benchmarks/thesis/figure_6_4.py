@@ -34,7 +34,8 @@ Prediction = tuple[Tensor, Tensor]
 def draw(path: Path, size: Size) -> dict[str, Any]:
     data = curves("Fashion-MNIST", 0, size.rows, device=device_name())
     ours, seconds = latent_kronecker(data, size)
-    baselines = {"SVGP": Baseline("svgp", INDUCING), "VNNGP": Baseline("vnngp", NEIGHBOURS)}
+    points, neighbours = size.pick((INDUCING, NEIGHBOURS), (20, 4))
+    baselines = {"SVGP": Baseline("svgp", points), "VNNGP": Baseline("vnngp", neighbours)}
     found = {"LKGP (ours)": ours}
     for name, baseline in baselines.items():
         found[name] = run(data, baseline, size.pick(seconds, 0.1))

@@ -129,7 +129,7 @@ def beside_sparse(rows: list[dict[str, Any]]) -> list[str]:
         known = {key(row): row for row in rows}
         pairs = [(known[key({**row, "method": "pathgp"})], row) for row in theirs]
         for score in SCORES:
-            # One that broke down comes last.
+            # A fit that failed comes last.
             won = sum(mine[score] < row.get(score, math.inf) for mine, row in pairs)
             average = 2.0 - won / len(pairs)
             said.append(f"{score}: better than {peer} in {won} of {len(pairs)} rows, average rank {average:.3f}")

@@ -12,10 +12,10 @@ is the optimum of SVGP, which has a closed form for known hyperparameters: `Indu
 after every round, those of the search for maxima included. Every run is written to the file when it ends; the runs of
 earlier calls stay in it. Two cores: --start 2000 --rounds 10 --batch 100.
 
-``--search``: "thesis" has 30 starts for every path, from 50,000 proposals each, and 100 steps; "ours" has 8 starts,
-each from 20 proposals for every path of a batch, and 60 steps. ``--time-limit`` ends a run after that number of
-seconds; its row then has fewer rounds. ``--figure`` draws all complete runs of the file with these start points: best
-value, averaged over length scales and seeds.
+``--search``: "thesis" has 30 starts for every path, from 50,000 proposals each, and 100 steps; "ours" has the starts
+and steps of `maximise_paths`, with 5 proposals for every path of a batch and start. ``--time-limit`` ends a run after
+that number of seconds; its row then has fewer rounds. ``--figure`` draws all complete runs of the file with these start
+points: best value, averaged over length scales and seeds.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from pathgp.decisions import ThompsonSampler, maximise_paths
 
 DIM, NOISE, FEATURES = 8, 1e-3, 2000
 SEARCH: dict[str, dict[str, Any]] = {
-    "ours": {"starts": 8, "steps": 60},
+    "ours": {},
     "thesis": {"starts": 30, "proposals": 50_000, "steps": 100},
     "quick": {"starts": 1, "proposals": 20, "steps": 2},
 }
-PROPOSALS = 20  # for every path of a batch, if the search does not say
+PROPOSALS = 5  # for every path of a batch, if the search does not say
 KEY = ("solver", "lengthscale", "seed", "start", "batch", "epochs", "search")
 
 

@@ -9,8 +9,8 @@ from pathgp import operators as operators
 from pathgp import solvers as solvers
 from pathgp import sparse as sparse
 from pathgp._version import __version__ as __version__
-from pathgp.compute.groups import Devices as Devices
-from pathgp.compute.groups import Ranks as Ranks
+from pathgp.compute.process_groups import Devices as Devices
+from pathgp.compute.process_groups import Ranks as Ranks
 from pathgp.compute.settings import Compute as Compute
 from pathgp.data.grid import break_even as break_even
 from pathgp.data.snap import snap as snap

@@ -32,7 +32,7 @@ from torch import Tensor
 from pathgp.compute.inputs import as_float64, read_device
 from pathgp.data.tabular import days
 from pathgp.kernels import Kernel
-from pathgp.learning.policy import choose_start
+from pathgp.learning.policy import choose_initialise
 from pathgp.models import GP, LatentKroneckerGP
 from pathgp.models.field import kernel_of_names, kernel_of_space, model_of_field
 from pathgp.models.kernel_choice import prefer_joint_kernel
@@ -112,7 +112,7 @@ def fill(
         X, candidate = torch.as_tensor(space[0], device=place), space[1]
         data = model.prepare_data(inputs, grid)
         joint, choice = prefer_joint_kernel(model, data, X[data.cells], candidate, is_forced=bool(isotropic))
-    start = choose_start(is_given=bool(kernels) or noise is not None or bool(choice))
+    start = choose_initialise(has_values=bool(kernels) or noise is not None or bool(choice))
     if joint is None:
         filled = _fill_grid(model, inputs, grid, initialise=start, **options)
     else:

@@ -53,7 +53,7 @@ def test_names() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("item", [item for item in FIGURES if item.number not in TWINS], ids=lambda item: item.number)
-@pytest.mark.usefixtures("made_up")
+@pytest.mark.usefixtures("made_up", "plain_layout")
 def test_draws(item: Item, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A picture for light and one for dark pages, and a record."""
     monkeypatch.setenv("PATHGP_RESULTS", str(tmp_path))

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +35,27 @@ def end_of(program: str) -> str | int | None:
     return None
 
 
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run measurements that have a process of their own in this one: a new one would import torch for seconds."""
+    start = subprocess.run
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if command[0] != sys.executable:
+            return start(command, **options)
+        with contextlib.redirect_stdout(io.StringIO()) as printed, monkeypatch.context() as patch:
+            patch.setattr("sys.argv", command[2:])
+            if command[1] == "-m":
+                importlib.import_module(command[2]).main()
+            else:
+                exec(command[2], {})
+        return subprocess.CompletedProcess(command, 0, printed.getvalue())
+
+    monkeypatch.setattr(subprocess, "run", run)
+
+
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_runs(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = [str(tmp_path) if word == "FOLDER" else word for word in ARGUMENTS.get(program, [])]

@@ -1,18 +1,14 @@
-"""Fits in processes that can be killed: imports everything once, then forks a child for every request.
+"""Fits in processes that can be killed.
 
-A request is a line of JSON on standard input with the names of the settings, the checkpoint and the file for the
-result. The answers are lines on standard output: ``pid 123`` at the start of a child, ``ended 0`` at its end. A child
-asks for permission before every step but the first by the line ``step``, and goes on when it can read a byte from the
-pipe whose name is in the request; ``free`` asks for none.
+A request names the settings, the checkpoint and the file for the result. The process prints ``pid 123`` first. It asks
+for permission before every step but the first by the line ``step``, and goes on when it can read a byte from the pipe
+whose name is in the request; ``free`` asks for none.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
-import traceback
 from typing import Any
 
 import torch
@@ -90,25 +86,3 @@ def child(request: dict[str, Any]) -> None:
     except KeyboardInterrupt:
         interrupted = True
     torch.save({"interrupted": interrupted, **result(gp)}, request["result"])
-
-
-def main() -> None:
-    # The first step of a torch optimiser imports half of torch: once here instead of in every child.
-    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))]).step()
-    for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                child(json.loads(line))
-                code = 0
-            except Exception:
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        _, status = os.waitpid(pid, 0)
-        print(f"ended {os.waitstatus_to_exitcode(status)}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

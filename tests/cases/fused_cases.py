@@ -16,6 +16,10 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # One block of rows: Triton's interpreter takes a second for a hundred tiles. SEVERAL rows are two blocks.
 N, SEVERAL = 100, 150
 KERNELS = {name: build for name, build in kernel_cases.KERNELS.items() if name not in kernel_cases.GENERAL}
+FORMS = ("differences", "split", "triple")
+# Every kernel by differences, and every kind of leaf in all forms: composite kernels combine what their leaves compute.
+_LEAVES = ("SE", "Matern-1/2", "Matern-3/2", "RQ", "Periodic", "nested")
+KERNELS_AND_FORMS = [(name, form) for name in KERNELS for form in FORMS if form == "differences" or name in _LEAVES]
 
 
 class InTurn(Devices):

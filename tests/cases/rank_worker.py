@@ -1,19 +1,15 @@
-"""Scenarios on several ranks: imports everything once, then forks a process for every rank of every request.
+"""Scenarios on several ranks, each of which is a process. Rank r leaves its result in FOLDER/r.pt.
 
-A request is a line of JSON on standard input: the scenario, the number of ranks and a folder. A scenario is a name, and
-numbers where it asks for some. Rank r leaves its result in FOLDER/r.pt; a line on standard output has the exit codes.
+A scenario is a name, and numbers where it asks for some.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import functools
-import json
 import os
 import signal
-import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -256,46 +252,9 @@ SCENARIOS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def child(scenario: str, rank: int, size: int, folder: Path) -> None:
+    """One rank."""
     name, *numbers = scenario.split()
     timeout = dt.timedelta(seconds=PATIENCE if name == "stopped" else SECONDS)
     meeting = f"file://{folder}/meeting of {size}"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size, timeout=timeout)
     torch.save(SCENARIOS[name](operators.Ranks(), folder, *map(int, numbers)), folder / f"{rank}.pt")
-
-
-def start(scenario: str, rank: int, size: int, folder: Path) -> int:
-    """Fork a rank; return its process."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            child(scenario, rank, size, folder)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    return pid
-
-
-def main() -> None:
-    torch.set_num_threads(1)
-    # The first step of a torch optimiser imports half of torch: once here instead of in every rank.
-    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))]).step()
-    for line in sys.stdin:
-        scenario, size, folder = json.loads(line)
-        ranks = [start(scenario, rank, size, Path(folder)) for rank in range(size)]
-        print(*map(ended, ranks), flush=True)
-
-
-def ended(pid: int) -> int:
-    """The exit code of a process that has ended, or that hangs after all before it have ended."""
-    _, status = os.waitpid(pid, os.WUNTRACED)
-    if os.WIFSTOPPED(status):
-        os.kill(pid, signal.SIGKILL)
-        _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status)
-
-
-if __name__ == "__main__":
-    main()

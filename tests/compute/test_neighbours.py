@@ -1,13 +1,15 @@
-"""Nearest earlier points against sorted distances to all earlier points."""
+"""Nearest points against sorted distances to all points, or to all earlier ones."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
 from pathgp.compute import cells
-from pathgp.compute.neighbours import earlier_neighbours, search_tiles
+from pathgp.compute.neighbours import earlier_neighbours, nearest_neighbours, search_tiles, search_tiles_around
 
 
 def _distances(X: Tensor, m: int, index: Tensor) -> Tensor:
@@ -20,10 +22,7 @@ def _truth(X: Tensor, m: int) -> Tensor:
     return D.masked_fill(later, torch.inf)[m + 1 :].sort(1).values[:, :m]
 
 
-@pytest.mark.parametrize("kind", ["1 column", "3 columns", "few distinct points", "sorted", "clusters", "a line"])
-@pytest.mark.parametrize("search", ["trees", "tiles", "cells"])
-def test_the_nearest_earlier_points(kind: str, search: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "_FIRST", 100)
+def _points(kind: str) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(1800, 1 if kind in ("1 column", "sorted") else 3, generator=generator, dtype=torch.float64)
     if kind == "few distinct points":
@@ -36,17 +35,41 @@ def test_the_nearest_earlier_points(kind: str, search: str, monkeypatch: pytest.
         X[::5] *= 1e4
     elif kind == "a line":
         X[:, 1] = 0.3
-    m = 6
-    # Tiles of a hundred rows.
-    memory = 4 * 48 * 100**2
+    return X
+
+
+KINDS = ["1 column", "3 columns", "few distinct points", "sorted", "clusters", "a line"]
+# Tiles of a hundred rows.
+MEMORY = 4 * 48 * 100**2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("search", ["trees", "tiles", "cells"])
+def test_the_nearest_earlier_points(kind: str, search: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "_FIRST", 100)
+    X, m = _points(kind), 6
     if search == "cells":
-        index = cells.search_cells(X, m, memory, search_tiles)
+        index = cells.search_cells(X, m, MEMORY, search_tiles)
     else:
-        index = earlier_neighbours(X, m, 10**9) if search == "trees" else search_tiles(X, m, memory)
+        index = earlier_neighbours(X, m, 10**9) if search == "trees" else search_tiles(X, m, MEMORY)
     assert index.shape == (len(X) - m - 1, m)
     assert (index < torch.arange(m + 1, len(X)).unsqueeze(1)).all()
     assert all(len(set(row)) == m for row in index.tolist())
     assert torch.allclose(_distances(X, m, index), _truth(X, m), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("search", [nearest_neighbours, cells.search_cells_around, search_tiles_around])
+@pytest.mark.parametrize("m", [1, 6])
+def test_the_nearest_points(kind: str, search: Callable[[Tensor, int, int], Tensor], m: int) -> None:
+    X = _points(kind)
+    index = search(X, m, MEMORY)
+    assert index.shape == (len(X), m)
+    assert index.dtype == torch.int32
+    assert all(len(set(row)) == m for row in index.tolist())
+    distance = (X.unsqueeze(1) - X[index.long()]).norm(dim=2).sort(1).values
+    everywhere = torch.cdist(X, X, compute_mode="donot_use_mm_for_euclid_dist")
+    assert torch.allclose(distance, everywhere.sort(1).values[:, :m], rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize(("n", "m"), [(1, 0), (5, 0), (5, 4)])

@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
         (
             {"backend": "keops"},
             ValueError,
-            "backend must be one of 'auto', 'dense', 'streamed', 'fused', 'field', got 'keops'",
+            "backend must be one of 'auto', 'dense', 'streamed', 'fused', 'field', 'toeplitz', got 'keops'",
         ),
         ({"precision": "half"}, ValueError, "precision must be one of 'high', 'medium', 'low', got 'half'"),
         ({"memory": 0}, ValueError, "memory is a budget in bytes and must be positive, got 0"),

@@ -69,6 +69,11 @@ class Case:
 
     def factors(self, dtype: torch.dtype) -> list[Tensor]:
         generator = torch.Generator().manual_seed(0)
+        if self.kind == "alone toeplitz":
+            # Ten sites at eight times, of which rows are missing, in random order.
+            sites, times = torch.rand(10, 1, generator=generator).double(), 0.15 * torch.arange(8).double()
+            cells = torch.cat([sites.repeat(8, 1), times.repeat_interleave(10).unsqueeze(1)], 1)
+            return [cells[torch.randperm(80, generator=generator)][: self.sizes[0]].to(dtype)]
         draws = [torch.rand(p, 2 - bool(i), generator=generator).double() for i, p in enumerate(self.sizes)]
         return [F.to(self.device, dtype) for F in draws]
 
@@ -93,6 +98,7 @@ class Case:
 
 
 TABLE = ("Matern-3/2", "Matern-1/2", "sum", "product")
+SERIES = ("Matern-3/2", "Matern-1/2", "RQ", "product", "Gneiting", "learned Matern")
 # Budgets that hold what must be held and otherwise make tiles of a few rows.
 TILES = {"dense": 8 * N**2, "streamed": 40_000}
 THREE = ("Matern-3/2", "Matern-1/2", "RQ")
@@ -104,6 +110,9 @@ OPERATORS = [
     *(Case(f"alone {way}", ("Matern-3/2",), (n,)) for way in (*TILES, "fused") for n in (1, 2)),
     *(Case("alone fused", (name,), per_row=name == "sum") for name in TABLE),
     *(Case("alone field", (name,), per_row=name == "RQ") for name in ("Matern-3/2", "Matern-1/2", "RQ")),
+    *(Case("alone toeplitz", (name,), per_row=name == "RQ") for name in SERIES),
+    Case("alone toeplitz", ("product",), (2,)),
+    Case("alone toeplitz", ("Matern-3/2",), memory=30_000),
     *(Case(f"shared {way}", ("Matern-3/2",), per_row=True, memory=TILES[way]) for way in TILES),
     *(Case(f"shared {way}", ("sum",), (n,)) for way in TILES for n in (2, N)),
     *(Case("shared fused", ("Matern-3/2",), (n,)) for n in (2, N)),
@@ -221,15 +230,17 @@ def test_an_operator_is_a_snapshot_and_products_carry_no_graph(
 
 
 def test_costs(case: Case, dtype: torch.dtype, kernels: list[Kernel]) -> None:
-    """One epoch is one product; rows of a table cost their share, of a grid no more than a product, of a field more."""
+    """One epoch is one product; rows of a table cost their share, of a grid no more than a product, of structured
+    products more."""
     H = case.build(kernels, dtype, case.deviation())
     costs = [H.cost(rows) for rows in range(1, case.rows + 1)]
     assert H.cost() == 1.0
     assert costs == sorted(costs)
     assert 0.0 < costs[0] <= costs[-1]
-    if not case.is_field:
+    is_structured = case.is_field or case.kind.endswith("toeplitz")
+    if not is_structured:
         assert costs[-1] <= 1.0
-    if case.kind != "grid" and not case.is_field:
+    if case.kind != "grid" and not is_structured:
         assert costs == pytest.approx([(i + 1) / case.rows for i in range(case.rows)])
     assert H.entries > 0
 

@@ -13,7 +13,7 @@ import pathgp
 from pathgp import kernels
 from pathgp.decisions import maximise_paths
 from pathgp.decisions.domain import Domain
-from pathgp.decisions.thompson import neighbourhood
+from pathgp.decisions.search import neighbourhood
 from pathgp.decisions.top import assign_distinct, top_rows
 
 BOX = torch.tensor([[0.0, -1.0], [1.0, 2.0]], dtype=torch.float64)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,9 @@ import torch
 
 import pathgp
 from pathgp import kernels
-from pathgp.decisions import ThompsonSampler
+from pathgp.decisions import ThompsonSampler, maximise_paths
+from pathgp.decisions import sampler as sampler_module
+from subprocesses import Forks
 
 BOX = np.array([[0.0, 0.0], [1.0, 1.0]])
 SMALL: dict[str, Any] = {"starts": 2, "proposals": 100, "steps": 15}
@@ -58,8 +58,9 @@ def test_finds_the_top(minimise: bool) -> None:
     assert len({tuple(row) for row in optimiser.X.tolist()}) == 24
 
 
-def test_schedule_of_fits_and_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
+def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """A list that grows by the name and the rows of every fit, condition and update."""
+    calls: list[tuple[str, int]] = []
     for owner, name in ((pathgp.GP, "fit"), (pathgp.GP, "condition"), (pathgp.Posterior, "update")):
         original = getattr(owner, name)
 
@@ -68,12 +69,42 @@ def test_schedule_of_fits_and_updates(monkeypatch: pytest.MonkeyPatch) -> None:
             return _original(self, X, *args, **options)
 
         monkeypatch.setattr(owner, name, counted)
+    return calls
+
+
+@pytest.mark.parametrize("surprise", [False, True])
+def test_schedule_of_fits_and_updates(surprise: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = count_calls(monkeypatch)
     optimiser = sampler(refit=2.0, fit={"steps": 1})
-    for _ in range(4):
+    for _ in range(3):
         X = optimiser.ask(4)
-        optimiser.tell(X, hill(X))
+        post = optimiser.posterior
+        optimiser.tell(X, hill(X) if post is None else np.asarray(post.mean(torch.as_tensor(X))))
+    X = optimiser.ask(4)
     # Fits at 4 and 8 rows, an update at 12; the next fit would be at 16.
     assert calls == [("fit", 4), ("condition", 4), ("fit", 8), ("condition", 8), ("update", 4)]
+    predicted = np.asarray(optimiser.posterior.mean(torch.as_tensor(X)))
+    optimiser.tell(X[:2], predicted[:2] + (100.0 if surprise else 0.0))
+    optimiser.ask(4)
+    # 14 rows: too few for a fit unless the last values contradict the posterior.
+    assert calls[5:] == ([("fit", 14), ("condition", 14)] if surprise else [("condition", 14)])
+
+
+@pytest.mark.parametrize(("min_gain", "in_box"), [(0.0, 6), (1e9, 8)])
+def test_min_gain_of_the_search_options(min_gain: float, in_box: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of eight paths are maximised in the region, and again in the box if their maximum is not informative."""
+    counts = []
+
+    def counted(post: Any, *, which: list[int], **options: Any) -> Any:
+        counts.append(len(which))
+        return maximise_paths(post, which=which, **options)
+
+    monkeypatch.setattr(sampler_module, "maximise_paths", counted)
+    optimiser = sampler(search=SMALL | {"min_gain": min_gain})
+    X = np.random.default_rng(0).uniform(size=(30, 2))
+    optimiser.tell(X, hill(X))
+    assert optimiser.ask(8).shape == (8, 2)
+    assert counts == [2, in_box]
 
 
 def test_failures_are_kept_and_not_asked_for_again() -> None:
@@ -130,21 +161,20 @@ def test_candidates_run_out() -> None:
 CRASH = """
 import os, signal, sys
 import numpy as np
-sys.path.insert(0, {folder!r})
+folder, path, asked = sys.argv[1:]
+sys.path.insert(0, folder)
 from test_sampler import hill, sampler
-optimiser = sampler(checkpoint={path!r})
+optimiser = sampler(checkpoint=path)
 X = optimiser.ask(5)
 optimiser.tell(X, hill(X))
-np.save({asked!r}, optimiser.ask(4))
+np.save(asked, optimiser.ask(4))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_killed_between_ask_and_tell(tmp_path: Path) -> None:
+def test_killed_between_ask_and_tell(forks: Forks, tmp_path: Path) -> None:
     path, asked = tmp_path / "run.pathgp", tmp_path / "asked.npy"
-    code = CRASH.format(folder=str(Path(__file__).parent), path=str(path), asked=str(asked))
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-    assert result.returncode == -signal.SIGKILL, result.stderr
+    assert forks.run(CRASH, [Path(__file__).parent, path, asked]) == [-signal.SIGKILL]
     optimiser = sampler(checkpoint=path)
     assert len(optimiser.y) == 5
     np.testing.assert_array_equal(optimiser.pending, np.load(asked))

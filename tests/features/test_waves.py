@@ -23,3 +23,23 @@ def test_sums_in_tiles(entries: int, dtype: torch.dtype, monkeypatch: pytest.Mon
     found = waves.sine_sum(X, turns, weight)
     assert found.dtype == dtype
     torch.testing.assert_close(found.double(), expected, rtol=0.0, atol=1e-5 if dtype == torch.float32 else 1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_at_sites_and_times(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the addition theorem, without rows of some sites; the gradient in X is that of the sum."""
+    monkeypatch.setattr(waves, "_LEAST_SINES", 1)
+    X = torch.cat([normal(6, 2).repeat(9, 1), torch.linspace(0.0, 4.0, 9).double().repeat_interleave(6)[:, None]], 1)
+    X, turns, weight = X[7:], 5.0 * normal(5, 3, 20, seed=1), normal(5, 20, seed=2).to(dtype)
+    assert waves.find_combination(X) is not None
+    points = X.clone().requires_grad_()
+    expected = torch.einsum("sp,snp->sn", weight.double(), (2.0 * torch.pi * torch.matmul(points, turns)).sin())
+    (gradient,) = torch.autograd.grad(expected.sum(), points)
+    points = X.clone().requires_grad_()
+    found = waves.sine_sum(points, turns, weight)
+    close = {"rtol": 0.0, "atol": 1e-5 if dtype == torch.float32 else 1e-12}
+    torch.testing.assert_close(found.double(), expected, **close)
+    own = torch.autograd.grad(found.sum(), points)[0]
+    torch.testing.assert_close(
+        own, gradient, rtol=1e-4 if dtype == torch.float32 else 1e-9, atol=1e-2 if dtype == torch.float32 else 1e-9
+    )

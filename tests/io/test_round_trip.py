@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from pathgp.kernels.parameters import Positive
 from plain_fits import plain_fit
 from posterior_cases import CASES, Case
 from saving_cases import BUDGET, again, assert_same, assert_same_posterior, grid_posterior, seeded, small, uniform
+from subprocesses import Forks
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -183,7 +182,7 @@ np.savez(out, post.mean(X), post.variance(X), post.paths(X), post.covariance(X),
 """
 
 
-def test_a_fresh_process(tmp_path: Path) -> None:
+def test_a_fresh_process(forks: Forks, tmp_path: Path) -> None:
     X = uniform(300).numpy().astype(np.float32)
     gp = GP(K.Scale(K.Matern(1.5, 0.4), 1.3) + K.RationalQuadratic(0.8, 0.5), noise=0.2, standardise=True)
     posterior, lk = gp.condition(X, X.sum(1), samples=16, solver="ap"), grid_posterior()
@@ -192,7 +191,7 @@ def test_a_fresh_process(tmp_path: Path) -> None:
     posterior.save(names[0])
     lk.save(names[1])
     np.save(names[2], X)
-    subprocess.run([sys.executable, "-c", PROGRAM, *names], check=True)
+    assert forks.run(PROGRAM, names) == [0]
     longer = posterior.update(X, X[:, 0], generator=seeded(4))
     asked = [posterior.mean(X), posterior.variance(X), posterior.paths(X), posterior.covariance(X), longer.paths(X)]
     with np.load(names[3]) as found:

@@ -92,8 +92,8 @@ def test_embedded_kernel_shares_parameters_and_values() -> None:
 def test_geometry_is_found_once() -> None:
     X, k = places(300)[:, :2], kernels.Sphere(kernels.Matern(1.5, 0.3))
     first = KernelOperator(k, X, 0.1)
-    assert KernelOperator(k, X, 0.2, reuse=first)._geometry is first._geometry
-    assert KernelOperator(k, X.clone(), 0.2, reuse=first)._geometry is not first._geometry
+    assert KernelOperator(k, X, 0.2, reuse=first)._inputs is first._inputs
+    assert KernelOperator(k, X.clone(), 0.2, reuse=first)._inputs is not first._inputs
 
 
 def test_field_products() -> None:

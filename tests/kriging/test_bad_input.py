@@ -34,7 +34,16 @@ def test_points_on_a_line() -> None:
     np.testing.assert_allclose(flat.std, alone.std, rtol=1e-6)
     learned = krige(line, values, grid=1.0, kernel="matern-5/2", steps=5)
     assert np.isfinite(learned.mean).all()
+    assert "all points have x1 = 4: how the field changes along x1 is not known" in repr(learned)
     refused("do not determine the trend", line, values, line, trend="linear")
+
+
+def test_repeated_rows() -> None:
+    """Copies of rows are used as given, and a note says what they do to the nugget."""
+    twice = krige(np.r_[POINTS, POINTS], np.r_[VALUES, VALUES], POINTS, **FIXED)
+    assert "30 of 60 rows repeat another one, place and value" in dict(twice.summary_items())["note"]
+    several = krige(np.r_[POINTS, POINTS], np.r_[VALUES, VALUES + 0.1], POINTS, **FIXED)
+    assert "note" not in dict(several.summary_items())
 
 
 def test_too_few_or_constant() -> None:

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from pathgp.kriging import semivariance, variogram
+from pathgp.kriging import empirical_variogram, variogram
 
 RNG = np.random.default_rng(0)
 POINTS = RNG.uniform(0, 3, (60, 2))
@@ -51,13 +51,13 @@ def test_directions_split_the_pairs() -> None:
 def test_many_points_use_a_random_subset(monkeypatch: pytest.MonkeyPatch) -> None:
     """The subset's average is near that of all pairs: 30 of 60 rows, a spread of about a tenth."""
     every = variogram(POINTS, VALUES, bins=[0.0, 3.0])
-    monkeypatch.setattr(semivariance, "_MOST_PAIRS", 1700)
-    monkeypatch.setattr(semivariance, "_PAIRS_AT_ONCE", 200)
+    monkeypatch.setattr(empirical_variogram, "_MOST_PAIRS", 1700)
+    monkeypatch.setattr(empirical_variogram, "_PAIRS_AT_ONCE", 200)
     some = variogram(POINTS, VALUES, bins=[0.0, 3.0])
     assert (every.used, some.used) == (60, 28)
     assert some.values[0] == pytest.approx(every.values[0], rel=0.3)
     assert some.values[0] != every.values[0]
-    monkeypatch.setattr(semivariance, "_MOST_PAIRS", 10**6)
+    monkeypatch.setattr(empirical_variogram, "_MOST_PAIRS", 10**6)
     np.testing.assert_allclose(variogram(POINTS, VALUES, bins=[0.0, 3.0]).values, every.values)
 
 

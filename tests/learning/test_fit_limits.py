@@ -12,8 +12,7 @@ import pathgp
 from fit_cases import X, Y, close, gp_noise, likelihood, model, optimum, seeded
 from learning_cases import Values
 from pathgp.kernels import Matern, Scale, SquaredExponential
-from pathgp.learning import guard, initialise, policy
-from pathgp.learning.loop import Fit
+from pathgp.learning import guard, initialise, loop, policy
 from plain_fits import plain_fit
 
 # What learning may do
@@ -191,7 +190,7 @@ def test_noise_of_few_rows_is_raised_for_more(is_validated: bool, monkeypatch: p
     Validated on more rows, the fit returns to an earlier step with more noise; otherwise the noise is raised.
     """
     if not is_validated:
-        monkeypatch.setattr(Fit, "_return_to_validated", lambda self: None)
+        monkeypatch.setattr(loop, "restore_best_validated", lambda fit: None)
     for module in (policy, guard):
         monkeypatch.setattr(module, "GUARD_ROWS", 40)
     few = guard.Guard.draw(model().prepare_data(X[:1].expand(160, 2), Y[:1].expand(160))).rows

@@ -6,10 +6,8 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,15 +20,16 @@ import pathgp
 from fit_worker import same, unbroken
 from pathgp.compute import files
 from pathgp.learning import fitting
+from subprocesses import Forks
 
-WORKER = Path(worker.__file__)
+PROGRAM = "import json, sys, fit_worker; fit_worker.child(json.loads(sys.argv[1]))"
 
 
 @dataclass
 class Server:
-    """The other process, which forks a child for every fit."""
+    """Starts every fit in a process of its own."""
 
-    process: subprocess.Popen[str]
+    forks: Forks
     folder: Path
     requests: int = 0
 
@@ -41,39 +40,25 @@ class Server:
         os.mkfifo(pipe)
         permissions = os.open(pipe, os.O_RDWR)
         request = {"settings": settings, "checkpoint": str(checkpoint), "result": str(result), "pipe": str(pipe)}
-        self.process.stdin.write(json.dumps(request | {"free": free}) + "\n")
-        self.process.stdin.flush()
-        word, pid = self.process.stdout.readline().split()
+        self.forks.start(PROGRAM, [json.dumps(request | {"free": free})])
+        word, pid = self.forks.read_line().split()
         assert word == "pid"
         return int(pid), result, permissions
 
     def await_step(self) -> None:
-        assert self.process.stdout.readline() == "step\n"
-
-    def await_end(self) -> int:
-        """The exit code of the child, steps in between passed over."""
-        for line in self.process.stdout:
-            if line.startswith("ended"):
-                return int(line.split()[1])
-        raise AssertionError("the server is gone")
+        assert self.forks.read_line() == "step"
 
     def whole(self, settings: str, checkpoint: Path) -> dict[str, Any]:
         """A fit without interference, from the checkpoint where there is one."""
         _, result, permissions = self.start(settings, checkpoint, free=True)
-        assert self.await_end() == 0
+        assert self.forks.wait() == 0
         os.close(permissions)
         return torch.load(result, weights_only=True)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, str(WORKER)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        yield Server(process, tmp_path_factory.mktemp("server"))
-        process.stdin.close()
+def server(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    return Server(forks, tmp_path_factory.mktemp("server"))
 
 
 @pytest.mark.parametrize("settings", worker.SETTINGS)
@@ -90,7 +75,7 @@ def test_kill_at_five_random_moments(server: Server, tmp_path: Path, settings: s
             os.write(permissions, b".")
         time.sleep(source.uniform(0.0, 1.5 * step))
         os.kill(pid, signal.SIGKILL)
-        assert server.await_end() == -signal.SIGKILL
+        assert server.forks.wait() == -signal.SIGKILL
         os.close(permissions)
         if checkpoint.exists():
             files.read(checkpoint)
@@ -110,7 +95,7 @@ def test_ctrl_c_at_a_random_moment(server: Server, tmp_path: Path, settings: str
         os.write(permissions, b".")
     time.sleep(source.uniform(0.0, 0.02))
     os.kill(pid, signal.SIGINT)
-    assert server.await_end() == 0
+    assert server.forks.wait() == 0
     os.close(permissions)
     left = torch.load(file, weights_only=True)
     assert left["interrupted"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pathgp.kernels import Kernel
 from pathgp.learning import fitting, policy
 from pathgp.learning.initialise import neighbour_lengthscale, set_values
 from pathgp.learning.policy import FitOptions, Stage, choose_dtype, make_stages
+from pathgp.learning.timing import describe_stages
 from pathgp.posterior.conditioning import Settings
 from plain_fits import plain_fit
 
@@ -42,7 +44,7 @@ def test_solves_of_steps_on_a_grid_have_a_budget() -> None:
     ("n", "is_grid", "expected"),
     [
         (1000, False, ("exact", "lbfgs", "full", "data", 100, 0.1)),
-        (1001, False, ("pathwise", "lbfgs", "coarse", "data", 100, 0.1)),
+        (1001, False, ("pathwise", "lbfgs", "coarse", "data", 125, 0.1)),
         (10, True, ("pathwise", "lbfgs", "coarse", "neighbours", 10, 0.1)),
         (10**6, True, ("pathwise", "lbfgs", "coarse", "neighbours", 10, 0.1)),
     ],
@@ -75,9 +77,22 @@ def test_stages() -> None:
     assert make_stages(7500, resolve(7500, **adam)) == (Stage(2500, 25), Stage(7500, 75))
     assert make_stages(24_000, resolve(24_000, **adam)) == (Stage(3000, 50), Stage(8000, 25), Stage(24_000, 25))
     assert make_stages(24_000, resolve(24_000, **adam, stages="full")) == (Stage(24_000, 100),)
-    assert make_stages(1001, resolve(1001)) == (Stage(1000, 50, exact=True), Stage(1001, 50))
+    exact = Stage(1000, 25, exact=True)
+    explored = (exact, replace(exact, noise_factor=policy.SECOND_NOISE), exact)
+    assert make_stages(1001, resolve(1001)) == (*explored, Stage(1001, 50))
+    for given in ({"steps": 100}, {"initialise": "model"}):
+        assert make_stages(1001, resolve(1001, **given)) == (Stage(1000, 50, exact=True), Stage(1001, 50))
     assert make_stages(1000, resolve(1000, estimator="pathwise")) == (Stage(1000, 100),)
     assert make_stages(5000, resolve(5000, estimator="exact")) == (Stage(5000, 100),)
+
+
+def test_stages_in_words() -> None:
+    """The three exact stages of a fit that explores have the same rows: their steps are added."""
+    exact = "75 exact steps on 1,000 rows"
+    expected = f"{exact}, 25 steps on 3,875 rows, 12 steps on 10,333 rows, 13 steps on 31,000 rows"
+    assert describe_stages(make_stages(31_000, resolve(31_000))) == expected
+    assert describe_stages([Stage(40, 0), Stage(80, 1)]) == "1 step on 80 rows"
+    assert describe_stages([Stage(80, 0)]) == "no steps"
 
 
 def test_dtype() -> None:
@@ -121,6 +136,17 @@ def test_length_scales_of_neighbours() -> None:
     assert found["noise"].item() == pytest.approx(0.1 * float(values.std(correction=0)))
 
 
+def test_fields_are_learned_by_the_likelihood_of_vecchia() -> None:
+    """From 1,001 rows on; it has at most 50,000 factors."""
+    options = FitOptions(SETTINGS)
+    assert options.resolve(1000, False, True).estimator == "exact"
+    chosen = options.resolve(10**6, False, True)
+    assert (chosen.estimator, chosen.optimiser, chosen.min_gain) == ("vecchia", "lbfgs", 2e-5)
+    assert [stage.rows for stage in make_stages(10**6, chosen)] == [6250, 16_666, 50_000]
+    assert options.resolve(10**6, False, False).estimator == "pathwise"
+    assert options.resolve(10**6, True, False).estimator == "pathwise"
+
+
 def test_no_copies_of_model_or_optimiser_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """More steps make no more deep copies, but for the snapshots of kernels that operators hold."""
     deepcopy, copied = copy.deepcopy, []
@@ -144,9 +170,9 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     resolve = FitOptions.resolve
 
-    def record(self: FitOptions, n: int, is_grid: bool) -> FitOptions:
+    def record(self: FitOptions, *facts: Any) -> FitOptions:
         found.append(vars(self))
-        return resolve(self, n, is_grid)
+        return resolve(self, *facts)
 
     monkeypatch.setattr(fitting.FitOptions, "resolve", record)
     return found

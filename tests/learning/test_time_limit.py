@@ -1,4 +1,4 @@
-"""Fits with a time limit, on a clock that only products advance: they end in time, and say what they rest on."""
+"""Fits with a time limit, on a clock that only products advance: they end in time, and say which rows they used."""
 
 from __future__ import annotations
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from fused_cases import FORMS
 from pathgp.operators.fused import points
 
 
-@pytest.fixture(params=["differences", "split", "triple"])
+@pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """All that can be done with few dimensions, done by differences or by tensor cores."""
     monkeypatch.setattr(points, "_FEW", 16 if request.param == "differences" else 0)

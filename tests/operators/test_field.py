@@ -13,6 +13,7 @@ from pathgp import GP, Compute, kernels, solvers
 from pathgp.compute.boxes import bounding_boxes, close_pairs
 from pathgp.kernels import Kernel
 from pathgp.operators import FieldOperator, KernelOperator, cross_product
+from pathgp.operators import kernel as kernel_operator
 from pathgp.operators.field import backend as field_backend
 from pathgp.operators.field import cross as field_cross
 from pathgp.operators.field.split import Split
@@ -166,7 +167,7 @@ def test_windows_that_are_not_kept() -> None:
 
 def test_the_automatic_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(field_backend, "LEAST_ROWS", 100)
-    X, scattered_X = image(100, 100).float(), scattered(N, 3)
+    X, scattered_X = scattered(10_000, 2).float(), scattered(N, 3)
     k = kernels.Matern(0.5, 0.3)
     small = Compute(memory=100_000_000)
     H = KernelOperator(k, X, compute=small)
@@ -213,6 +214,26 @@ def test_a_posterior_is_that_of_exact_products() -> None:
     assert post.report.worst_residual < 2e-4
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=2e-3, atol=2e-3)
+
+
+def test_products_in_float64_follow_if_those_in_float32_are_not_accurate_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many points per length scale: the error of products is common to neighbours, and hides the solution."""
+    X, B = scattered(2000, 2).float(), normal(2000, 2, torch.float32)
+    H = FieldOperator(kernels.Matern(1.5, 2.0), X, 0.1, accuracy=1e-4)
+    solution = solvers.CG(solvers.Vecchia(20)).solve(H, B, tol=1e-3)
+    assert solution.converged
+    assert "replaced by field products of higher accuracy" in solution.note
+    exact = KernelOperator(H.kernel, X.double(), 0.1, Compute("dense"))
+    residual = (B.double() - exact @ solution.x.double()).norm(dim=0) / B.double().norm(dim=0)
+    assert float(residual.max()) <= 1e-3
+    # Without more accurate products that take about the same time the solve ends, and says so.
+    monkeypatch.setattr(field_backend, "_MARGIN", 0.0)
+    monkeypatch.setattr(kernel_operator, "_MAX_SLOWDOWN", 0.0)
+    solution = solvers.CG(solvers.Vecchia(20)).solve(H, B, tol=1e-3)
+    assert solution.status is solvers.Status.STALLED
+    assert "would take far longer" in solution.note
 
 
 @pytest.mark.parametrize("kind", ["scattered", "grid"])

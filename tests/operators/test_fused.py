@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fused_cases import DEVICE, KERNELS, SEVERAL, N, check_product, check_products, error, normal
+from fused_cases import DEVICE, KERNELS, KERNELS_AND_FORMS, SEVERAL, N, check_product, check_products, error, normal
 from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator
 from pathgp.operators.dense import Dense
@@ -14,7 +14,7 @@ from pathgp.operators.fused import backend, engine
 pytest.importorskip("triton")
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(("name", "form"), KERNELS_AND_FORMS, indirect=["form"])
 def test_every_kernel(name: str, form: str) -> None:
     check_product(KERNELS[name](), normal(N, 2, 0), s=3)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fused_cases import DEVICE, KERNELS, SEVERAL, N, error, normal
+from fused_cases import DEVICE, KERNELS, KERNELS_AND_FORMS, SEVERAL, N, error, normal
 from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator, cross_product
 from pathgp.operators.fused import backend, engine, points
@@ -14,8 +14,9 @@ from pathgp.operators.fused import backend, engine, points
 pytest.importorskip("triton")
 
 
-@pytest.mark.parametrize(("name", "n"), [*((name, N) for name in KERNELS), ("nested", SEVERAL)])
-def test_bilinear_value_and_all_gradients(name: str, n: int, form: str) -> None:
+@pytest.mark.parametrize(("name", "form"), KERNELS_AND_FORMS, indirect=["form"])
+def test_bilinear_value_and_all_gradients(name: str, form: str) -> None:
+    n = SEVERAL if name == "nested" else N
     kernel, X = KERNELS[name](), normal(n, 2, 0)
     deviation = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     L, R = normal(n, 3, 1), normal(n, 3, 2)
@@ -54,7 +55,7 @@ def check_cross(kernel: kernels.Kernel, X: Tensor, Z: Tensor, bound: float) -> N
     assert error(results[0][1], results[1][1]) < bound
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(("name", "form"), KERNELS_AND_FORMS, indirect=["form"])
 def test_cross_products_and_their_gradient(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     used = set()
 

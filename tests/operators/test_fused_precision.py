@@ -49,7 +49,7 @@ ROUGH: dict[str, Callable[[float], kernels.Kernel]] = {
 
 
 @pytest.mark.parametrize(("precision", "bound"), [("medium", 1e-3), ("low", 4e-3)])
-@pytest.mark.parametrize(("d", "farthest"), [(3, 3.0), (16, 3.0), (16, 36.0)])
+@pytest.mark.parametrize(("d", "farthest"), [(3, 3.0), (16, 36.0)])
 @pytest.mark.parametrize("name", ROUGH)
 def test_cheaper_products(name: str, d: int, farthest: float, precision: str, bound: float) -> None:
     """Within the error that is stated, also where three inputs lie so many length scales from the others."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
-import os
 import runpy
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+import socket
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,9 +21,7 @@ from pathgp import kernels, operators
 from pathgp.compute import files
 from pathgp.operators.sharded import Sharded
 from pathgp.operators.streamed import Streamed
-from subprocesses import python, torchrun
-
-WORKER = Path(worker.__file__)
+from subprocesses import Forks
 
 
 def _results(folder: Path) -> list[dict[str, Any]]:
@@ -36,25 +31,36 @@ def _results(folder: Path) -> list[dict[str, Any]]:
 Run = Callable[[str, int, Path], tuple[list[dict[str, Any]], list[int]]]
 
 
-@pytest.fixture(scope="module")
-def run() -> Iterator[Run]:
+PROGRAM = """
+import sys
+from pathlib import Path
+import rank_worker
+scenario, rank, size, folder = sys.argv[1:]
+rank_worker.child(scenario, int(rank), int(size), Path(folder))
+"""
+# As torchrun starts it: the environment of a rank.
+EXAMPLE = """
+import contextlib, os, runpy, sys
+rank, size, port, folder, example = sys.argv[1:]
+os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": port}
+os.chdir(folder)
+with open(f"printed {rank}", "w") as file, contextlib.redirect_stdout(file):
+    runpy.run_path(example, run_name="__main__")
+"""
+
+
+@pytest.fixture
+def run(forks: Forks) -> Run:
     """Run a scenario: the results of the ranks that lived, and all exit codes."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, str(WORKER)], env=environment, **pipes) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
 
-        def request(scenario: str, size: int, folder: Path) -> tuple[list[dict[str, Any]], list[int]]:
-            server.stdin.write(json.dumps([scenario, size, str(folder)]) + "\n")
-            server.stdin.flush()
-            codes = [int(code) for code in server.stdout.readline().split()]
-            found = _results(folder)
-            assert len(found) == codes.count(0), f"exit codes {codes}; see the errors above"
-            return found, codes
+    def request(scenario: str, size: int, folder: Path) -> tuple[list[dict[str, Any]], list[int]]:
+        codes = forks.run(PROGRAM, *([scenario, rank, size, folder] for rank in range(size)))
+        found = _results(folder)
+        assert len(found) == codes.count(0), f"exit codes {codes}; see the errors above"
+        return found, codes
 
-        yield request
-        server.stdin.close()
+    return request
 
 
 @cache
@@ -156,9 +162,10 @@ def test_the_first_rank_saves_and_one_process_loads(run: Run, tmp_path: Path) ->
         torch.testing.assert_close(getattr(loaded, ask)(Xs), expected, rtol=1e-10, atol=1e-10)
 
 
-def test_the_example_under_torchrun_prints_what_it_prints_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_example_on_two_ranks_prints_what_it_prints_alone(
+    forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Started as torchrun does. On machines with a GPU tests/operators/test_process_groups.py calls torchrun itself."""
     example = Path(__file__).parents[2] / "examples" / "several_processes.py"
     folders = [tmp_path / name for name in ("alone", "two")]
     for folder in folders:
@@ -166,7 +173,12 @@ def test_the_example_under_torchrun_prints_what_it_prints_alone(
     monkeypatch.chdir(folders[0])
     with contextlib.redirect_stdout(io.StringIO()) as alone:
         runpy.run_path(str(example), run_name="__main__")
-    shared = python(*torchrun(2), example, cwd=folders[1]).stdout
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    assert forks.run(EXAMPLE, *([rank, 2, port, folders[1], example] for rank in range(2))) == [0, 0]
+    shared, silent = ((folders[1] / f"printed {rank}").read_text() for rank in range(2))
+    assert not silent
     printed = [text.splitlines() for text in (alone.getvalue(), shared)]
     assert printed[1][0] == f"{printed[0][0]}, shared out among 2"
     assert printed[1][1:] == printed[0][1:]

@@ -167,13 +167,13 @@ def test_holes_are_tried_on_one_column_first(wide: bool, monkeypatch: pytest.Mon
     H = LatentKroneckerOperator([kernels.Matern(1.5, 0.3), kernels.Matern(1.5, 0.3)], [places, times], observed, 0.02)
     B = torch.randn(H.shape[0], 20, generator=generator, dtype=torch.float64)
     tried: list[Solver] = []
-    solve_last_column = auto.solve_last_column
+    solve_last_column = auto._solve_last_column
 
     def spy(run: Run, solver: Solver, max_epochs: float) -> tuple[float, bool]:
         tried.append(solver)
         return solve_last_column(run, solver, max_epochs)
 
-    monkeypatch.setattr(auto, "solve_last_column", spy)
+    monkeypatch.setattr(auto, "_solve_last_column", spy)
     assert Auto().solve(H, B, generator=generator).converged
     assert not tried, "too little is at stake"
     monkeypatch.setattr(auto, "_TRIAL_SECONDS", 0.0)
@@ -201,11 +201,11 @@ def test_what_one_column_takes() -> None:
     for solver in (CG(GridInverse()), CG(None)):
         run = Run(H, B, None, None, 0.01, None, None, None, "every")
         run.begin()
-        epochs, suffice = auto.solve_last_column(run, solver, math.inf)
+        epochs, suffice = auto._solve_last_column(run, solver, math.inf)
         assert suffice
         assert 0.5 * solver.solve(H, B).epochs < epochs < 1.5 * solver.solve(H, B).epochs
         assert run.epochs == pytest.approx(epochs / 20)
-        assert not auto.solve_last_column(run, solver, 0.5 * epochs)[1]
+        assert not auto._solve_last_column(run, solver, 0.5 * epochs)[1]
 
 
 @pytest.mark.parametrize("case", ["complete", "zero", "no tolerance", "small budget", "out of reach"])

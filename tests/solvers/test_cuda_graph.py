@@ -70,6 +70,19 @@ def test_playback_equals_launches(backend: str, tol: float) -> None:
 
 
 @on_gpu
+@pytest.mark.parametrize("backend", ["dense", "fused"])
+def test_playback_of_primal_descent_equals_launches(backend: str) -> None:
+    """The features and the weight of the average change from step to step."""
+    H, b = system("cuda", backend)
+    solver = solvers.SGD(batch_size=100)
+    played = solver.solve(H, b, tol=0.0, max_epochs=40, generator=torch.Generator().manual_seed(1))
+    H.graph_capturable = False
+    launched = solver.solve(H, b, tol=0.0, max_epochs=40, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(played.x, launched.x)
+    assert played.epochs == launched.epochs
+
+
+@on_gpu
 def test_a_smaller_step_reaches_the_recording() -> None:
     """A step far too large is halved until the residuals fall."""
     H, b = system("cuda", "dense")

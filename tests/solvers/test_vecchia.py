@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator, LatentKroneckerOperator
-from pathgp.solvers import AP, CG, Auto, Vecchia, auto, vecchia
+from pathgp.solvers import AP, CG, Auto, Vecchia, auto, inverse_factor, vecchia
 from pathgp.solvers.run import Run
 from reference import matern, system
 
@@ -53,7 +53,7 @@ def test_the_columns_of_the_factor() -> None:
     dense = system(lambda A, Z: matern(A, Z, 1.5, torch.tensor(0.4)), X, 0.2)
     order = torch.randperm(N, generator=_generator(1))
     position = order.argsort()
-    index, values = vecchia._columns(H.coordinates, H.small_blocks, order, m, 10**9)
+    index, values = inverse_factor.factor_columns(H.coordinates, H.small_blocks, order, m, 10**9)
     U = torch.zeros(N, N, dtype=torch.float64).index_put((torch.arange(N).unsqueeze(1), index.long()), values).T
     for i in range(N):
         earlier = torch.nonzero(position < position[i]).flatten()
@@ -144,6 +144,13 @@ def test_the_automatic_number_of_neighbours(make: Make) -> None:
     assert chosen[0.02] < chosen[0.5], chosen
 
 
+def test_the_note_of_a_rehearsal_without_convergence(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    H, B = make(n=300)
+    monkeypatch.setattr(vecchia, "_rehearse", lambda *_: math.inf)
+    solution = CG(Vecchia()).solve(H, B, generator=_generator())
+    assert "more than 60 iterations predicted" in solution.note
+
+
 def test_memory(make: Make) -> None:
     _, B = make(n=400)
     X = make(n=400)[0].X
@@ -179,7 +186,7 @@ def test_auto_uses_it_where_it_is_predicted_to_be_fastest(make: Make, monkeypatc
     solution = Auto().solve(H, B, generator=_generator())
     assert solution.converged
     assert solution.solver.startswith("CG(preconditioner=Vecchia(neighbours=")
-    assert solution.note.startswith("CG with Vecchia's preconditioner: about 10 s for ")
+    assert solution.note.startswith("CG with Vecchia's preconditioner: about 7.5 s for ")
     assert solution.iterations <= 6
 
 
@@ -211,5 +218,6 @@ def test_errors(neighbours: Any) -> None:
 def test_a_grid_has_its_own_preconditioners() -> None:
     sides = [torch.linspace(0, 1, 5, dtype=torch.float64).unsqueeze(1)] * 2
     H = LatentKroneckerOperator([kernels.Matern(1.5), kernels.Matern(1.5)], sides, torch.ones(5, 5, dtype=torch.bool))
-    with pytest.raises(ValueError, match="Vecchia needs rows with coordinates"):
-        CG(Vecchia()).solve(H, torch.ones(25, 1, dtype=torch.float64))
+    for preconditioner in (Vecchia(), Vecchia(averaged=4), Vecchia(5, averaged=4)):
+        with pytest.raises(ValueError, match="Vecchia needs rows with coordinates"):
+            CG(preconditioner).solve(H, torch.ones(25, 1, dtype=torch.float64))

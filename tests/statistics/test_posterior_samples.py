@@ -22,7 +22,7 @@ from statistics_tools import assert_mean_and_covariance
 
 pytestmark = pytest.mark.statistical
 
-SAMPLES, FEATURES, NOISE = 4096, 128, 0.3
+SAMPLES, FEATURES, NOISE = 4096, 64, 0.3
 
 every_kernel = pytest.mark.parametrize("case", CASES, ids=str)
 
@@ -37,7 +37,7 @@ def conditioned(case: Case, X: Tensor, y: Tensor, **options: object) -> Posterio
 def test_paths_before_and_after_an_update(case: Case) -> None:
     X, y, Xs = case.data(40, 16)
     # Hashing is by far the slowest of the features.
-    features = 32 if case.name == "tanimoto" else FEATURES
+    features = 16 if case.name == "tanimoto" else FEATURES
     post = conditioned(case, X[:25], y[:25], features=features)
     mean, covariance = reference.posterior(case.covariance, X[:25], y[:25], NOISE, Xs)
     assert_mean_and_covariance(post.paths(Xs), mean, covariance, alpha=5e-7, gaussian=False)

@@ -236,7 +236,7 @@ def test_fused_values_do_not_depend_on_a_far_row(name: str, d: int) -> None:
 
     V[-1] = 0.0
     expected = values(X, Xs)
-    for among_data, among_new in ((1e4, None), (None, 1e4), (1e7, 1e7), (1e12, 1e12)):
+    for among_data, among_new in ((1e4, None), (None, 1e4), (1e12, 1e12)):
         A, B = (Y if far is None else with_far_row(Y, far) for Y, far in ((X, among_data), (Xs, among_new)))
         for found, value in zip(values(A, B), expected, strict=True):
             assert relative_error(found, value) < 1e-5

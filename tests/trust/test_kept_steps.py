@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from pathgp.kernels import Kernel, Linear, Matern, Periodic, Scale, SquaredExpon
 from pathgp.pathwise import PriorPaths
 from plain_fits import plain_fit
 from statistics_tools import assert_mean_and_covariance, assert_unbiased
+from subprocesses import Forks
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -279,17 +278,17 @@ def test_a_checkpoint_of_another_fixed_value_is_refused(tmp_path: Path) -> None:
 
 
 WRITER = """
-import sys, time
+import os, sys, time
 from pathgp.compute import files
 with files.replacing(sys.argv[1]) as file:
     file.write(b"half")
     file.flush()
-    print("writing", flush=True)
+    print(sys.argv[2], os.getpid(), flush=True)
     time.sleep(60)
 """
 
 
-def test_what_a_killed_writer_left_is_removed_and_a_living_one_is_left_alone(tmp_path: Path) -> None:
+def test_what_a_killed_writer_left_is_removed_and_a_living_one_is_left_alone(forks: Forks, tmp_path: Path) -> None:
     path = tmp_path / "fit.pt"
     bystanders = [tmp_path / "fit.pt.tmp", tmp_path / "fit.pt.1", tmp_path / f"other.pt.{'0' * 32}.tmp"]
     for file in bystanders:
@@ -298,27 +297,14 @@ def test_what_a_killed_writer_left_is_removed_and_a_living_one_is_left_alone(tmp
     def unfinished() -> set[Path]:
         return set(tmp_path.glob("fit.pt.????????????????????????????????.tmp"))
 
-    writers = []
-    try:
-        for _ in range(2):
-            command = [sys.executable, "-c", WRITER, str(path)]
-            writers.append(subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ))
-            assert writers[-1].stdout is not None
-            assert writers[-1].stdout.readline() == b"writing\n"
-        assert len(unfinished()) == 2
-        writers[0].send_signal(signal.SIGKILL)
-        writers[0].wait()
-        files.write(path, {"content": 1})
-        assert len(unfinished()) == 1
-        writers[1].send_signal(signal.SIGKILL)
-        writers[1].wait()
-        files.write(path, {"content": 2})
-        assert not unfinished()
-    finally:
-        for writer in writers:
-            writer.kill()
-            writer.wait()
-            assert writer.stdout is not None
-            writer.stdout.close()
-    assert files.read(path) == {"content": 2}
+    forks.start(WRITER, [path, 0], [path, 1])
+    writers = sorted(tuple(map(int, forks.read_line().split())) for _ in range(2))
+    unfinished_at = [len(unfinished())]
+    for number, pid in writers:
+        os.kill(pid, signal.SIGKILL)
+        assert forks.wait() == -signal.SIGKILL
+        files.write(path, {"content": number})
+        unfinished_at.append(len(unfinished()))
+    assert unfinished_at == [2, 1, 0]
+    assert files.read(path) == {"content": 1}
     assert all(file.read_text() == "not ours" for file in bystanders)

@@ -1,4 +1,4 @@
-"""Nearest earlier points by cells of a regular grid, with sorts and gathers only: for GPUs."""
+"""Nearest points by cells of a regular grid, with sorts and gathers only: for GPUs."""
 
 from __future__ import annotations
 
@@ -46,6 +46,22 @@ def search_cells(X: Tensor, m: int, memory: int, first: Callable[[Tensor, int, i
     return nearest
 
 
+def search_cells_around(X: Tensor, m: int, memory: int) -> Tensor:
+    """For every row of X (n, d), d <= 3, the m <= n rows nearest to it, with itself, in no order: (n, m), int32."""
+    nearest = torch.empty(len(X), m, dtype=torch.int32, device=X.device)
+    rows = torch.arange(len(X), device=X.device)
+    # Distances from a part of the points to all of them.
+    size = _first_size(torch.cat([X, X[:: max(1, len(X) // _SAMPLE)]]), len(X), m)
+    widest = float((X.amax(0) - X.amin(0)).amax())
+    while len(rows):
+        found, is_done = _Cells(X, min(size, 2.0 * widest) if widest else 1.0).search(rows, m, memory, earlier=False)
+        if size > widest:
+            is_done[:] = True
+        nearest[rows[is_done]] = found[is_done]
+        rows, size = rows[~is_done], _LARGER * size
+    return nearest
+
+
 def _first_size(X: Tensor, a: int, m: int) -> float:
     """Cells around most points that hold their m neighbours, or around the densest tenth in clustered data."""
     count = min(_SAMPLE, len(X) - a, max(8, _DISTANCES // a))
@@ -71,8 +87,11 @@ class _Cells:
         keys = self._number(self._cell(X))
         self.keys, self.order = keys.sort()
 
-    def search(self, rows: Tensor, m: int, memory: int) -> tuple[Tensor, Tensor]:
-        """The m nearest earlier rows found for each row, (p, m), and whether they are certainly the nearest (p,)."""
+    def search(self, rows: Tensor, m: int, memory: int, earlier: bool = True) -> tuple[Tensor, Tensor]:
+        """The m nearest rows found for each row, (p, m), and whether they are certainly the nearest (p,).
+
+        ``earlier``: only rows before it count.
+        """
         start, stop = self._runs(rows)
         counts = stop - start
         total = counts.sum(1)
@@ -87,14 +106,18 @@ class _Cells:
         while begin < len(by_count):
             end = _end_of_batch(sorted_totals, begin, limit)
             batch = by_count[begin:end]
-            closest, index = self._nearest(rows[batch], start[batch], counts[batch], int(sorted_totals[end - 1]), m)
+            last = rows[batch] if earlier else torch.full_like(batch, len(self.X))
+            most = int(sorted_totals[end - 1])
+            closest, index = self._nearest(rows[batch], last, start[batch], counts[batch], most, m)
             found[batch] = index
             is_done[batch] = closest <= self.size
             begin = end
         return found, is_done
 
-    def _nearest(self, rows: Tensor, start: Tensor, counts: Tensor, most: int, m: int) -> tuple[Tensor, Tensor]:
-        """The distance of the m-th nearest earlier candidate (p,), and all m of them (p, m)."""
+    def _nearest(
+        self, rows: Tensor, last: Tensor, start: Tensor, counts: Tensor, most: int, m: int
+    ) -> tuple[Tensor, Tensor]:
+        """The distance of the m-th nearest candidate before row ``last`` (p,), and all m of them (p, m)."""
         column = torch.arange(most, device=rows.device)
         position = torch.zeros(len(rows), most, dtype=torch.long, device=rows.device)
         ends = counts.cumsum(1)
@@ -103,7 +126,7 @@ class _Cells:
             is_inside = (column >= begin) & (column < ends[:, run : run + 1])
             position = torch.where(is_inside, start[:, run : run + 1] + column - begin, position)
         candidate = self.order[position]
-        is_valid = (column < ends[:, -1:]) & (candidate < rows.unsqueeze(1))
+        is_valid = (column < ends[:, -1:]) & (candidate < last.unsqueeze(1))
         square = torch.zeros(position.shape, dtype=self.X.dtype, device=rows.device)
         for values in self.columns:
             difference = values[rows].unsqueeze(1) - values[candidate]

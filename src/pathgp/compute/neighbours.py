@@ -1,4 +1,4 @@
-"""Nearest earlier points: for every point of a sequence, the nearest of those before it."""
+"""Nearest points: for every point of a sequence, the nearest of all, or the nearest of those before it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from pathgp.compute.cells import search_cells
+from pathgp.compute.cells import search_cells, search_cells_around
 from pathgp.compute.memory import spans
 from pathgp.compute.threads import count_threads
 
@@ -30,6 +30,29 @@ def earlier_neighbours(X: Tensor, m: int, memory: int) -> Tensor:
     if X.device.type == "cpu":
         return _search_trees(X, m, memory)
     return search_cells(X, m, memory, search_tiles) if X.shape[1] <= 3 else search_tiles(X, m, memory)
+
+
+def nearest_neighbours(X: Tensor, m: int, memory: int) -> Tensor:
+    """For every row of X (n, d), the m <= n rows nearest to it, itself among them, in no order: (n, m).
+
+    Time O(n m log n): by a k-d tree on a CPU, elsewhere by cells; few points, and more than three columns, by tiles.
+    """
+    n = len(X)
+    if X.device.type == "cpu":
+        # A list of neighbours: a single one would be a vector.
+        found = cKDTree(X.numpy()).query(X.numpy(), k=range(1, m + 1), workers=count_threads(X.device))[1]
+        return torch.from_numpy(found).to(torch.int32)
+    return search_cells_around(X, m, memory) if X.shape[1] <= 3 and n > _FIRST else search_tiles_around(X, m, memory)
+
+
+def search_tiles_around(X: Tensor, m: int, memory: int) -> Tensor:
+    """`nearest_neighbours` by the distances of all pairs, some rows at a time."""
+    n = len(X)
+    nearest = torch.empty(n, m, dtype=torch.int32, device=X.device)
+    for part in spans(n, max(1, min(_LARGEST_TILE, memory // (4 * _BYTES_PER_PAIR)) // n)):
+        distance = torch.cdist(X[part], X, compute_mode="donot_use_mm_for_euclid_dist")
+        nearest[part] = distance.topk(m, dim=1, largest=False, sorted=False).indices.to(torch.int32)
+    return nearest
 
 
 def _search_trees(X: Tensor, m: int, memory: int) -> Tensor:

@@ -9,14 +9,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from pathgp.compute.groups import Group
 from pathgp.compute.hardware import full_rate_float64
 from pathgp.compute.memory import read_bytes
+from pathgp.compute.process_groups import Group
 from pathgp.compute.random import as_generator
 
 T = TypeVar("T")
 
-BACKENDS = ("auto", "dense", "streamed", "fused", "field")
+BACKENDS = ("auto", "dense", "streamed", "fused", "field", "toeplitz")
 PRECISIONS = ("high", "medium", "low")
 
 
@@ -25,7 +25,8 @@ class Compute:
     """How kernel matrices are stored and multiplied, and which processes or devices share the work.
 
     Args:
-        backend: how K is represented: "auto", "dense", "streamed", "fused" or "field", see `operators.KernelOperator`.
+        backend: how K is represented: "auto", "dense", "streamed", "fused", "field" or "toeplitz", see
+            `operators.KernelOperator`.
         memory: budget for K or its tiles, on each member of the group: bytes, or a text such as "8GB" or "8 GiB"; None
             uses half of the free memory.
         group: `Ranks` (processes started by torchrun) or `Devices`, whose members share the work; None for this process

@@ -19,6 +19,8 @@ Constraint = Callable[[Any], Any]
 _RESOLUTION = 1e-6
 # How often a proposal near the data replaces the value of a column with a list of values.
 _RESAMPLED = 0.2
+# The least factor of the standard deviation of such a proposal.
+_NEAREST = 1 / 32
 # Attempts to draw points that a constraint allows, and the least number of points of an attempt.
 _ATTEMPTS = 100
 _AT_ONCE = 4096
@@ -117,7 +119,8 @@ class Domain:
     ) -> Tensor:
         """Points (count, d): the share ``explore`` uniform, the others normal around centres drawn by their weights.
 
-        centres: (n, d).  weights: (n,) non-negative, not all zero.  spread: standard deviations (d,).
+        centres: (n, d).  weights: (n,) non-negative, not all zero.  spread: standard deviations (d,), which every point
+        divides by a factor between 1 and 32.
         """
 
         def draw(size: int) -> Tensor:
@@ -126,7 +129,9 @@ class Domain:
                 return far
             index = torch.multinomial(weights.cpu(), rest, replacement=True, generator=_on_cpu(generator))
             near = centres[index.to(centres.device)]
-            near = self.clip(near + spread * normal(tuple(near.shape), generator, torch.float64, near.device))
+            nearness = _NEAREST ** _uniform((rest, 1), generator, near.device)
+            steps = nearness * spread * normal(tuple(near.shape), generator, torch.float64, near.device)
+            near = self.clip(near + steps)
             for column in self.choices:
                 other = self._uniform(rest, generator)[:, column]
                 moved = _uniform((rest,), generator, near.device) < _RESAMPLED

@@ -1,4 +1,4 @@
-"""Thompson sampling in batches, with the data, the model and a file to continue from."""
+"""Thompson sampling in batches: data, model, and a file from which an interrupted optimisation continues."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from pathgp.compute import files
-from pathgp.compute.inputs import Array, read_matrix, whole_number
+from pathgp.compute.inputs import Array, read_matrix, real_number, whole_number
 from pathgp.compute.random import as_generator, permutation
 from pathgp.compute.stacklevel import levels_to_the_caller
 from pathgp.decisions.domain import Constraint, Domain
 from pathgp.decisions.history import History, Round
+from pathgp.decisions.region import best_region, local_paths
 from pathgp.decisions.surrogate import Surrogate
 from pathgp.decisions.thompson import maximise_paths
 from pathgp.models import GP
@@ -27,6 +28,8 @@ from pathgp.posterior.table import Posterior
 
 # Increase this number if earlier files cannot be continued.
 FORMAT = 1
+# Default of the search option ``min_gain``, see `maximise_paths`: a share of the standard deviation of y.
+_MIN_GAIN = 1e-3
 
 
 class Best(NamedTuple):
@@ -45,9 +48,15 @@ class ThompsonSampler:
             sampler.tell(X, function(X))
         sampler.best
 
-    Every input of a batch is the maximum of one posterior path, see `maximise_paths`. The first batch is uniform in the
-    box unless data were told before. Between two fits the paths keep their prior draws, and the solve starts from the
-    last solution. (The inputs then depend on the draws of earlier rounds, which a fit renews.)
+    Every input of a batch belongs to one posterior path, see `maximise_paths`. From 20 observations on, the share
+    d / (d + 6) of the paths is maximised in the region of the best observations, the other paths in the whole box. A
+    maximum at which the path equals the posterior mean would give no information: in the region such a path is
+    maximised in the box instead, and in the box nine of ten such paths return a local maximum near a uniform point.
+    From ``candidates`` every path takes its best one. The first batch is uniform in the box, or random candidates,
+    unless data were told before.
+
+    Between two fits the paths keep their prior draws, and the solve starts from the last solution. (The inputs then
+    depend on the draws of earlier rounds, which a fit renews.)
 
     Args:
         gp: the model; fits change its hyperparameters.
@@ -57,11 +66,12 @@ class ThompsonSampler:
         constraint: function of inputs (m, d) that returns m booleans; points where it is False are not asked for.
         minimise: look for the minimum.
         refit: learn the hyperparameters when there are ``refit`` times as many data as at the last fit; None never
-            learns them.
+            learns them. Values that contradict the posterior, with a mean squared error of four times the predicted
+            one, bring the next fit forward.
         fit, condition, search: options of `GP.fit`, `GP.condition` and `maximise_paths`.
-        checkpoint: a file that is written by every ``ask`` and ``tell``, and continued from if it exists: data, inputs
-            without a value yet (`pending`), hyperparameters, history and the state of the generator. The posterior is
-            solved anew.
+        checkpoint: a file that every ``ask`` and ``tell`` writes. If it exists, the sampler continues from it: data,
+            inputs without a value yet (`pending`), hyperparameters, history and the state of the generator. The
+            posterior is solved again.
         generator: source of all draws; None draws a fresh seed.
     """
 
@@ -91,9 +101,11 @@ class ThompsonSampler:
         self._candidates = None if candidates is None else given
         ends = bounds if candidates is None else torch.stack([given.X.amin(0) - 1.0, given.X.amax(0) + 1.0])
         self.domain = replace(Domain.read(ends, choices, constraint, given.X.device), is_numpy=given.is_numpy)
-        self.minimise, self.history, self._search = minimise, History(), dict(search or {})
-        self._kind, self._generator = given, as_generator(generator)
-        self._model = Surrogate(gp, refit, fit, condition, self._generator)
+        width = self.domain.width if candidates is None else _extents(given.X)
+        self.minimise, self.history = minimise, History()
+        self._search = dict(search or {})
+        self._format, self._generator = given, as_generator(generator)
+        self._surrogate = Surrogate(gp, refit, width, fit, condition, self._generator)
         empty = given.X.new_empty(0, given.X.shape[1], dtype=torch.float64)
         self._pending, self._failed = empty, empty
         self._began = time.monotonic()
@@ -104,43 +116,44 @@ class ThompsonSampler:
     @property
     def gp(self) -> GP:
         """The model."""
-        return self._model.gp
+        return self._surrogate.gp
 
     @property
     def X(self) -> Array:
         """Inputs with finite values (n, d)."""
-        return self._kind.to_caller(self._model.X if len(self._model.y) else self._pending[:0])
+        return self._format.to_caller(self._surrogate.X if len(self._surrogate.y) else self._pending[:0])
 
     @property
     def y(self) -> Array:
         """Their values (n,)."""
-        return self._kind.to_caller(self._model.y)
+        return self._format.to_caller(self._surrogate.y)
 
     @property
     def pending(self) -> Array:
         """Inputs that were asked for and have no value yet (m, d), after a crash too."""
-        return self._kind.to_caller(self._pending)
+        return self._format.to_caller(self._pending)
 
     @property
     def best(self) -> Best:
         """The observation with the largest value, or the smallest for ``minimise``."""
-        if not len(self._model.y):
+        if not len(self._surrogate.y):
             raise ValueError("there are no values yet: call tell first")
-        place = self._model.y.argmin() if self.minimise else self._model.y.argmax()
-        return Best(self._kind.to_caller(self._model.X[place]), float(self._model.y[place]))
+        row = self._surrogate.y.argmin() if self.minimise else self._surrogate.y.argmax()
+        return Best(self._format.to_caller(self._surrogate.X[row]), float(self._surrogate.y[row]))
 
     def ask(self, count: int) -> Array:
-        """Return inputs to evaluate (count, d): the maxima of ``count`` paths, without repetitions.
+        """Return inputs to evaluate (count, d): one for each of ``count`` paths, none of them asked for before.
 
-        They stay `pending` until `tell` gets their values. Fewer rows, with a warning, if the candidates are exhausted.
+        They stay `pending` until `tell` gets their values. Fewer rows, with a warning, if fewer candidates are left.
+        Inputs are repeated, with a warning, if a box has no others, such as with choices for all columns.
         """
         count = whole_number(count, "count", 1)
         if self._candidates is not None:
-            count = self._limit(count)
-        X = self._random(count) if not len(self._model.y) else self._maxima(count)
+            count = self._limit_to_candidates(count)
+        X = self._random(count) if not len(self._surrogate.y) else self._maxima(count)
         self._pending = torch.cat([self._pending, X])
         self._save()
-        return self._kind.to_caller(X)
+        return self._format.to_caller(X)
 
     def tell(self, X: Array, y: Array) -> None:
         """Add values y (m,) of the inputs X (m, d), asked for or not.
@@ -157,19 +170,19 @@ class ThompsonSampler:
                 f"{failures} of {len(values)} values are not finite: they are kept as failures, outside of the model",
                 stacklevel=levels_to_the_caller(),
             )
-        self._model.add(inputs[finite], values[finite])
+        self._surrogate.add(inputs[finite], values[finite])
         self._failed = torch.cat([self._failed, inputs[~finite]])
-        told = set(self.domain.keys(inputs))
-        waiting = [key not in told for key in self.domain.keys(self._pending)]
-        self._pending = self._pending[torch.tensor(waiting, dtype=torch.bool)]
-        if len(self._model.y):
+        new_keys = set(self.domain.keys(inputs))
+        is_pending = [key not in new_keys for key in self.domain.keys(self._pending)]
+        self._pending = self._pending[torch.tensor(is_pending, dtype=torch.bool)]
+        if len(self._surrogate.y):
             self._record(values[finite], failures)
         self._save()
 
     @property
     def posterior(self) -> Posterior | None:
         """The posterior of the last `ask`; None before the first one that used a model."""
-        return self._model.last
+        return self._surrogate.last
 
     def to_html(
         self,
@@ -193,58 +206,91 @@ class ThompsonSampler:
         write_optimisation(self, path, names, target, title)
 
     def __repr__(self) -> str:
-        state = f"{len(self._model.y):,} evaluations in {len(self.history)} rounds"
-        best = f", best {self.best.y:.6g}" if len(self._model.y) else ""
+        state = f"{len(self._surrogate.y):,} evaluations in {len(self.history)} rounds"
+        best = f", best {self.best.y:.6g}" if len(self._surrogate.y) else ""
         failed = f", {len(self._failed)} failed" if len(self._failed) else ""
         return f"ThompsonSampler({state}{best}, {len(self._pending)} pending{failed})"
 
     def _known(self) -> Tensor:
-        """All inputs that must not be asked for again."""
-        told = self._model.X.to(self._pending) if len(self._model.y) else self._pending[:0]
-        return torch.cat([told, self._failed, self._pending])
+        """All inputs that must not be asked for again: with values, failed and pending ones."""
+        observed = self._surrogate.X.to(self._pending) if len(self._surrogate.y) else self._pending[:0]
+        return torch.cat([observed, self._failed, self._pending])
 
     def _maxima(self, count: int) -> Tensor:
+        """Inputs for ``count`` paths of the posterior (count, d)."""
         if len(self._pending):
             # The paths of the last call would have the same maxima.
-            self._model.redraw()
-        post = self._model.posterior(count)
-        which = permutation(post.num_samples, self._generator, torch.device("cpu"))[:count]
-        place: dict[str, Any] = {}
-        if self._candidates is None:
-            place["bounds"] = self._kind.to_caller(torch.stack([self.domain.lower, self.domain.upper]))
-            place["choices"] = {column: values.tolist() for column, values in self.domain.choices.items()}
-        else:
-            place["candidates"] = self._kind.to_caller(self._candidates.X)
-        options = {"constraint": self.domain.constraint, "minimise": self.minimise, "which": which, **self._search}
-        known = self._kind.to_caller(self._known())
-        X, _ = maximise_paths(post, **place, avoid=known, generator=self._generator, **options)
-        X = torch.as_tensor(X).to(self._pending)
+            self._surrogate.redraw()
+        post = self._surrogate.posterior(count)
+        paths = permutation(post.num_samples, self._generator, torch.device("cpu"))[:count]
+        X = self._best_candidates(post, paths) if self._candidates is not None else self._best_points(post, paths)
         known_keys = set(self.domain.keys(self._known()))
         if repeated := sum(key in known_keys for key in self.domain.keys(X)):
             warnings.warn(f"{repeated} of {count} inputs repeat earlier ones", stacklevel=levels_to_the_caller())
         return X
 
+    def _best_candidates(self, post: Posterior, paths: Tensor) -> Tensor:
+        assert self._candidates is not None
+        candidates = self._format.to_caller(self._candidates.X)
+        return self._maximise(post, paths, self._known(), candidates=candidates)
+
+    def _best_points(self, post: Posterior, paths: Tensor) -> Tensor:
+        """Maxima of the first paths in the region of the best observations, of all others in the box.
+
+        Paths whose maximum in the region is not informative are maximised in the box.
+        """
+        box = torch.stack([self.domain.lower, self.domain.upper])
+        y = -self._surrogate.y if self.minimise else self._surrogate.y
+        region = best_region(self.domain, self._surrogate.X, y, self._generator)
+        choices = {column: values.tolist() for column, values in self.domain.choices.items()}
+        local_maxima, count = self._pending[:0], local_paths(len(paths), len(self.domain.lower))
+        if region is not None and count:
+            in_region, ends = paths[:count], self._format.to_caller(region)
+            X = self._maximise(post, in_region, self._known(), bounds=ends, choices=choices, min_gain=0.0)
+            is_informative = self._is_informative(post, X, in_region)
+            local_maxima, paths = X[is_informative], torch.cat([in_region[~is_informative], paths[count:]])
+            if not len(paths):
+                return local_maxima
+        avoid, ends = torch.cat([self._known(), local_maxima]), self._format.to_caller(box)
+        return torch.cat([local_maxima, self._maximise(post, paths, avoid, bounds=ends, choices=choices)])
+
+    def _maximise(self, post: Posterior, paths: Tensor, avoid: Tensor, **domain: Any) -> Tensor:
+        """Call `maximise_paths` with the options of the user; ``domain``: bounds and choices, or candidates."""
+        options: dict[str, Any] = {"constraint": self.domain.constraint, "minimise": self.minimise}
+        options |= {"min_gain": _MIN_GAIN} | self._search | domain
+        known = self._format.to_caller(avoid)
+        X, _ = maximise_paths(post, which=paths.tolist(), avoid=known, generator=self._generator, **options)
+        return torch.as_tensor(X).to(self._pending)
+
+    @torch.no_grad()
+    def _is_informative(self, post: Posterior, X: Tensor, paths: Tensor) -> Tensor:
+        """Whether paths (p,) differ from the posterior mean at their maxima X (p, d) by at least ``min_gain``: (p,)."""
+        values = post.paths_at(X.unsqueeze(1), paths)[:, 0]
+        min_gain = real_number(self._search.get("min_gain", _MIN_GAIN), "min_gain")
+        return (values - post.mean(X)).abs() >= min_gain * self._surrogate.y.std(correction=0)
+
     def _random(self, count: int) -> Tensor:
         """Uniform inputs of the box, or random candidates."""
         if self._candidates is None:
             return self.domain.uniform(count, self._generator)
-        rows = self._left()
+        rows = self._remaining_candidates()
         return self._candidates.X[rows[permutation(len(rows), self._generator, rows.device)[:count]]].to(self._pending)
 
-    def _left(self) -> Tensor:
-        """Numbers of the allowed candidates that were not asked for."""
+    def _remaining_candidates(self) -> Tensor:
+        """Indices of the allowed candidates that were not asked for."""
         assert self._candidates is not None
         X = self._candidates.X
         known, allowed = set(self.domain.keys(self._known())), self.domain.allows(X)
-        fresh = []
+        rows = []
         for row, key in enumerate(self.domain.keys(X)):
             if key not in known and bool(allowed[row]):
-                fresh.append(row)
+                rows.append(row)
                 known.add(key)
-        return torch.tensor(fresh, dtype=torch.long, device=X.device)
+        return torch.tensor(rows, dtype=torch.long, device=X.device)
 
-    def _limit(self, count: int) -> int:
-        left = len(self._left())
+    def _limit_to_candidates(self, count: int) -> int:
+        """``count``, or the number of remaining candidates if that is smaller; ValueError if it is zero."""
+        left = len(self._remaining_candidates())
         if left == 0:
             raise ValueError("all candidates have been asked for: add candidates, or stop here")
         if left < count:
@@ -258,7 +304,7 @@ class ThompsonSampler:
         pick = min if self.minimise else max
         batch = pick(values.tolist(), default=math.nan)
         seconds = time.monotonic() - self._began
-        self.history.rounds.append(Round(len(self._model.y), self.best.y, batch, failures, seconds))
+        self.history.rounds.append(Round(len(self._surrogate.y), self.best.y, batch, failures, seconds))
 
     def _save(self) -> None:
         if self._checkpoint is None:
@@ -268,11 +314,11 @@ class ThompsonSampler:
             "lower": self.domain.lower,
             "upper": self.domain.upper,
             "minimise": self.minimise,
-            "X": self._model.X,
-            "y": self._model.y,
+            "X": self._surrogate.X,
+            "y": self._surrogate.y,
             "pending": self._pending,
             "failed": self._failed,
-            "fitted_rows": self._model.fitted_rows,
+            "fitted_rows": self._surrogate.fitted_rows,
             "hyperparameters": dict(self.gp.state_dict()),
             "generator": self._generator.get_state(),
             # NaN, the best of a batch of failures, is not JSON.
@@ -294,10 +340,16 @@ class ThompsonSampler:
             raise ValueError(f"{self._checkpoint} belongs to another model: {error}; {advice}") from error
         device = self._pending.device
         if len(content["y"]):
-            self._model.add(content["X"].to(device), content["y"].to(device))
-        self._model.fitted_rows = content["fitted_rows"]
+            self._surrogate.add(content["X"].to(device), content["y"].to(device))
+        self._surrogate.fitted_rows = content["fitted_rows"]
         self._pending, self._failed = content["pending"].to(device), content["failed"].to(device)
         self._generator.set_state(content["generator"])
         self._began = time.monotonic() - content["seconds"]
         for evaluations, best, batch, failed, seconds in content["rounds"].tolist():
             self.history.rounds.append(Round(int(evaluations), best, batch, int(failed), seconds))
+
+
+def _extents(X: Tensor) -> Tensor:
+    """Differences between the largest and the smallest value of every column (d,); 1 for constant columns."""
+    extent = (X.amax(0) - X.amin(0)).to(torch.float64)
+    return torch.where(extent > 0, extent, 1.0)

@@ -240,7 +240,7 @@ def screen(
         generator: source of all draws.
     """
     generator, rows = as_generator(generator), Pool(pool)
-    model = Surrogate(gp, refit, fit, condition, generator)
+    model = Surrogate(gp, refit, None, fit, condition, generator)
     batch, rounds = whole_number(batch, "batch", 1), whole_number(rounds, "rounds", 1)
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, got {method!r}")

@@ -1,8 +1,10 @@
-"""The model of a growing data set: fitted on a schedule, updated from its last solution in between."""
+"""A model of a growing data set: fitted on a schedule, and updated from its last solution between two fits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,13 +12,25 @@ from torch import Tensor
 
 from pathgp.compute.inputs import real_number
 from pathgp.compute.random import spawn_generator
+from pathgp.kernels import Stationary
+from pathgp.kernels.expression import leaves
+from pathgp.kernels.parameters import LogNormal, positive
 from pathgp.models import GP
 from pathgp.posterior.table import Posterior
 
 # Rows below which hyperparameters are not learned.
 _LEAST_ROWS = 4
-# Paths of the posterior of a fit, which only learns the hyperparameters.
+# Probes of the gradient in a fit, which only learns the hyperparameters.
 _PROBES = 16
+# Median of the prior of a length scale in d columns, as a share of sqrt(d) times the width of the box: distances grow
+# with sqrt(d) (Hvarfner et al., 2024).
+_MEDIAN = 0.2
+# Standard deviation of the logarithm of the length scale in this prior.
+_SPREAD = math.sqrt(3.0)
+# Observations contradict the posterior if their mean squared error exceeds this multiple of the predicted one.
+_SURPRISE = 4.0
+# Minimum gain of a fit, in nats per row. It is larger than the default, because a result is used for few rounds.
+_MIN_GAIN = 2e-3
 
 
 class Surrogate:
@@ -24,8 +38,9 @@ class Surrogate:
 
     Args:
         gp: the model; fits change its hyperparameters.
-        refit: the hyperparameters are learned when there are ``refit`` times as many rows as at the last fit; None
-            never learns them.
+        refit: learn the hyperparameters when there are ``refit`` times as many rows as at the last fit; None never
+            learns them. Observations that contradict the posterior bring the next fit forward.
+        width: widths (d,) of the domain, for the prior of length scales; None for no prior.
         fit: options of `GP.fit`.
         condition: options of `GP.condition`.
         generator: source of all draws.
@@ -35,6 +50,7 @@ class Surrogate:
         self,
         gp: GP,
         refit: float | None,
+        width: Tensor | None,
         fit: Mapping[str, Any] | None,
         condition: Mapping[str, Any] | None,
         generator: torch.Generator,
@@ -43,7 +59,7 @@ class Surrogate:
             raise TypeError(f"the model must be a pathgp.GP, got {type(gp).__name__}")
         if refit is not None and not real_number(refit, "refit") > 1.0:
             raise ValueError(f"refit is the growth of the data between two fits, more than 1, or None; got {refit}")
-        self.gp, self.refit, self.generator = gp, refit, generator
+        self.gp, self.refit, self.width, self.generator = gp, refit, width, generator
         self.fit_options, self.condition_options = dict(fit or {}), dict(condition or {})
         self.X, self.y = torch.empty(0, 0), torch.empty(0, dtype=torch.float64)
         self.fitted_rows = 0
@@ -51,6 +67,8 @@ class Surrogate:
 
     def add(self, X: Tensor, y: Tensor) -> None:
         """Add observations: X (m, d) and y (m,), finite."""
+        if self.refit is not None and len(y) and self._contradicts_posterior(X, y):
+            self.fitted_rows = 0
         self.X = torch.cat([self.X, X]) if len(self.y) else X.clone()
         self.y = torch.cat([self.y, y.to(torch.float64)]) if len(self.y) else y.to(torch.float64).clone()
 
@@ -61,23 +79,22 @@ class Surrogate:
 
     @property
     def last(self) -> Posterior | None:
-        """The last posterior, of which new paths need not have been drawn."""
+        """The last posterior; None before the first one, and after `redraw`."""
         return self._posterior
 
     def redraw(self) -> None:
-        """Make the next posterior draw new paths."""
+        """Forget the last posterior, so that the next one draws new paths."""
         self._posterior = None
 
     def posterior(self, samples: int) -> Posterior:
-        """The posterior given all data, with at least ``samples`` paths: fitted, updated or conditioned anew.
+        """The posterior given all data, with at least ``samples`` paths.
 
-        A fit or a larger number of samples draws new prior paths. An update keeps them and starts from the last
+        Learns the hyperparameters first if a fit is due. After a fit, and for more samples than before, new prior paths
+        are drawn. Otherwise the last posterior is updated: it keeps its prior paths, and the solve starts from the last
         solution.
         """
         if self.is_fit_due:
-            options = {"samples": _PROBES, **self.fit_options}
-            self.gp.fit(self.X, self.y, generator=spawn_generator(self.generator), **options)
-            self.fitted_rows, self._posterior = len(self.y), None
+            self._fit()
         post = self._posterior
         if post is None or post.num_samples < samples:
             options = {"samples": samples, **self.condition_options}
@@ -86,3 +103,45 @@ class Surrogate:
             post = post.update(self.X[known:], self.y[known:], generator=spawn_generator(self.generator))
         self._posterior = post
         return post
+
+    def _fit(self) -> None:
+        """Learn the hyperparameters from their last values; at first, and after a contradiction, from the data."""
+        start = "model" if self.fitted_rows else "auto"
+        options = {"samples": _PROBES, "initialise": start, "min_gain": _MIN_GAIN, **self.fit_options}
+        with default_priors(self.gp, self.X, self.width):
+            self.gp.fit(self.X, self.y, generator=spawn_generator(self.generator), **options)
+        self.fitted_rows, self._posterior = len(self.y), None
+
+    @torch.no_grad()
+    def _contradicts_posterior(self, X: Tensor, y: Tensor) -> bool:
+        """Whether observations X (m, d), y (m,) are far from the predictions of the last posterior."""
+        post = self._posterior
+        if post is None or not post.has_paths:
+            return False
+        error = (y - post.mean(X)).square().mean()
+        predicted = post.paths(X).var(0).mean() + float(post.noise_std) ** 2
+        return bool(error > _SURPRISE * predicted)
+
+
+@contextmanager
+def default_priors(gp: GP, X: Tensor, width: Tensor | None) -> Iterator[None]:
+    """A context in which length scales without prior and bounds have a default prior, for a fit of inputs X (n, d).
+
+    The likelihood of few observations in many columns is often largest where half of the columns have no effect; paths
+    would then be maximised in a wrong subspace.
+    """
+    changed = []
+    for kernel, columns in leaves(gp.kernel, range(X.shape[1])):
+        if width is None or not isinstance(kernel, Stationary):
+            continue
+        parameter, seen = positive(kernel, "lengthscale"), list(columns)
+        if parameter.prior is None and parameter.bounds is None:
+            scale = X[:, seen].std(0, correction=0).to(width) if gp.standardise else torch.ones_like(width[seen])
+            extent = torch.where(scale > 0, width[seen] / scale, 1.0).log().mean().exp()
+            parameter.prior = LogNormal(_MEDIAN * math.sqrt(len(seen)) * float(extent), _SPREAD)
+            changed.append(parameter)
+    try:
+        yield
+    finally:
+        for parameter in changed:
+            parameter.prior = None

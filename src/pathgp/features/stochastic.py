@@ -154,7 +154,8 @@ class RandomMap:
                 for hashes, bags in zip(self.hashes, tokens, strict=True)
             ]
             rows = [augmented, columns, *signs]
-            result.append(contract(*rows) if alone else tiled(contract, rows, group * self.pairs, recompute=modulated))
+            width = group * self.pairs
+            result.append(contract(*rows) if alone else tiled(contract, rows, width, stores_little=not modulated))
         return torch.cat(result)
 
     def _contraction(self, X: Tensor, W: Tensor, amplitude: Tensor, paths: slice | Tensor) -> Callable[..., Tensor]:

@@ -51,6 +51,7 @@ def _sentences(result: Kriging) -> list[str]:
     return [
         f"A Gaussian process predicts {result.field.name} from {values['points']}. Targets: {values['targets']}.",
         f"Nugget {values['nugget']}{signal}{scales}. Kernel: {values['kernel']}.",
+        *([f"Note: {values['note']}."] if "note" in values else []),
     ]
 
 

@@ -58,11 +58,11 @@ def squared_length(leaf: Stationary, differences: Sequence[Tensor]) -> Tensor:
     return sq
 
 
-@torch.no_grad()
 def stationary_blocks(kernel: Kernel, points: Tensor) -> Tensor:
     """K of every set of points (g, b, d), float64: (g, b, b). For the kernels that have `stationary_columns`.
 
-    Distances are sums of squared differences, exact for close points. Time O(g b^2 d), memory O(g b^2).
+    Distances are sums of squared differences, exact for close points. Differentiable in the hyperparameters. Time
+    O(g b^2 d), memory O(g b^2).
     """
     columns = points.movedim(-1, 0).contiguous()
     differences = [x.unsqueeze(2) - x.unsqueeze(1) for x in columns]

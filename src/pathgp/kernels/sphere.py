@@ -15,6 +15,8 @@ from pathgp.kernels.expression import leaves
 from pathgp.kernels.stationary import Stationary
 
 _COORDINATES = 3
+# Longitudes that differ by this number of degrees are equal.
+CIRCLE = 360.0
 
 
 class Sphere(Kernel):
@@ -99,7 +101,7 @@ class Embedding:
     """A kernel on X (n, d) as a kernel without `Sphere` on other columns: points on its spheres, and the columns of X
     that are seen otherwise.
 
-    The kernel shares the parameters of the given one, in the same order; without a sphere it is the given kernel.
+    ``kernel`` shares the parameters of the one ``given``, in the same order; without a sphere it is the given kernel.
 
     Args:
         kernel: any kernel.
@@ -109,7 +111,7 @@ class Embedding:
     def __init__(self, kernel: Kernel, dim: int) -> None:
         self._spheres: list[tuple[int, ...]] = []
         self._kept: tuple[int, ...] = tuple(range(dim))
-        self.kernel = kernel
+        self.given = self.kernel = kernel
         if has_sphere(kernel):
             seen = leaves(kernel, range(dim))
             self._kept = tuple(sorted({c for leaf, columns in seen if not isinstance(leaf, Sphere) for c in columns}))

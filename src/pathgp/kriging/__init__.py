@@ -7,7 +7,7 @@ result.mean, result.std, result.samples, result.to_dataset(), result.plot()
 """
 
 from pathgp.kriging.cross_validation import CrossValidation as CrossValidation
+from pathgp.kriging.empirical_variogram import Variogram as Variogram
+from pathgp.kriging.empirical_variogram import variogram as variogram
 from pathgp.kriging.interpolation import krige as krige
 from pathgp.kriging.result import Kriging as Kriging
-from pathgp.kriging.semivariance import Variogram as Variogram
-from pathgp.kriging.semivariance import variogram as variogram

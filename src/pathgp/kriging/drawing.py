@@ -11,8 +11,8 @@ from pathgp.kriging.targets import Grid
 from pathgp.plots import COLOURS, INK, MEAN, tidy
 
 if TYPE_CHECKING:
+    from pathgp.kriging.empirical_variogram import Variogram
     from pathgp.kriging.result import Kriging
-    from pathgp.kriging.semivariance import Variogram
 
 # Colour maps: values, spread, probability. The central share of the values that uses the colours.
 _MAPS = {"mean": "viridis", "std": "magma", "exceedance": "RdBu_r"}

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from pathgp.kriging.coordinates import EARTH_RADIUS_KM, Coordinates, Field
-from pathgp.kriging.semivariance import Variogram, variogram
+from pathgp.kriging.empirical_variogram import Variogram, variogram
 from pathgp.posterior.table import Posterior
 
 Vector = NDArray[np.float64]

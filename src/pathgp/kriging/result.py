@@ -19,8 +19,8 @@ from pathgp.compute.inputs import real_number
 from pathgp.compute.memory import spans
 from pathgp.kriging.coordinates import EARTH_RADIUS_KM, Coordinates, Field
 from pathgp.kriging.cross_validation import CrossValidation, cross_validate
+from pathgp.kriging.empirical_variogram import Variogram
 from pathgp.kriging.fitted_variogram import fitted_variogram
-from pathgp.kriging.semivariance import Variogram
 from pathgp.kriging.targets import Cells, Grid, Points, Targets, read_cells, read_targets, require_samples
 from pathgp.learning.report import FitReport
 from pathgp.posterior.block_average import block_average
@@ -212,6 +212,7 @@ class Kriging:
             names = [_name_columns(name, self.coordinates.columns) for name in post.trend.names]
             trend = zip(names, post.trend.coefficients.tolist(), post.trend.std.tolist(), strict=True)
             items.append(("trend", ", ".join(f"{name}: {value:.4g} ± {std:.2g}" for name, value, std in trend)))
+        items += [("note", self.field.note)] if self.field.note else []
         items.append(("mean", f"{self.mean.min():.4g} to {self.mean.max():.4g}"))
         items.append(("std", f"{self.std.min():.4g} to {self.std.max():.4g}, median {np.median(self.std):.4g}"))
         items.append(("seconds", f"{report.seconds:.3g} to learn"))

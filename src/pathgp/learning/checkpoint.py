@@ -26,17 +26,18 @@ from pathgp.learning.guard import Guard
 from pathgp.learning.hyperparameters import Coordinates, description
 from pathgp.learning.model import Learnable
 from pathgp.learning.optimisers import LBFGS, Adam
-from pathgp.learning.policy import VALIDATION_ROWS, FitOptions, make_stages
+from pathgp.learning.policy import VALIDATION_ROWS, VECCHIA_NEIGHBOURS, FitOptions, make_stages
 from pathgp.learning.report import Step
+from pathgp.learning.vecchia import VecchiaLikelihood
 
 # Increase this number if earlier files cannot be continued bit for bit.
-FORMAT = 5
+FORMAT = 6
 
 _ADVICE = "remove the file to start anew, or use another path"
 # Attributes that a step binds anew, and the seed.
 _STATE: tuple[str, ...] = ("seed", "evaluated_at", "state", "data", "order", "stage", "stage_began", "planned_rows")
 _GUARDS = ("guard", "validation")
-_STATE += ("previous", "best", "history", *_GUARDS)
+_STATE += ("previous", "best", "history", "initial", *_GUARDS)
 
 
 @dataclass
@@ -122,8 +123,10 @@ class Resumable:
         # The rows for which the stages are made: fewer than all if a time limit leaves no time for steps on all.
         self.planned_rows = planned_rows or len(data.y)
         self.stages = make_stages(self.planned_rows, options)
-        self.estimator: Exact | Iterative = model.own_estimator() or Exact()
-        if options.estimator != "exact":
+        self.estimator: Exact | Iterative | VecchiaLikelihood = model.own_estimator() or Exact()
+        if options.estimator == "vecchia":
+            self.estimator = VecchiaLikelihood(min(VECCHIA_NEIGHBOURS, len(data.y) - 2))
+        elif options.estimator != "exact":
             is_pathwise = options.estimator == "pathwise"
             self.estimator = Iterative(is_pathwise, options.probes, options.features, bool(options.warm_start))
         if checkpoint is not None:
@@ -137,7 +140,7 @@ class Resumable:
             raise ValueError("nothing to learn: every hyperparameter is fixed; use condition()")
         optimiser = Adam if options.optimiser == "adam" else LBFGS
         self.optimiser = optimiser(self.coordinates, options.learning_rate)
-        self.guard = None if options.estimator == "exact" else Guard.draw(data)
+        self.guard = None if options.estimator in ("exact", "vecchia") else Guard.draw(data)
         has_exact_stage = any(stage.exact for stage in self.stages)
         self.validation = Guard.draw(data, VALIDATION_ROWS, seed=1) if has_exact_stage else None
         self.state = State()
@@ -148,7 +151,7 @@ class Resumable:
         self.best: tuple[float, dict[str, Tensor]] | None = None
         self.stage = self.stage_began = 0
         self.order: Tensor | None = None
-        self.evaluated_at = self._copy_parameters()
+        self.evaluated_at = self.initial = self.copy_parameters()
         # The state before the step in progress; None between steps.
         self._undo: dict[str, Any] | None = None
 
@@ -220,7 +223,7 @@ class Resumable:
         """
         return {name: getattr(self, name) for name in _STATE} | {
             "state": replace(self.state, operator=None),
-            "model": self._copy_parameters(),
+            "model": self.copy_parameters(),
             "optimiser": self.optimiser.state_dict(),
             "generator": self.generator.get_state(),
         }
@@ -233,7 +236,7 @@ class Resumable:
         self.optimiser.load_state_dict(snapshot["optimiser"])
         self.generator.set_state(snapshot["generator"])
 
-    def _copy_parameters(self) -> dict[str, Tensor]:
+    def copy_parameters(self) -> dict[str, Tensor]:
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
 

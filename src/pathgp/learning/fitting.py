@@ -18,6 +18,7 @@ from pathgp.compute.random import repeating_seed
 from pathgp.compute.stacklevel import levels_to_the_caller
 from pathgp.data.grid import GridObservations
 from pathgp.data.observations import Data
+from pathgp.kernels.parameters import positive
 from pathgp.learning.checkpoint import Checkpoint
 from pathgp.learning.estimators import Exact, Iterative
 from pathgp.learning.hyperparameters import values
@@ -26,7 +27,7 @@ from pathgp.learning.last_solve import confirm_last, solve_last
 from pathgp.learning.loop import Fit
 from pathgp.learning.model import Learnable
 from pathgp.learning.pace import Pace, rows_for_stages
-from pathgp.learning.policy import SUBGRID_STEPS, FitOptions, make_stages
+from pathgp.learning.policy import SUBGRID_STEPS, VECCHIA_COLUMNS, FitOptions, make_stages
 from pathgp.learning.progress import LongFitWarning, Progress
 from pathgp.learning.report import FitReport, Step
 from pathgp.learning.subgrids import choose_subgrids, fit_subgrids
@@ -39,7 +40,8 @@ from pathgp.learning.timing import (
     estimate_costs,
     measured_rates,
 )
-from pathgp.operators.field import predict_field
+from pathgp.learning.vecchia import VecchiaLikelihood, is_suitable
+from pathgp.operators.structure_choice import predict_structured
 
 # A fit that takes more than this factor times its time limit warns.
 _EXCEEDED = 1.2
@@ -110,10 +112,10 @@ def predict_costs(gp: Learnable, data: Data, options: FitOptions) -> FitCosts:
     entries = math.prod(sizes) * sum(sizes) if has_structure else n**2
     world_size = 1 if compute.group is None else compute.group.size
     memory = compute.budget(device)
-    field = None
+    structured = None
     if not gp.is_grid and world_size == 1 and not gp.num_inducing:
-        field = predict_field(gp.sides[0], data.factors[0], backend, memory)
-    operator = ImaginedOperator((n, n), data.dtype, device, backend, memory, entries, world_size, field)
+        structured = predict_structured(gp.sides[0], data.factors[0], backend, memory)
+    operator = ImaginedOperator((n, n), data.dtype, device, backend, memory, entries, world_size, structured)
     learned = sum(parameter.numel() for parameter in gp.parameters() if parameter.requires_grad)
     costs = estimate_costs(data.columns, learned, options, operator, rates(device, data.dtype), gp.num_inducing)
     if costs.predict(make_stages(n, options), n) > MEASURE_FROM:
@@ -173,10 +175,16 @@ def _warn_if_late(limit: float | None, seconds: float, is_grid: bool) -> None:
 def _resolve(gp: Learnable, data: Data, options: FitOptions) -> tuple[FitOptions, str]:
     """The options with every automatic choice made, and a note: chosen kernels, dtype, why there are no paths."""
     options, chosen = gp.adapt_options(options), gp.choose_kernels(data)
-    is_automatic, options = options.initialise == "auto", options.resolve(len(data.y), gp.is_grid)
+    is_table = not (gp.is_grid or gp.num_inducing)
+    is_field = is_table and is_suitable(gp.sides[0], data.columns, VECCHIA_COLUMNS)
+    if options.estimator == "vecchia" and not (is_table and is_suitable(gp.sides[0], data.columns, data.columns)):
+        raise ValueError("estimator='vecchia' is for tables and functions of differences of inputs, such as Matern")
+    is_automatic, options = options.initialise == "auto", options.resolve(len(data.y), gp.is_grid, is_field)
     if chosen and is_automatic:
         # The choice ends at an optimum of sub-grids.
-        options = replace(options, initialise="model")
+        options = replace(options, initialise="model", explores=False)
+    if not positive(gp, "noise").raw.requires_grad:
+        options = replace(options, explores=False)
     notes = [chosen, data.note]
     gp.require_supported(data, options.settings, has_draws=options.estimator == "pathwise")
     if options.estimator == "pathwise":
@@ -226,10 +234,13 @@ def _report(running: Fit, posterior: Any, note: str, seconds: float) -> FitRepor
     )
 
 
-def _estimator_in_words(estimator: Exact | Iterative, history: list[Step]) -> str:
+def _estimator_in_words(estimator: Exact | Iterative | VecchiaLikelihood, history: list[Step]) -> str:
     if isinstance(estimator, Exact):
         return estimator.description
-    kind = "pathwise" if estimator.pathwise else "standard"
-    words = f"{kind}, {estimator.samples} probes, {'warm' if estimator.warm_start else 'cold'} starts"
-    opening = [step for step in history if not step.solver]
+    if isinstance(estimator, VecchiaLikelihood):
+        words = estimator.description
+    else:
+        kind = "pathwise" if estimator.pathwise else "standard"
+        words = f"{kind}, {estimator.samples} probes, {'warm' if estimator.warm_start else 'cold'} starts"
+    opening = [step for step in history if not (step.solver or step.method)]
     return f"exact on {opening[0].rows} rows for {len(opening)} steps, then {words}" if opening else words

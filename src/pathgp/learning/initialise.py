@@ -1,6 +1,8 @@
 """Initial values of a fit: from the data, or from fits of small subsets.
 
-The values are set in the model's units, which are those of standardised data where the model standardises.
+The values are in the model's units: those of standardised data if the model standardises. A fit that explores also
+starts from a second initial noise. `policy.make_stages` plans its stages, and `first_stage` decides which of the two
+results is continued.
 """
 
 from __future__ import annotations
@@ -27,12 +29,14 @@ from pathgp.learning.policy import FitOptions
 from pathgp.means import Constant
 from pathgp.posterior.conditioning import Settings
 
-# Rows used for the medians; subsets and their size in the procedure of the thesis (section 3.3.1).
+# Rows used for the medians.
 _ROWS = 1000
 # Up to this number of rows all pairs are used: the sides of a grid may be short.
 _FEW = 50
+# Number of subsets, and rows of each, in the procedure of the thesis (section 3.3.1).
 SUBSETS = 10
-SUBSET_ROWS_GPU, SUBSET_ROWS_CPU = 10_000, 1_000
+SUBSET_ROWS_GPU = 10_000
+SUBSET_ROWS_CPU = 1_000
 
 
 def initialise(how: str, model: Learnable, data: Data, settings: Settings, generator: torch.Generator) -> None:

@@ -16,6 +16,7 @@ from pathgp.learning.loop import Fit
 from pathgp.learning.pace import TIME_LIMIT
 from pathgp.learning.policy import GUARD_ROWS
 from pathgp.learning.timing import FitCosts, describe_seconds
+from pathgp.learning.vecchia import VecchiaLikelihood
 from pathgp.posterior.conditioning import SolveRequest
 from pathgp.posterior.convergence import ConvergenceWarning
 
@@ -64,26 +65,30 @@ def solve_last(running: Fit) -> Any:
 def confirm_last(running: Fit, can_announce: bool) -> Any:
     """The posterior of the last whole step on the rows of that step; None if it has no solutions.
 
-    One product confirms the residuals. ``can_announce``: say so on standard error if it takes long.
+    One product confirms the residuals. After steps by Vecchia's likelihood, which have no solutions, 1,000 rows are
+    solved for. ``can_announce``: say so on standard error if it takes long.
     """
     # Ranks are interrupted at different places, and do not meet again for a product.
     is_alone = running.compute.group is None
-    if not (isinstance(running.estimator, Iterative) and running.estimator.pathwise and is_alone):
+    is_local = isinstance(running.estimator, VecchiaLikelihood)
+    is_pathwise = isinstance(running.estimator, Iterative) and running.estimator.pathwise
+    if not ((is_pathwise or is_local) and is_alone):
         return None
     step, settings = running.history[-1], running.options.settings
+    count = min(step.rows, GUARD_ROWS) if is_local else step.rows
     if step.solver:
         settings = replace(settings, max_epochs=1.0)
     if can_announce and running.pace.costs is not None:
         costs = running.pace.observed_costs(running)
-        seconds = costs.rest(step.rows, is_last=True) + costs.solve(step.rows, 1.0)
+        seconds = costs.rest(count, is_last=True) + costs.solve(count, 1.0)
         if seconds > _ANNOUNCE_FROM:
             words = f"one product confirms step {step.step}, about {describe_seconds(seconds)}"
             print(f"finishing: {words}; press Ctrl-C again to stop now", file=sys.stderr, flush=True)
     # What ended the fit may also prevent this product.
     with warnings.catch_warnings(), suppress(Exception):
         warnings.simplefilter("ignore", ConvergenceWarning)
-        rows = running.first_rows(step.rows)
-        posterior = _solve(running, running.state, rows, settings=settings, deadline=None)
+        state = _draws(running)[0] if is_local else running.state
+        posterior = _solve(running, state, running.first_rows(count), settings=settings, deadline=None)
         return _describe_subset(posterior, running, "interrupted")
     return None
 
@@ -137,7 +142,7 @@ def _solve(running: Fit, state: State, rows: Tensor | None, no_paths: str = "", 
 
 
 def _describe_subset(posterior: Any, running: Fit, reason: str) -> Any:
-    """Record in the report that the posterior rests on a subset of the rows, if it does."""
+    """Record in the report that the posterior is conditioned on a subset of the rows, if it is."""
     n = len(running.data.y)
     if posterior.report.rows < n:
         posterior.report = replace(posterior.report, all_rows=n, subset_reason=reason)

@@ -14,7 +14,7 @@ from pathgp.learning.timing import FitCosts
 if TYPE_CHECKING:
     from pathgp.learning.loop import Fit
 
-# Why a fit stopped, or why a posterior rests on a subset of the rows.
+# Why a fit stopped, or why a posterior is conditioned on a subset of the rows.
 TIME_LIMIT = "time limit"
 # A prediction is multiplied by the first number when it must fit into the time limit, and by the second one to keep
 # time for the last solve: a step more is worth less than rows that are left out.

@@ -11,6 +11,9 @@ from typing import Any
 from pathgp.posterior.report import ConditionReport
 from pathgp.solvers.solution import Solution, describe_products
 
+# ``Step.method`` of steps by Vecchia's likelihood.
+VECCHIA = "Vecchia"
+
 
 @dataclass(frozen=True)
 class Step:
@@ -23,7 +26,8 @@ class Step:
     values: every hyperparameter, flattened, by name.
     residual, probe_residual: relative residual of the mean system, and the average over the others.
     seconds: of the whole step; solver_seconds of the solve alone.
-    method, precision, product_error, precision_note: as in `Solution`.
+    method, precision, product_error, precision_note: as in `Solution`; without a solve the method is empty for an exact
+        gradient, and "Vecchia" for Vecchia's likelihood.
     """
 
     step: int
@@ -45,7 +49,7 @@ class Step:
 
     @classmethod
     def of(cls, solution: Solution | None, **facts: Any) -> Step:
-        """A step with the facts of its solve; None for a step without one."""
+        """A step with the facts of its solve; None for a step without one: exact, or by Vecchia's likelihood."""
         if solution is None:
             return cls(**facts, residual=math.nan, probe_residual=math.nan, epochs=0.0, solver="", status="")
         names = ("epochs", "solver", "method", "precision", "product_error", "precision_note")
@@ -59,7 +63,7 @@ class FitReport:
     """The facts of one `GP.fit`; prints as a small table, `to_frame` gives a row per step.
 
     ``history``: a list of `Step`.  ``values``: the hyperparameters it ended with.  ``stopped``: why it ended.
-    ``condition``: the report of the solve that the posterior rests on.  ``note``: what it chose by itself.
+    ``condition``: the report of the last solve, which gives the posterior.  ``note``: what it chose by itself.
     ``time_limit``: the limit in seconds, if there was one.  ``predicted_seconds``: what the fit predicted at its start,
     or when it was resumed.
     """
@@ -115,7 +119,7 @@ class FitReport:
     def summary_items(self) -> list[tuple[str, str]]:
         """The report as (name, value) pairs, in the order in which it is printed."""
         steps = self.history
-        solvers = sorted({step.method for step in steps if step.method})
+        solvers = sorted({step.method for step in steps if step.solver})
         short = sum(step.status not in ("CONVERGED", "") for step in steps)
         per_step = sum(step.epochs for step in steps) / max(1, sum(bool(step.solver) for step in steps))
         lines = [
@@ -135,9 +139,9 @@ class FitReport:
             lines.append(("residual", f"mean {steps[-1].residual:.1e}, probes {steps[-1].probe_residual:.1e} at last"))
         lines.append(("products", self.products))
         lines += [(name, _numbers(numbers)) for name, numbers in self.values.items()]
-        share = 100 * self.solver_seconds / max(self.seconds, 1e-9)
+        share = f", {100 * self.solver_seconds / max(self.seconds, 1e-9):.0f} % in the solver" if solvers else ""
         limit = "" if self.time_limit is None else f", time limit {self.time_limit:.3g}"
-        lines.append(("seconds", f"{self.seconds:.3g}, {share:.0f} % in the solver{limit}"))
+        lines.append(("seconds", f"{self.seconds:.3g}{share}{limit}"))
         posterior = f"{self.condition.status.name}, worst residual {self.condition.worst_residual:.1e}"
         lines.append(("posterior", "; ".join(filter(None, [posterior, self.condition.subset]))))
         if self.note:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import groupby
 from statistics import fmean, median
 from typing import Self, cast
 
@@ -19,13 +20,13 @@ from pathgp.compute.hardware import Rates, rates
 from pathgp.compute.memory import spans
 from pathgp.compute.threads import count_threads, run_separately
 from pathgp.kernels import Matern
-from pathgp.learning.policy import FitOptions, Stage
-from pathgp.learning.report import Step
+from pathgp.learning.policy import VECCHIA_NEIGHBOURS, FitOptions, Stage
+from pathgp.learning.report import VECCHIA, Step
 from pathgp.operators import Operator
-from pathgp.operators.field import LEAST_ROWS
 from pathgp.operators.kernel import SMALL
+from pathgp.operators.structure_choice import STRUCTURED_ROWS
 from pathgp.posterior.exact_covariance import EXACT_ROWS
-from pathgp.solvers import predict
+from pathgp.solvers import Vecchia, predict
 
 # Epochs to a residual of 0.01 before any solve was observed: of the first solve on new rows, and of later ones.
 _FIRST_EPOCHS, _LATER_EPOCHS = 8.0, 4.0
@@ -39,14 +40,23 @@ _EXACT_STEPS, _STAGE_STEPS, _STEPS_PER_NUMBER = 46, 4.0, 0.8
 # Parts of a step in evaluations of a kernel entry: an entry of a dense K, a feature of a prior path, and an entry in
 # the gradient, plus what each column of X adds to it.
 _DENSE_ENTRY, _FEATURE, _GRADIENT, _GRADIENT_COLUMN = 1.5, 0.6, 2.4, 0.06
+# A feature of a prior path at sites x times.
+_FEATURE_OF_SITES = 0.06
+# Neighbours of Vecchia's preconditioner, with which structured systems are solved.
+_NEIGHBOURS = 15
 # Operations of an exact step in units of n^3, and evaluations in units of n^2.
 _EXACT_CUBIC, _EXACT_SQUARE = 1.2, 6.0
+# A step by Vecchia's likelihood: evaluations per entry of a factor, and operations in units of the cube of its rows, at
+# the rate of small systems relative to large ones.
+_LOCAL_ENTRY, _LOCAL_CUBIC, _SMALL_RATE = 4.0, 1.0, 0.04
+# Further steps of its first stage, which starts far from the optimum.
+_FIRST_LOCAL_STEPS = 20
 # Operations of a step with m inducing points, in units of (n + m) m^2.
 _INDUCING = 12.0
 # Exact steps and estimated steps take at least these multiples of the latency: a GPU waits for many small operations.
 _EXACT_LATENCY, _STEP_LATENCY = 4.0, 10.0
-# Seconds of the gradient of a field, in products.
-_FIELD_GRADIENT = 3.0
+# Seconds of the gradient of structured products, in products.
+_STRUCTURED_GRADIENT = 3.0
 # Seconds to compile fused products at their first use.
 _COMPILE = 4.0
 # Measure the rates of the device if the table predicts more seconds than this.
@@ -59,7 +69,7 @@ _MEASURE_SECONDS, _MEASURE_RUNS = 0.03, 2
 class ImaginedOperator:
     """The attributes of an operator that predictions read.
 
-    field_seconds: of a field product of all rows with one column, if "auto" chooses field products.
+    structured: seconds of a structured product of all rows with one column, and its name, if there are such products.
     """
 
     shape: tuple[int, int]
@@ -69,7 +79,8 @@ class ImaginedOperator:
     memory: float
     entries: int
     world_size: int
-    field_seconds: float | None = None
+    structured: tuple[float, str] | None = None
+    stationary_dim: int | None = 3
 
     @property
     def entry_backend(self) -> str:
@@ -79,17 +90,20 @@ class ImaginedOperator:
         return 1.0 if rows is None else rows / self.shape[0]
 
     def predict_product(self, s: int) -> float | None:
-        """Seconds of a field product; those of other backends follow from the sizes."""
-        return s * self.field_seconds if self.backend == "field" and self.field_seconds else None
+        """Seconds of a structured product; those of other backends follow from the sizes."""
+        is_structured = self.structured is not None and self.backend == self.structured[1]
+        return s * self.structured[0] if self.structured is not None and is_structured else None
 
     def restrict(self, rows: int, rates: Rates) -> Self:
         """The operator of a subset of the rows, with the backend that "auto" chooses for it; a grid has no subsets."""
         if self.backend == "kronecker":
             return self
-        if self.field_seconds and rows >= LEAST_ROWS:
-            seconds = self.field_seconds * rows / self.shape[0]
-            return replace(self, shape=(rows, rows), backend="field", entries=rows**2, field_seconds=seconds)
-        if self.backend not in ("auto", "field"):
+        if self.structured is not None and rows >= STRUCTURED_ROWS[self.structured[1]]:
+            seconds, name = self.structured
+            # Sites have a matrix; a field takes n log n.
+            seconds *= (rows / self.shape[0]) ** (2 if name == "toeplitz" else 1)
+            return replace(self, shape=(rows, rows), backend=name, entries=rows**2, structured=(seconds, name))
+        if self.backend not in ("auto", *STRUCTURED_ROWS):
             return replace(self, shape=(rows, rows), entries=rows**2)
         is_fused = rates.fused > 0 and self.dtype == torch.float32
         fits = self.dtype.itemsize * rows * math.ceil(rows / self.world_size) <= self.memory
@@ -103,9 +117,9 @@ class FitCosts:
 
     operator: of all rows.  columns: of X.  learned: number of learned hyperparameters.  samples, features: as in
     `GP.fit`; no features: no prior paths.  rates: of the device.  solver: the class of the solver.
-    is_exact: whether the gradients of all rows are exact.
-    exact_factor, solve_factor, rest_factor: observed seconds over predicted ones, of exact steps, of the solves of
-    estimated steps and of the rest of these steps.
+    is_exact: whether the gradients of all rows are exact.  neighbours: of Vecchia's likelihood; 0: not used.
+    exact_factor, local_factor, solve_factor, rest_factor: observed seconds over predicted ones, of exact steps, of
+    steps by Vecchia's likelihood, of the solves of estimated steps and of the rest of these steps.
     first_epochs, later_epochs: of a solve on rows that are new, and of one that starts near its solution.
     inducing: number of inducing points m; 0 for none.
     """
@@ -118,7 +132,9 @@ class FitCosts:
     rates: Rates
     solver: str = "Auto"
     is_exact: bool = False
+    neighbours: int = 0
     exact_factor: float = 1.0
+    local_factor: float = 1.0
     solve_factor: float = 1.0
     rest_factor: float = 1.0
     first_epochs: float = _FIRST_EPOCHS
@@ -137,6 +153,12 @@ class FitCosts:
             seconds = _INDUCING * (rows + m) * m**2 / r.factorise + _EXACT_SQUARE * rows * m / r.evaluate
         return self.exact_factor * (seconds + _EXACT_LATENCY * r.latency)
 
+    def local_step(self, rows: int) -> float:
+        """A step by Vecchia's likelihood."""
+        r, b = self.rates, self.neighbours + 1
+        systems = _LOCAL_ENTRY * b**2 / r.evaluate + _LOCAL_CUBIC * b**3 / (_SMALL_RATE * r.factorise)
+        return self.local_factor * (rows * systems + _EXACT_LATENCY * r.latency)
+
     def solve(self, rows: int, epochs: float, method: str = "") -> float:
         """A solve of all columns; ``method``: the solver that was used, by default AP or Cholesky, if faster."""
         H, s, r = self.operator.restrict(rows, self.rates), 1 + self.samples, self.rates
@@ -144,6 +166,8 @@ class FitCosts:
         if H.backend == "kronecker":
             return self.solve_factor * epochs * 2.0 * predict.predict_product(operator, s, r)
         iterative = predict.predict_ap(operator, s, epochs, r)
+        if H.predict_product(s) is not None:
+            iterative = predict.predict_cg(operator, s, epochs, r, Vecchia(_NEIGHBOURS))
         if not method and self.solver == "Auto" and 16.0 * rows**2 <= H.memory:
             return self.solve_factor * min(iterative, predict.predict_cholesky(operator, s, r))
         is_direct = (method or self.solver) == "Cholesky"
@@ -158,11 +182,12 @@ class FitCosts:
         evaluate = (r.fused if H.backend == "fused" else r.evaluate) * H.world_size
         entries = float(H.entries if H.backend == "kronecker" else rows**2)
         seconds = _DENSE_ENTRY * entries / evaluate if H.backend == "dense" else 0.0
-        seconds += _FEATURE * rows * self.samples * self.features / r.evaluate
+        feature = _FEATURE_OF_SITES if H.backend == "toeplitz" else _FEATURE
+        seconds += feature * rows * self.samples * self.features / r.evaluate
         if not is_last:
             product = H.predict_product(1 + self.samples)
             entrywise = (_GRADIENT + _GRADIENT_COLUMN * self.columns) * entries / evaluate
-            seconds += entrywise if product is None else _FIELD_GRADIENT * product
+            seconds += entrywise if product is None else _STRUCTURED_GRADIENT * product
             guard = min(rows, EXACT_ROWS)
             seconds += guard**3 / 3 / r.factorise + 2.0 * guard**2 / r.evaluate + _STEP_LATENCY * r.latency
         return self.rest_factor * seconds
@@ -171,6 +196,8 @@ class FitCosts:
         """One step; ``is_first``: the first one on these rows.  ``exact``: with exact gradients."""
         if exact or self.is_exact:
             return self.exact_step(rows)
+        if self.neighbours:
+            return self.local_step(rows)
         return self.rest(rows) + self.solve(rows, self.first_epochs if is_first else self.later_epochs)
 
     def last_solve(self, rows: int, is_first: bool = True) -> float:
@@ -196,13 +223,14 @@ class FitCosts:
             expected = _EXACT_STEPS
             if not (current.exact or self.is_exact):
                 expected = round(_STAGE_STEPS + _STEPS_PER_NUMBER * self.learned)
+                expected += _FIRST_LOCAL_STEPS if self.neighbours and number == 0 else 0
             # A stage that has not ended where others do takes a few steps more.
             count = min(most, max(expected - taken, 3))
             if count > 0:
                 seconds += (count - 1) * self.step(current.rows, exact=current.exact)
                 seconds += self.step(current.rows, is_first=not taken, exact=current.exact)
             left, taken = left - max(count, 0), 0
-        is_first = self.is_exact or stages[-1].rows < last_rows
+        is_first = self.is_exact or bool(self.neighbours) or stages[-1].rows < last_rows
         return seconds + self.last_solve(last_rows, is_first)
 
     def rows_within(self, seconds: float, least: int) -> int:
@@ -217,12 +245,16 @@ class FitCosts:
 
     def observe(self, steps: Sequence[Step]) -> FitCosts:
         """The costs corrected by the latest steps: those that used the same rows as the last one."""
-        plain = replace(self, exact_factor=1.0, solve_factor=1.0, rest_factor=1.0)
-        exact = [step for step in steps if not step.solver]
+        plain = replace(self, exact_factor=1.0, local_factor=1.0, solve_factor=1.0, rest_factor=1.0)
+        exact = [step for step in steps if not step.method]
         if exact:
             # The first step of a process is slow.
             observed = median(step.seconds for step in exact[1:][-10:] or exact)
             plain = replace(plain, exact_factor=observed / plain.exact_step(exact[-1].rows))
+        local = [step for step in steps if step.method == VECCHIA]
+        if local:
+            ratios = [step.seconds / plain.local_step(step.rows) for step in local[1:][-10:] or local]
+            plain = replace(plain, local_factor=median(ratios))
         estimated = [step for step in steps if step.solver]
         if not estimated:
             return plain
@@ -260,7 +292,7 @@ def estimate_costs(
     """
     is_grid = operator.backend == "kronecker"
     # Prior draws on a grid come from square roots of its sides.
-    features = options.features if options.estimator == "pathwise" and not is_grid else 0
+    features = options.features if options.estimator in ("pathwise", "vecchia") and not is_grid else 0
     first, later = (_GRID_EPOCHS, _GRID_EPOCHS) if is_grid else (_FIRST_EPOCHS, _LATER_EPOCHS)
     # Each digit of the residual takes about as many epochs as another.
     digits = -math.log10(min(max(options.settings.tol, 1e-16), 0.1)) / 2.0
@@ -274,6 +306,7 @@ def estimate_costs(
         r,
         solver=type(options.settings.solver).__name__,
         is_exact=options.estimator == "exact",
+        neighbours=VECCHIA_NEIGHBOURS if options.estimator == "vecchia" else 0,
         first_epochs=digits * first,
         later_epochs=digits * later,
         inducing=inducing,
@@ -281,12 +314,15 @@ def estimate_costs(
 
 
 def describe_stages(stages: Sequence[Stage]) -> str:
-    """The stages in words, such as "50 exact steps on 1,000 rows, 50 steps on 4,000 rows"."""
-    shown = [stage for stage in stages if stage.steps]
+    """The stages in words, such as "75 exact steps on 1,000 rows, 50 steps on 4,000 rows".
+
+    Successive stages of the same kind, on the same number of rows, are counted together.
+    """
     words = []
-    for stage in shown:
-        steps = ("exact " if stage.exact else "") + ("step" if stage.steps == 1 else "steps")
-        words.append(f"{stage.steps} {steps} on {stage.rows:,} rows")
+    for (rows, exact), group in groupby(stages, key=lambda stage: (stage.rows, stage.exact)):
+        if steps := sum(stage.steps for stage in group):
+            kind = ("exact " if exact else "") + ("step" if steps == 1 else "steps")
+            words.append(f"{steps} {kind} on {rows:,} rows")
     return ", ".join(words) if words else "no steps"
 
 

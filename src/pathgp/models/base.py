@@ -160,23 +160,27 @@ class Model(Learnable, Generic[P]):
                 steps if necessary. The posterior is that of all rows if their solve fits into the limit, otherwise that
                 of the largest random subset that does, and the reports say so. A grid is always solved as a whole. The
                 choices depend on the speed of the machine. A resumed fit gets the limit anew.
-            steps: maximum number of steps of the optimiser; by default 100; for grids 10 on all cells, with
-                stages="full" 50. With 0 the model is only conditioned, at its current hyperparameters unless
-                ``initialise`` says otherwise.
+            steps: maximum number of steps of the optimiser; by default 100, or 125 if the first steps are taken from
+                two initial values of the noise (see ``initialise``); for grids 10 on all cells, with stages="full" 50.
+                With 0 the model is only conditioned, at its current hyperparameters unless ``initialise`` says
+                otherwise.
             optimiser: "adam", or "lbfgs" for deterministic gradients (exact, or warm starts); "auto" is L-BFGS
                 whenever possible.
             estimator: estimator of the gradient: "pathwise", "standard" (also used for kernels without random
-                features), or "exact" by Cholesky factorisation; "auto" is exact for tables of up to 1,000 rows, else
-                pathwise.
-            stages: "full" uses all rows in every estimated step. "coarse" takes half of the steps on an eighth of the
-                rows, a quarter on a third of them, and the last quarter on all; stages of fewer than 2,500 rows are
-                left out. On a grid "coarse" first maximises the exact likelihood of a few sub-grids of 600 cells, and
-                takes the steps on all cells from there, with 8 probes. "auto" is "coarse" for grids and for tables
-                whose gradients are estimated.
+                features), "exact" by Cholesky factorisation, or "vecchia": the gradient of Vecchia's likelihood with 30
+                neighbours, for tables and kernels that are functions of differences of inputs. "auto" is exact for
+                tables of up to 1,000 rows, vecchia for such kernels of at most three columns, else pathwise.
+            stages: "full" uses all rows in every estimated step. "coarse" takes half of the estimated steps on an
+                eighth of the rows, a quarter on a third of them, and the last quarter on all; stages of fewer than
+                2,500 rows are left out. On a grid "coarse" first maximises the exact likelihood of a few sub-grids of
+                600 cells, and takes the steps on all cells from there, with 8 probes. "auto" is "coarse" for grids and
+                for tables whose gradients are estimated.
             initialise: "model" starts from the current values; "data" from median distances and the spread of y;
                 "neighbours" from distances between neighbours, for grids; "subsets" from exact fits of ten small
-                subsets. "auto" is "data" for tables, "neighbours" for grids, and "model" for steps=0. On a grid
-                `kernels.Task` starts from half of the correlations of the data, unless "model" is chosen.
+                subsets. "auto" is "data" for tables, "neighbours" for grids, and "model" for steps=0. With "data",
+                estimated gradients and L-BFGS, the first steps, on 1,000 rows, are taken from two initial values of the
+                noise, and 2,000 other rows decide between them. On a grid `kernels.Task` starts from half of the
+                correlations of the data, unless "model" is chosen.
             learning_rate: learning rate of Adam, by default 0.1. The first step of L-BFGS is limited to five times it.
             warm_start: keep the random draws fixed and start every solve from the previous solution.
             samples: number of paths of the posterior, and of probes of the gradient (see ``stages`` for grids).
@@ -187,8 +191,9 @@ class Model(Learnable, Generic[P]):
             max_epochs: budget of each solve in products with K.
             starts: number of starts. All but the first multiply the initial values by random factors exp(z). The fit
                 with the highest marginal likelihood is kept.
-            min_gain: end early if ten steps change the log likelihood by less than this, in nats per row; with
-                L-BFGS two steps suffice if its quadratic model predicts no larger gain either. 0 never ends early.
+            min_gain: end early if ten steps change the log likelihood by less than this, in nats per row. If the
+                quadratic model of L-BFGS predicts a smaller gain, too, four steps with 0.4 times this change suffice in
+                stages that continue an earlier one. 0 never ends early.
             checkpoint: file to save the fit to and to resume it from; `Checkpoint` also sets how often.
             progress: print the plan of the fit, and show a bar with the time left. Without it a fit that is predicted
                 to take more than three minutes issues a `LongFitWarning`.

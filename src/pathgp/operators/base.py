@@ -102,7 +102,10 @@ class Operator(ABC):
         """Epochs of a product with all rows, or with ``rows`` of them."""
 
     def tighten(self, factor: float) -> Operator:
-        """The operator whose products have an error that is smaller by this factor: H itself if they are exact."""
+        """The operator whose products have an error that is smaller by this factor.
+
+        H itself if its products are exact, or if more accurate ones would take far longer.
+        """
         return self
 
     def predict_product(self, s: int) -> float | None:
@@ -122,6 +125,15 @@ class Operator(ABC):
     def small_blocks(self, index: Tensor) -> Tensor:
         """The blocks H[I, I] for all rows I of an index (g, b), for a small b: (g, b, b), float64."""
         return self._blocks(index).to(torch.float64)
+
+    @property
+    def locations(self) -> Tensor | None:
+        """The inputs (n, d) of a stationary K, of which `covariances` is a function; None if K is not stationary."""
+        return None
+
+    def covariances(self, points: Tensor) -> Tensor:
+        """The stationary K at sets of locations (g, b, d), inputs or others, without noise: (g, b, b), float64."""
+        raise NotImplementedError(f"{type(self).__name__} has no covariances at locations")
 
     def choose_preconditioner(self, epochs: float) -> Preconditioner | None:
         """The preconditioner that suits the structure of H, for a solve of at most ``epochs``; None: no structure."""

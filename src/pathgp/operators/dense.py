@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from pathgp.compute.groups import share
 from pathgp.compute.memory import spans
+from pathgp.compute.process_groups import share
 from pathgp.compute.threads import run_separately
 from pathgp.operators.streamed import Streamed, transposed
 

@@ -1,4 +1,4 @@
-"""The operator H = K + Sigma of a kernel matrix K, with one of four backends."""
+"""The operator H = K + Sigma of a kernel matrix K, with one of five backends."""
 
 from __future__ import annotations
 
@@ -11,22 +11,27 @@ import torch
 from torch import Tensor
 
 from pathgp.compute import triton
-from pathgp.compute.groups import words
+from pathgp.compute.process_groups import words
 from pathgp.compute.random import neighbourhoods
 from pathgp.compute.settings import Compute
 from pathgp.kernels import Kernel
 from pathgp.kernels.blocks import stationary_blocks, stationary_columns
 from pathgp.kernels.sphere import Embedding
-from pathgp.operators.base import Invert, Operator, Solve, T
+from pathgp.operators.base import Invert, Operator, Preconditioner, Solve, T
 from pathgp.operators.dense import Dense
-from pathgp.operators.field import Field, FieldError, Geometry, prefers_field
+from pathgp.operators.field import Field
 from pathgp.operators.fused import Fused, fallback_reason
 from pathgp.operators.sharded import Sharded
 from pathgp.operators.snapshot import FromSnapshot, ValueAndGradient
 from pathgp.operators.streamed import Streamed
+from pathgp.operators.structure_choice import STRUCTURED, Inputs
+from pathgp.operators.structured import COLUMNS, Structured, StructureError, predict_exact_product
+from pathgp.operators.toeplitz import Toeplitz
 
 # Up to this number of rows "auto" prefers a dense K: compiling a fused kernel takes seconds, and would save little.
 SMALL = 8192
+# Field products that are not accurate enough are replaced by exact ones if these take at most this factor longer.
+_MAX_SLOWDOWN = 20.0
 
 
 class KernelOperator(Operator):
@@ -46,10 +51,11 @@ class KernelOperator(Operator):
       Needs Triton (the extra ``triton``).
     - field: products in n log n by a grid, for stationary kernels in one to three dimensions, with a relative error of
       1e-5, see `FieldOperator`. Rows, columns and blocks are exact: streamed or fused.
-    - auto: field from 8,192 rows on, if that is predicted to take less than half the time. Else fused on a CUDA device,
-      if it is available, and if there are more than 8,192 rows or K does not fit into the memory budget; products with
-      about 65 columns are then faster than with a dense K. Otherwise dense if K fits, else streamed.
-      ``fallback_reason`` says why "auto" did not choose field or fused where it would be faster.
+    - toeplitz: exact products for sites x regular times, see `ToeplitzOperator`. Rows, columns and blocks as for field.
+    - auto: toeplitz from 4,096 rows on, or field from 8,192 rows on, if that is predicted to take less than half the
+      time of the others. Else fused on a CUDA device, if it is available, and if there are more than 8,192 rows or K
+      does not fit into the memory budget; products with about 65 columns are then faster than with a dense K. Otherwise
+      dense if K fits, else streamed. ``fallback_reason`` says why "auto" did not choose a faster backend.
 
     The members of a group (processes or devices) share the work. Each member evaluates its part of K, and the results
     are summed over the members. In a group of ``size`` members, each keeps n / size rows of a dense K, or evaluates one
@@ -103,11 +109,11 @@ class KernelOperator(Operator):
             reused = reuse
         self.memory = reused.memory if reused else compute.budget(X.device)
         is_same = reused is not None and reused._given.data_ptr() == X.data_ptr()
-        geometry: Geometry | None = reused._geometry if reused and is_same else None
-        self.X = embedding(X.detach()) if geometry is None else geometry.X
+        inputs: Inputs | None = reused._inputs if reused and is_same else None
+        self.X = embedding(X.detach()) if inputs is None else inputs.X
         self._deviation = checked_noise(noise, n, X.device)
         self.noise = self._deviation.detach().square()
-        self._snapshot = embedding.kernel
+        self._embedding, self._snapshot = embedding, embedding.kernel
         if group is not None:
             values = [self.X, self._deviation.detach(), *(p.detach() for p in kernel.parameters())]
             options = [words(kernel), compute.backend, compute.precision]
@@ -116,10 +122,10 @@ class KernelOperator(Operator):
         choice = _choose_backend(compute.backend, self._snapshot, self.X, self.memory, self.world_size)
         tiles, is_kept, self.fallback_reason = choice
         self.accuracy = accuracy
-        self._geometry: Geometry = geometry or Geometry(self.X)
-        field = self._make_field(compute.backend, tiles, is_kept)
-        self._tiles: Dense | Streamed | Sharded | Field = field or self._make_tiles(tiles, is_kept, reused)
-        self.backend = "field" if field else "dense" if is_kept else tiles.name
+        self._inputs: Inputs = inputs or Inputs(self.X, X.detach())
+        structured = self._make_structured(compute.backend, tiles, is_kept, reused)
+        self._tiles: Dense | Streamed | Sharded | Structured = structured or self._make_tiles(tiles, is_kept, reused)
+        self.backend = structured.name if structured else "dense" if is_kept else tiles.name
         self.precision = compute.precision if self.backend == "fused" else "high"
         self.graph_capturable = group is None and self.backend in ("dense", "fused")
 
@@ -153,16 +159,16 @@ class KernelOperator(Operator):
     @property
     def _exact_tiles(self) -> Dense | Streamed | Sharded:
         """The backend of rows, columns and blocks."""
-        return self._tiles.exact if isinstance(self._tiles, Field) else self._tiles
+        return self._tiles.exact if isinstance(self._tiles, Structured) else self._tiles
 
     @property
     def entry_backend(self) -> str:
-        return self._tiles.exact.name if isinstance(self._tiles, Field) else self.backend
+        return self._tiles.exact.name if isinstance(self._tiles, Structured) else self.backend
 
     @property
     def product_error(self) -> float | None:
         """The measured relative error of products; None if they are exact up to rounding."""
-        return self._tiles.error if isinstance(self._tiles, Field) else None
+        return self._tiles.error if isinstance(self._tiles, Structured) else None
 
     def sparse_rows(self, index: Tensor, V: Tensor, support: Tensor) -> Tensor:
         tiles = self._exact_tiles
@@ -187,7 +193,15 @@ class KernelOperator(Operator):
     def small_blocks(self, index: Tensor) -> Tensor:
         if self.stationary_dim is None:
             return super().small_blocks(index)
-        return self._add_noise(stationary_blocks(self._snapshot, self.X[index].to(torch.float64)), index)
+        return self._add_noise(self.covariances(self.X[index].to(torch.float64)), index)
+
+    @property
+    def locations(self) -> Tensor | None:
+        return None if self.stationary_dim is None else self.X
+
+    def covariances(self, points: Tensor) -> Tensor:
+        with torch.no_grad():
+            return stationary_blocks(self._snapshot, points)
 
     def block_inverses(self, parts: Sequence[Tensor], invert: Invert) -> Iterator[Solve]:
         if not isinstance(self._tiles, Sharded):
@@ -231,27 +245,29 @@ class KernelOperator(Operator):
             return make(self._snapshot, self.X)
         return Sharded(self.group, evaluate(self._snapshot, self.X, self.memory), make)
 
-    def _make_field(self, backend: str, evaluate: type[Streamed], is_kept: bool) -> Field | None:
-        """Return the field backend if it is asked for, or chosen by "auto"; otherwise None."""
-        if backend == "field" and self.group is not None:
-            raise ValueError("field products are computed by one process: use another backend, or no group")
-        if backend != "field":
-            is_allowed = backend == "auto" and self.group is None and self.accuracy > 0.0
-            name = evaluate.name
-            if not is_allowed or not prefers_field(
-                self._snapshot, self._geometry, name, is_kept, self.accuracy, self.memory
-            ):
-                return None
+    def _make_structured(
+        self, backend: str, evaluate: type[Streamed], is_kept: bool, reused: KernelOperator | None
+    ) -> Structured | None:
+        """Return the structured backend that is asked for, or chosen by "auto"; otherwise None."""
+        name = backend if backend in STRUCTURED else ""
+        if name and self.group is not None:
+            raise ValueError(f"{name} products are computed by one process: use another backend, or no group")
+        if backend == "auto" and self.group is None:
+            name = self._inputs.choose(self._embedding, evaluate.name, is_kept, self.accuracy, self.memory)
+        if not name:
+            return None
         exact = evaluate(self._snapshot, self.X, self.memory)
         try:
-            return Field(exact, self.accuracy, float(self.noise.min()), self.memory, self._geometry)
-        except FieldError as error:
-            if backend == "field":
+            old = None if reused is None else reused._tiles
+            noise = float(self.noise.min())
+            return self._inputs.make(name, self._embedding, exact, self.accuracy, noise, self.memory, old)
+        except StructureError as error:
+            if backend in STRUCTURED:
                 raise ValueError(f"{error}: use backend='auto'") from None
             self.fallback_reason = str(error)
             return None
 
-    def _noisy_block(self, tiles: Dense | Streamed | Sharded | Field, index: Tensor) -> Tensor:
+    def _noisy_block(self, tiles: Dense | Streamed | Sharded | Structured, index: Tensor) -> Tensor:
         """H[index, index] on the device of the tiles."""
         return self._add_noise(tiles.block(index.to(tiles.variances.device)), index)
 
@@ -278,21 +294,28 @@ class KernelOperator(Operator):
     def cost(self, rows: int | None = None) -> float:
         if rows is None:
             return 1.0
-        return self._tiles.cost(rows) if isinstance(self._tiles, Field) else rows / self.shape[0]
+        return self._tiles.cost(rows) if isinstance(self._tiles, Structured) else rows / self.shape[0]
 
     def tighten(self, factor: float) -> KernelOperator:
         if not isinstance(self._tiles, Field):
             return self
         twin, exact = copy.copy(self), self._tiles.exact
+        vars(twin).pop("low_precision", None)
+        twin.accuracy, noise = factor * self.accuracy, factor * self._tiles.noise
         try:
-            tiles = Field(exact, factor * self.accuracy, factor * self._tiles.noise, self.memory, self._geometry)
-            twin._tiles, twin.accuracy = tiles, factor * self.accuracy
-        except FieldError as error:
+            twin._tiles = Field(exact, twin.accuracy, noise, self.memory, dtype=torch.float64)
+        except StructureError as error:
+            seconds = predict_exact_product(self.X, exact.name, fits=False)
+            if seconds > _MAX_SLOWDOWN * self._tiles.predict_product(COLUMNS):
+                return self
             twin._tiles, twin.backend, twin.fallback_reason = exact, exact.name, str(error)
         return twin
 
+    def choose_preconditioner(self, epochs: float) -> Preconditioner | None:
+        return self._tiles.choose_preconditioner() if isinstance(self._tiles, Toeplitz) else None
+
     def predict_product(self, s: int) -> float | None:
-        return self._tiles.predict_product(s) if isinstance(self._tiles, Field) else None
+        return self._tiles.predict_product(s) if isinstance(self._tiles, Structured) else None
 
     def sync_generator(self, generator: torch.Generator) -> torch.Generator:
         return generator if self.group is None else self.group.sync_generator(generator)
@@ -316,7 +339,7 @@ def _choose_backend(
     n = len(X)
     required = math.ceil(n / world_size) * n * X.element_size()
     fits = required <= memory
-    if backend == "field":
+    if backend in STRUCTURED:
         backend = "auto"
         fits = False
     if backend == "dense" and not fits:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from pathgp.compute.groups import Group
 from pathgp.compute.memory import spans
+from pathgp.compute.process_groups import Group
 from pathgp.operators.base import Solve
 from pathgp.operators.dense import Dense
 from pathgp.operators.streamed import Streamed

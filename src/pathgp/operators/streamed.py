@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from pathgp.compute.groups import share
 from pathgp.compute.memory import halve_on_failure, limit_edge, tile_edge, tiles
+from pathgp.compute.process_groups import share
 from pathgp.compute.threads import run_in_order, run_separately
 from pathgp.kernels import Kernel, Scale
 

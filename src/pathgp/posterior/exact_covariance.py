@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from pathgp.compute.memory import spans
+from pathgp.compute.recompute import recompute_blocks
 from pathgp.compute.settings import Compute
 from pathgp.kernels import Kernel
 from pathgp.operators import KernelOperator, Operator, cross_product
@@ -55,12 +55,15 @@ class ExactCovariance:
         kernel = self._kernel if part is None else part
         prior = kernel.diag(Xs.to(torch.float64))
         step = min(_COLUMNS_AT_ONCE, self._columns_at_once)
-        explain: Callable[..., Tensor] = self._explained_at_once
-        if self.factorises and len(Xs) > step and torch.is_grad_enabled():
-            # K(X, Xs) is recomputed in the backward pass instead of being stored.
-            explain = partial(checkpoint, explain, use_reentrant=False, preserve_rng_state=False)
-        parts = [explain(Xs[rows], kernel, _column_products) for rows in spans(len(Xs), step)]
-        explained = torch.cat(parts) if parts else prior
+
+        def explain(rows: Tensor) -> Tensor:
+            return self._explained_at_once(rows, kernel, _column_products)
+
+        # K(X, Xs) is recomputed in the backward pass instead of being stored; solves are not repeated.
+        if self.factorises:
+            explained = recompute_blocks(explain, Xs, step)
+        else:
+            explained = torch.cat([explain(Xs[rows]) for rows in spans(len(Xs), step)] or [prior])
         return (prior - explained).clamp_min(0.0).to(Xs.dtype)
 
     def covariance(self, Xs: Tensor) -> Tensor:

@@ -18,18 +18,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-from pathgp.compute.inputs import Array, read_matrix, read_vector
+from pathgp.compute.inputs import Array
 from pathgp.compute.memory import spans
-from pathgp.compute.random import normal, repeating_seed
+from pathgp.compute.random import normal
+from pathgp.compute.recompute import recompute_blocks
 from pathgp.data.rows import Rows
 from pathgp.kernels import Kernel
 from pathgp.pathwise import PriorPaths, ZeroPaths
@@ -42,7 +41,6 @@ from pathgp.posterior.table import Posterior
 from pathgp.solvers import CG, Solution, Solver, Status
 from pathgp.solvers.cholesky import factorise
 from pathgp.solvers.run import column_norms
-from pathgp.solvers.solution import Callback
 from pathgp.sparse.descent import InducingSGD
 from pathgp.sparse.operator import InducingOperator, right_hand_sides
 from pathgp.sparse.problem import Problem, root_of
@@ -149,27 +147,13 @@ class InducingPosterior(Posterior):
         """ValueError: a sparse method does not give the exact predictions of left-out rows."""
         raise ValueError("leave_one_out is not available with inducing points: predict held-out rows instead")
 
-    def update(
-        self,
-        X_new: Array,
-        y_new: Array,
-        noise: Array | None = None,
-        generator: torch.Generator | None = None,
-        callback: Callback | None = None,
-    ) -> InducingPosterior:
-        """The posterior with more observations: same inducing points, prior draws and hyperparameters.
-
-        One pass over the new rows, whose sums are added to those of the old ones; O(m^3). With pitc the new rows are
-        blocks of their own. ``callback`` is not used. ValueError after an iterative solve.
+    def _extend(self, X_new: Tensor, y_new: Tensor, noise: Array | None, request: SolveRequest) -> InducingPosterior:
+        """One pass over the new rows, whose sums are added to those of the old ones; O(m^3). With pitc the new rows are
+        blocks of their own. The callback is not used. ValueError after an iterative solve.
         """
-        began, X = time.perf_counter(), self.system.X
         if self.factor is None or self.sums is None:
             raise ValueError("update needs the direct solution: use solver='cholesky', or condition on all rows again")
-        new = read_matrix(X_new, "X_new", columns=X.shape[1], like=X)
-        y = read_vector(y_new, new.X.shape[0], "y_new", like=X)
-        generator = self.settings.compute.sync_generator(generator)
-        request = SolveRequest(self.settings, generator, repeating_seed(generator), self.report.no_paths, began=began)
-        data = Rows.of(new.X.detach().clone(), y, noise, self.scaling)
+        data = Rows.of(X_new.detach().clone(), y_new, noise, self.scaling)
         problem = self.model.problem(data, self.settings.compute)
         root = self._root
         B, sums = accumulate(problem, root[0])
@@ -178,7 +162,7 @@ class InducingPosterior(Posterior):
         grown = replace(problem, data=self.data.join(data)) if self.data is not None else problem
         result = _from_statistics(self.model, grown, root, B, sums + self.sums, self.prior, request)
         result.data = grown.data if self.data is not None else None
-        report = replace(result.report, rows=self.sums.rows + len(y), inducing=self.report.inducing)
+        report = replace(result.report, rows=self.sums.rows + len(y_new), inducing=self.report.inducing)
         result.report = report
         return result
 
@@ -242,11 +226,7 @@ class SparseCovariance:
         """The diagonal (q,), of f or of the function of a summand ``part`` of the kernel; differentiable in Xs."""
         kernel = self.kernel if part is None else part
         rows = min(_ROWS_AT_ONCE, max(1, self.memory // (4 * _BYTES_PER_CROSS * len(self.Z))))
-        compute: Callable[..., Tensor] = self._diagonal
-        if len(Xs) > rows and torch.is_grad_enabled():
-            compute = partial(checkpoint, compute, use_reentrant=False, preserve_rng_state=False)
-        parts = [compute(Xs[block], kernel) for block in spans(len(Xs), rows)]
-        return torch.cat(parts) if parts else Xs.new_empty(0)
+        return recompute_blocks(lambda block: self._diagonal(block, kernel), Xs, rows)
 
     def covariance(self, Xs: Tensor) -> Tensor:
         """The matrix (q, q), symmetric; ValueError if it does not fit the memory budget."""

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from pathgp.compute.memory import halve_on_failure, limit_edge, memory_budget, spans, tile_edge
+from pathgp.compute.recompute import recompute
 from pathgp.compute.settings import Compute
 from pathgp.compute.threads import list_in_order
 from pathgp.kernels import Kernel
@@ -65,8 +65,11 @@ class SampledVariance:
             return variance_from_paths(f - h, h, self._part.diag(Xs))
         index = nearest(self._part, Xs, self.system.X, self._variances(), count, memory)
         step = max(1, _ROWS_TOGETHER.get(Xs.device.type, 512) // count)
-        condition = self._recompute_condition if torch.is_grad_enabled() else self._condition
-        parts = list_in_order(list(spans(len(Xs), step)), lambda rows: condition(Xs[rows], index[rows]), Xs.device)
+
+        def condition(rows: slice) -> tuple[Tensor, Tensor]:
+            return recompute(self._condition, Xs[rows], index[rows])
+
+        parts = list_in_order(list(spans(len(Xs), step)), condition, Xs.device)
         means, variances = zip(*parts, strict=True)
         return variance_from_paths(f - h, h - torch.cat(means, 1), torch.cat(variances))
 
@@ -99,11 +102,6 @@ class SampledVariance:
         observed = system.targets[rows, 1:] + deviation.unsqueeze(1).to(Xs) * system.noise_draws[rows]
         spread = b.new_zeros(len(Xs), len(rows)).scatter(1, place, b)
         return (spread.to(Xs) @ observed).T, variance.to(Xs)
-
-    def _recompute_condition(self, Xs: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, recomputed in the backward pass instead of being stored."""
-        mean, variance = checkpoint(self._condition, Xs, index, use_reentrant=False, preserve_rng_state=False)
-        return mean, variance
 
 
 def nearest(kernel: Kernel, Xs: Tensor, X: Tensor, variances: Tensor, count: int, memory: float | None) -> Tensor:

@@ -90,7 +90,7 @@ class ConditionReport:
 
     @property
     def subset(self) -> str:
-        """Which part of the rows the posterior rests on, in words; empty for all."""
+        """Which part of the rows the posterior is conditioned on, in words; empty for all."""
         if self.all_rows is None:
             return ""
         return f"conditioned on {self.rows:,} of {self.all_rows:,} rows: {self.subset_reason}"

@@ -209,21 +209,26 @@ class Posterior(BasePosterior):
         """The posterior with more observations: same prior draws, hyperparameters and settings, warm-started.
 
         ``noise``: known standard deviations of the new rows, as in `GP.condition`. Old rows stay; a grid takes all its
-        values again (`GridPosterior.update`).
+        values again (`GridPosterior.update`). Inducing points stay as well: O(m^3) and one pass over the new rows;
+        ValueError after an iterative solve.
         """
-        began = time.perf_counter()
-        system, X = self.system.require_targets("update"), self.system.X
+        began, X, settings = time.perf_counter(), self.system.X, self.settings
         new = read_matrix(X_new, "X_new", columns=X.shape[1], like=X)
         y = read_vector(y_new, new.X.shape[0], "y_new", like=X)
-        generator = self.settings.compute.sync_generator(generator)
-        seed = repeating_seed(generator)
-        data = Observations.of(new.X, y, noise, self.scaling, X.dtype, self.model.basis_at(new.X, self.scaling))
-        draws = normal((len(y), self.num_samples), generator, torch.float64, X.device).to(X.dtype)
+        generator = settings.compute.sync_generator(generator)
+        seed, reason = repeating_seed(generator), self.report.no_paths
+        request = SolveRequest(settings, generator, seed, reason, callback=callback, began=began)
+        return self._extend(new.X, y, noise, request)
+
+    def _extend(self, X_new: Tensor, y_new: Tensor, noise: Array | None, request: SolveRequest) -> Posterior:
+        """Solve the system with more rows, starting from the solutions of the old ones."""
+        system, X = self.system.require_targets("update"), self.system.X
+        data = Observations.of(X_new, y_new, noise, self.scaling, X.dtype, self.model.basis_at(X_new, self.scaling))
+        draws = normal((len(y_new), self.num_samples), request.generator, torch.float64, X.device).to(X.dtype)
         grown = system.extend(self.model.system(data, self.prior, draws))
         solutions = self.solutions
-        x0 = torch.cat([solutions, solutions.new_zeros(len(y), solutions.shape[1])])
-        request = SolveRequest(self.settings, generator, seed, self.report.no_paths, x0, callback, began)
-        posterior = Posterior.solve(self.model, self.scaling, grown, self.prior, request)
+        x0 = torch.cat([solutions, solutions.new_zeros(len(y_new), solutions.shape[1])])
+        posterior = Posterior.solve(self.model, self.scaling, grown, self.prior, replace(request, x0=x0))
         posterior.report.warn_unless_converged()
         return posterior
 

@@ -29,6 +29,19 @@ from torch import Tensor
 _RANK = 1e-10
 
 
+def orthonormal(basis: Tensor) -> Tensor:
+    """Orthonormal basis functions (n, r), float64, of the same space as B (n, p); r < p if those are dependent."""
+    B = basis.to(torch.float64)
+    return B @ _orthonormal_directions(B)
+
+
+def _orthonormal_directions(B: Tensor) -> Tensor:
+    """D (p, r) with orthonormal columns B D: r < p if the rows do not determine all coefficients."""
+    values, vectors = torch.linalg.eigh(B.T @ B)
+    kept = values > _RANK * values[-1]
+    return vectors[:, kept] / values[kept].sqrt()
+
+
 @dataclass(frozen=True)
 class GeneralisedLeastSquares:
     """The coefficients of a trend, given any data. basis: B (n, p).  weights: W = H^-1 B (n, p)."""
@@ -38,11 +51,7 @@ class GeneralisedLeastSquares:
 
     @cached_property
     def _directions(self) -> Tensor:
-        """D (p, r) with orthonormal columns B D: r < p where the rows do not determine all coefficients."""
-        B = self.basis.to(torch.float64)
-        values, vectors = torch.linalg.eigh(B.T @ B)
-        kept = values > _RANK * values[-1]
-        return vectors[:, kept] / values[kept].sqrt()
+        return _orthonormal_directions(self.basis.to(torch.float64))
 
     @cached_property
     def _gram(self) -> Tensor:

@@ -33,21 +33,25 @@ from pathgp.solvers.sgd import SGD
 from pathgp.solvers.solution import Solution, Status
 from pathgp.solvers.vecchia import Vecchia
 
-# A trial on one column takes place for this number of columns, from this number of predicted seconds, and with at most
-# this number of epochs.
-_TRIAL_COLUMNS, _TRIAL_SECONDS, _TRIAL_EPOCHS = 16, 0.1, 1000.0
-# Factor by which a low-rank preconditioner must be predicted to be faster after a trial: its epochs are this uncertain.
+# Smallest number of columns for which one column is solved as a trial.
+_TRIAL_COLUMNS = 16
+# Smallest predicted seconds of a solve that begins with a trial.
+_TRIAL_SECONDS = 0.1
+# Largest number of epochs of a trial.
+_TRIAL_EPOCHS = 1000.0
+# After a trial a low-rank preconditioner must be predicted to be faster by this factor: its epochs are this uncertain.
 _UNCERTAINTY = 2.5
 # The largest part of the predicted seconds that a rehearsal may take.
 _REHEARSAL_PART = 0.1
-# Vecchia's preconditioner is an option for inputs of up to this number of columns, if it would be the fastest with this
-# number of epochs.
-_VECCHIA_COLUMNS, _BEST_CASE_EPOCHS = 4, 3.0
-# Its iterations and seconds were up to 2.3 times those predicted.
-_VECCHIA_UNCERTAINTY = 2.0
-# Another solver replaces one that exceeds its predicted epochs by this factor. A rehearsal of Vecchia's preconditioner
-# sees few rows, and dense points took up to three times its epochs.
-_PATIENCE, _VECCHIA_PATIENCE = 2.0, 5.0
+# Vecchia's preconditioner is an option for inputs of up to this number of columns.
+_VECCHIA_COLUMNS = 4
+# It is rehearsed only if it would be the fastest option with this number of epochs.
+_BEST_CASE_EPOCHS = 3.0
+# Its predicted seconds are multiplied by this factor. In up to three columns CG took 0.6 to 1.5 times the predicted
+# iterations (benchmarks/results/vecchia_cpu.json).
+_VECCHIA_UNCERTAINTY = 1.5
+# Another solver replaces one that exceeds its predicted epochs by this factor.
+_PATIENCE = 2.0
 
 
 class Predicted(NamedTuple):
@@ -65,12 +69,16 @@ class Auto(Solver):
     takes less than a tenth of the solve; otherwise they are typical values. On a grid with holes they come from a trial
     solve of one column. Seconds follow from the sizes, the dtype, the device and the backend. Nothing is timed, so that
     the choice is the same in every run. Options that exceed the operator's memory budget or ``max_epochs`` are left
-    out. On a CPU, and with field products, CG with `Vecchia` is one more option for stationary kernels of up to four
-    columns: its own rehearsal, on the rows around two random ones, gives its neighbours and its iterations.
+    out.
 
-    A solver that takes twice its predicted epochs (CG with `Vecchia`: five times), and longer than the next best would,
-    is replaced by that one, which starts from its iterate. If rounding errors stall it above the tolerance, Cholesky
-    (in float64) replaces it. ``Solution.solver`` names the solver that ended the solve, ``Solution.note`` the reasons.
+    CG with `Vecchia` is one more option for stationary kernels of up to four columns, on a CPU and with field or
+    Toeplitz products. Samples of groups decide how many rows are averaged. A rehearsal in the neighbourhoods of two
+    random rows gives the number of neighbours and the iterations.
+
+    A solver that takes twice its predicted epochs, and longer than the next best is predicted to take, is replaced by
+    the next best, which starts from the iterate reached. If rounding errors stall a solver above the tolerance,
+    Cholesky (in float64) replaces it. ``Solution.solver`` is the solver that ended the solve, ``Solution.note`` gives
+    the reasons.
     """
 
     def _solve(self, run: Run) -> Solution:
@@ -83,16 +91,16 @@ class Auto(Solver):
         budget = run.max_epochs
         while True:
             choice = ranked.pop(0)
-            run.max_epochs = min(budget, run.epochs + _limit(run, options, choice, ranked))
+            run.max_epochs = min(budget, run.epochs + _epoch_limit(run, options, choice, ranked))
             is_limited = run.max_epochs < budget
             solution = choice._solve(run)
             run.max_epochs = budget
-            has_stalled = solution.status is not Status.BUDGET_EXHAUSTED
-            # Rounding errors that stall products do not stall a factorisation in float64.
-            ranked = [other for other in ranked if other == Cholesky() or not has_stalled]
-            ranked = [other for other in ranked if other != Cholesky() or not cholesky_exclusion(run)]
-            if is_limited and not has_stalled:
-                # If nothing else fits the rest of the budget, go on.
+            is_out_of_epochs = solution.status is Status.BUDGET_EXHAUSTED
+            # After a stall only Cholesky can help: its factorisation, in float64, has smaller rounding errors.
+            ranked = [other for other in ranked if other == Cholesky() or is_out_of_epochs]
+            ranked = [other for other in ranked if other != Cholesky() or not _cholesky_exclusion(run)]
+            if is_limited and is_out_of_epochs:
+                # Continue with the same solver if no other one is left.
                 ranked = ranked or [choice]
             if solution.converged or run.tol == 0 or not ranked or not run.affords(2.0 * run.H.cost()):
                 break
@@ -106,25 +114,25 @@ class Auto(Solver):
 
 
 def predict_options(run: Run) -> tuple[dict[Solver, Predicted], str]:
-    """The predicted cost of every solver, and why Cholesky is none of them (or an empty string)."""
-    work, s, H = work_left(run), run.b.shape[1], run.H
+    """The predicted cost of every solver, and why Cholesky is not one of them (an empty string if it is)."""
+    work, s, H = _work_left(run), run.b.shape[1], run.H
     ratio = signal_to_noise(H)
     epochs_ap, epochs_cg = typical_epochs(ratio, work)
     preconditioner = choose_preconditioner(H, run.max_epochs - run.epochs)
-    has_own = preconditioner != RandomlyPivotedCholesky()
-    if not has_own and ratio <= 1.0:
-        # The automatic rank would be this one.
+    has_structured_preconditioner = preconditioner != RandomlyPivotedCholesky()
+    if not has_structured_preconditioner and ratio <= 1.0:
+        # The automatic choice would be this rank.
         preconditioner = RandomlyPivotedCholesky(ranks_to_try(H)[0])
-    epochs = EPOCHS_LEAST + EPOCHS_CG * work if has_own else epochs_cg
+    epochs = EPOCHS_LEAST + EPOCHS_CG * work if has_structured_preconditioner else epochs_cg
     seconds = predict_cg(H, s, preconditioner.epochs or epochs, preconditioner=preconditioner)
     options: dict[Solver, Predicted] = {
         AP(): Predicted(epochs_ap, predict_ap(H, s, epochs_ap)),
-        CG(preconditioner): Predicted(epochs, seconds),
+        CG(preconditioner): Predicted(preconditioner.epochs or epochs, seconds),
     }
-    excluded = cholesky_exclusion(run)
+    excluded = _cholesky_exclusion(run)
     if not excluded:
         options[Cholesky()] = Predicted(1.0 + H.shape[0] / (6.0 * s), predict_cholesky(H, s))
-    if has_own:
+    if has_structured_preconditioner:
         if seconds > _TRIAL_SECONDS and preconditioner.needs_trial(H) and _can_try(run):
             options |= _try_one_column(run, preconditioner, epochs)
         return options, excluded
@@ -154,56 +162,60 @@ def _rehearse(run: Run) -> dict[Solver, Predicted]:
 def _try_vecchia(run: Run, least: float, work: float) -> dict[Solver, Predicted]:
     """The predicted cost of CG with Vecchia's preconditioner; empty if it cannot take less than ``least`` seconds."""
     H, s = run.H, run.b.shape[1]
-    # On GPUs and in groups the preconditioner works, but fused products make other solvers faster.
-    is_measured = (H.device.type == "cpu" or H.backend == "field") and H.world_size == 1
-    if not is_measured or H.stationary_dim is None or H.stationary_dim > _VECCHIA_COLUMNS or run.tol == 0:
+    # With exact products on a GPU, or in a group of processes, other solvers are faster.
+    is_candidate = (H.device.type == "cpu" or H.backend in ("field", "toeplitz")) and H.world_size == 1
+    if not is_candidate or H.stationary_dim is None or H.stationary_dim > _VECCHIA_COLUMNS or run.tol == 0:
         return {}
 
-    def predict(m: int, epochs: float) -> float:
-        return _VECCHIA_UNCERTAINTY * predict_cg(H, s, epochs, preconditioner=Vecchia(m))
+    r = rates(H.device, H.dtype)
+    is_short = vecchia.predict_choice(H, r) <= _REHEARSAL_PART * least
+    averaged = vecchia.choose_averages(H, run.generator) if is_short else 1
 
-    best_case = {m: predict(m, _BEST_CASE_EPOCHS) for m in vecchia.neighbours_to_try(H) if m}
+    def predict(m: int, epochs: float) -> float:
+        return _VECCHIA_UNCERTAINTY * predict_cg(H, s, epochs, preconditioner=Vecchia(m, averaged))
+
+    best_case = {m: predict(m, _BEST_CASE_EPOCHS) for m in vecchia.neighbours_to_try(H, averaged) if m}
     candidates = [m for m, seconds in best_case.items() if seconds < least]
-    is_short = vecchia.predict_rehearsal(H, candidates, rates(H.device, H.dtype)) <= _REHEARSAL_PART * least
-    if not (candidates and is_short and run.affords(Vecchia().cost(H) + _BEST_CASE_EPOCHS * H.cost())):
+    is_short = vecchia.predict_rehearsal(H, candidates, r) <= _REHEARSAL_PART * least
+    cost = Vecchia(None, averaged).cost(H)
+    if not (candidates and is_short and run.affords(cost + _BEST_CASE_EPOCHS * H.cost())):
         return {}
     run.epochs += vecchia.cost_of_rehearsal(H)
     by_neighbours: dict[Solver, Predicted] = {}
-    for m, iterations in vecchia.rehearse_neighbours(H, run.b, run.generator, candidates).items():
-        preconditioner, epochs = Vecchia(m), 1.0 + iterations * work
+    for m, iterations in vecchia.rehearse_neighbours(H, run.b, run.generator, candidates, averaged).items():
+        preconditioner, epochs = Vecchia(m, averaged), 1.0 + iterations * work
         by_neighbours[CG(preconditioner)] = Predicted(epochs + preconditioner.cost(H), predict(m, epochs))
     best = min(by_neighbours, key=lambda solver: by_neighbours[solver].seconds)
     return {best: by_neighbours[best]}
 
 
-def _limit(run: Run, options: dict[Solver, Predicted], choice: Solver, others: list[Solver]) -> float:
-    """Epochs after which another solver replaces the chosen one: several times the prediction, and longer than the
-    next.
+def _epoch_limit(run: Run, options: dict[Solver, Predicted], choice: Solver, others: list[Solver]) -> float:
+    """Epochs after which the next solver replaces the chosen one.
+
+    At least twice the prediction, and as many as the chosen solver takes in the predicted time of the next one.
     """
     if not others or run.tol == 0 or choice == Cholesky() or not math.isfinite(options[choice].epochs):
         return math.inf
-    has_vecchia = isinstance(choice, CG) and isinstance(choice.preconditioner, Vecchia)
-    patience = _VECCHIA_PATIENCE if has_vecchia else _PATIENCE
-    return options[choice].epochs * max(patience, options[others[0]].seconds / max(options[choice].seconds, 1e-9))
+    return options[choice].epochs * max(_PATIENCE, options[others[0]].seconds / max(options[choice].seconds, 1e-9))
 
 
 def _can_try(run: Run) -> bool:
-    """Whether one of many columns can show how long the others take."""
-    many = run.b.shape[1] >= _TRIAL_COLUMNS and run.starts_at_zero and not bool(run.is_zero[-1])
-    return many and run.tol > 0 and run.max_epochs - run.epochs >= _TRIAL_EPOCHS / 4
+    """Whether a trial on the last column is possible: many columns, a solve from zero, and enough epochs."""
+    has_columns = run.b.shape[1] >= _TRIAL_COLUMNS and run.starts_at_zero and not bool(run.is_zero[-1])
+    return has_columns and run.tol > 0 and run.max_epochs - run.epochs >= _TRIAL_EPOCHS / 4
 
 
 def _try_one_column(run: Run, preconditioner: Preconditioner, epochs: float) -> dict[Solver, Predicted]:
-    """Predict the cost of CG from trials on the last column, with the preconditioner and with none.
+    """Predict the cost of CG from trials on the last column, with the preconditioner and without one.
 
-    Empty if neither trial meets the tolerance. A trial of a low-rank preconditioner would have to build it, so that is
-    an option only if it is predicted to be much faster.
+    Empty if neither trial meets the tolerance. A low-rank preconditioner has no trial, because it would have to be
+    built; it is an option only if it is predicted to be much faster.
     """
     H, s = run.H, run.b.shape[1]
     own, plain, low_rank = CG(preconditioner), CG(None), CG(RandomlyPivotedCholesky())
-    taken, own_converged = solve_last_column(run, own, _TRIAL_EPOCHS)
+    taken, own_converged = _solve_last_column(run, own, _TRIAL_EPOCHS)
     options: dict[Solver, Predicted] = {own: Predicted(taken, predict_cg(H, s, taken, preconditioner=preconditioner))}
-    taken, plain_converged = solve_last_column(run, plain, options[own].seconds / predict_product(H, s))
+    taken, plain_converged = _solve_last_column(run, plain, options[own].seconds / predict_product(H, s))
     if not (own_converged or plain_converged):
         return {}
     if plain_converged:
@@ -214,8 +226,11 @@ def _try_one_column(run: Run, preconditioner: Preconditioner, epochs: float) -> 
     return options
 
 
-def solve_last_column(run: Run, solver: Solver, max_epochs: float) -> tuple[float, bool]:
-    """Solve for the last column alone: the epochs used, whose share is added to ``run``, and whether it converged."""
+def _solve_last_column(run: Run, solver: Solver, max_epochs: float) -> tuple[float, bool]:
+    """Solve for the last column alone, and add its share of the epochs to ``run``.
+
+    Return the epochs of this column, and whether it converged.
+    """
     budget = min(run.max_epochs - run.epochs, max(max_epochs, 4.0))
     goal = float(run.goal[-1])
     solution = solver._solve(run.start_inner(run.H, run.b[:, -1:], goal, budget))
@@ -223,14 +238,14 @@ def solve_last_column(run: Run, solver: Solver, max_epochs: float) -> tuple[floa
     return solution.epochs, solution.converged
 
 
-def work_left(run: Run) -> float:
-    """How far the start is from tol, in units of a factor of 100; less for a warm start."""
+def _work_left(run: Run) -> float:
+    """log_100 of the largest ratio of an initial residual to its goal, at least 0.1; small for a warm start."""
     target = run.goal.clamp_min(torch.finfo(run.H.dtype).eps)
     excess = float((run.initial_norms.cpu() / target).max())
     return max(0.1, math.log(max(excess, 1.0)) / math.log(100.0))
 
 
-def cholesky_exclusion(run: Run) -> str:
+def _cholesky_exclusion(run: Run) -> str:
     """The reason why Cholesky is unavailable, or an empty string."""
     n, s = run.b.shape
     if 16.0 * n**2 > run.H.memory:

@@ -27,22 +27,33 @@ class AveragedDescent:
     """
 
     def __init__(self, run: Run, step_size: Tensor | float, momentum: float, averaging: str = "tail") -> None:
-        self.run, self.step_size, self.momentum, self.power = run, step_size, momentum, POWERS[averaging]
+        self.run, self.momentum, self.power = run, momentum, POWERS[averaging]
         self._control = StepControl(run, column_norms(run.initial_residual))
         self._good = (run.start, run.start, self._control.best)
+        # All are updated in place, so that steps can be captured in a CUDA graph.
+        self.step_size = torch.as_tensor(step_size, dtype=run.b.dtype, device=run.b.device).clone()
+        self.a, self.v, self.average = (torch.empty_like(run.start) for _ in range(3))
+        self._weight = torch.empty((), dtype=run.b.dtype, device=run.b.device)
         self._restore(run.start, run.start)
 
     def _restore(self, a: Tensor, average: Tensor) -> None:
         """Begin again at an earlier iterate, at rest."""
-        self.a, self.v, self.average, self.t = a.clone(), torch.zeros_like(a), average.clone(), 0
+        self.a.copy_(a)
+        self.v.zero_()
+        self.average.copy_(average)
+        self.t = 0
+
+    def count_step(self) -> None:
+        """Set the weight of the next iterate in the average; call it before `step`, outside of a CUDA graph."""
+        self.t += 1
+        self._weight.fill_(min(1.0, (self.power + 1.0) / (self.t + self.power)))
 
     def step(self, gradient: Callable[[Tensor], Tensor]) -> None:
         """One step, for a function from u (n, s) to an estimate of the gradient (n, s)."""
-        g = gradient(self.a + self.momentum * self.v)
-        self.v = self.momentum * self.v - self.step_size * g
-        self.a += self.v
-        self.t += 1
-        self.average.lerp_(self.a, min(1.0, (self.power + 1.0) / (self.t + self.power)))
+        g = gradient(torch.add(self.a, self.v, alpha=self.momentum))
+        self.v.mul_(self.momentum).sub_(self.step_size * g)
+        self.a.add_(self.v)
+        self.average.lerp_(self.a, self._weight)
 
     def check(self) -> Status | None:
         """Compute the residuals of the average; return the status to end with, or None to continue."""
@@ -53,7 +64,7 @@ class AveragedDescent:
         if self._control.is_exhausted:
             return Status.DIVERGED
         self._restore(*self._good[:2])
-        self.step_size = self.step_size / 2
+        self.step_size.div_(2)
         return None
 
     def finish(self, status: Status, solver: Solver, note: str) -> Solution:

@@ -65,6 +65,9 @@ class Solver(ABC):
     def _solve_tighter(self, run: Run, solution: Solution) -> Solution:
         """Continue with more accurate products: the error of those used exceeds the goal of the residuals."""
         H = run.H.tighten(_MARGIN / run.product_excess)
+        if H is run.H:
+            reason = f"products off by {solution.product_error:.1e}; more accurate ones would take far longer"
+            return replace(solution, status=Status.STALLED, note=f"{solution.note}; {reason}")
         left, delta = run.max_epochs - run.epochs, None if run.delta is None else run.delta * run.scale
         rest = self.solve(
             H,

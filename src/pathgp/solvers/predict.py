@@ -48,9 +48,10 @@ def predict_ap(H: Operator, s: int, epochs: float, r: Rates | None = None) -> fl
     b = min(n, automatic_block_size(H, s))
     blocks = math.ceil(n / b)
     turns = math.ceil(blocks / H.world_size)
-    # Rows use neither the symmetry that a streamed product has, nor the structure of a grid. Those of a field include
-    # their evaluation.
-    again = {"fused": 0.0, "field": 0.0, "streamed": n**2 / 2}.get(H.backend, float(n**2)) / H.world_size
+    # Rows use neither the symmetry that a streamed product has, nor the structure of a grid. Those of structured
+    # products include their evaluation.
+    known = {"fused": 0.0, "field": 0.0, "toeplitz": 0.0, "streamed": n**2 / 2}
+    again = known.get(H.backend, float(n**2)) / H.world_size
     evaluate = (again + n * b * turns / blocks) / r.evaluation(H.entry_backend)
     if H.backend == "dense":
         # Rows of a kept K are copied before they are multiplied.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from pathgp.compute.random import partition
 from pathgp.solvers.averaged_descent import POWERS, AveragedDescent
 from pathgp.solvers.base import Solver
+from pathgp.solvers.cuda_graph import capture_step
 from pathgp.solvers.run import Run
 from pathgp.solvers.solution import Solution, Status
 
@@ -75,18 +77,25 @@ class SGD(Solver):
         n = run.b.shape[0]
         batches = math.ceil(n / self.batch_size)
         batch = math.ceil(n / batches)
-        indices, features = _batches(run, batches), _features(run, self.features)
+        draws = zip(_batches(run, batches), _features(run, self.features), strict=True)
+        index, first = next(draws)
+        phi = first.clone()  # a CUDA graph reads the features of a step from here
         descent = AveragedDescent(run, self._steps(run), self.momentum, self.averaging)
         weights, max_norm = row_weights(run), self.clip / math.sqrt(n)
 
-        def clipped_gradient(u: Tensor) -> Tensor:
-            g = gradient(run, next(indices), u, weights, next(features))
+        def clipped_gradient(index: Tensor, u: Tensor) -> Tensor:
+            g = gradient(run, index, u, weights, phi)
             return g.mul_(torch.clamp(max_norm / torch.linalg.vector_norm(g, dim=0), max=1.0))
 
+        step = capture_step(run.H, lambda index: descent.step(partial(clipped_gradient, index)))
         status = None
         while status is None and (steps := _affordable_steps(run, 2 * run.H.cost(batch))) > 0:
             for _ in range(steps):
-                descent.step(clipped_gradient)
+                descent.count_step()
+                step(index)
+                run.epochs += 2 * run.H.cost(len(index))
+                index, new = next(draws)
+                phi.copy_(new)
             run.iterations += steps
             status = descent.check()
         return descent.finish(status or Status.BUDGET_EXHAUSTED, self, f"{batches} batches of {batch}")
@@ -106,9 +115,9 @@ def gradient(run: Run, index: Tensor, u: Tensor, weights: Tensor, phi: Tensor) -
     """
     noise = (run.H.noise[index].unsqueeze(1) if run.H.noise.ndim else run.H.noise).to(u.dtype)
     # H holds the noise on its diagonal, K does not.
-    error = run.rows(index, u) - noise * u[index] - run.targets[index]
+    error = run.H.rows(index, u) - noise * u[index] - run.targets[index]
     error *= weights[index] / len(index)
-    g = run.columns(index, error).index_add_(0, index, -noise * error)
+    g = run.H.columns(index, error).index_add_(0, index, -noise * error)
     shift = u if run.delta is None else u - run.delta
     return g.addmm_(phi, (phi.T @ shift) * (run.H.noise.mean() / len(g)).to(u.dtype))
 

@@ -3,179 +3,294 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
+from pathgp.compute.compact_groups import group_nearby_rows
 from pathgp.compute.hardware import Rates
-from pathgp.compute.memory import spans
-from pathgp.compute.neighbours import earlier_neighbours
 from pathgp.compute.random import permutation
 from pathgp.operators import Operator, Preconditioner
 from pathgp.operators.base import Solve, SolveInProgress
+from pathgp.solvers.averages import MAX_AVERAGES, AveragedInverse, Groups, average_groups
+from pathgp.solvers.inverse_factor import BYTES_PER_SMALL, InverseFactor, factor_columns
 
-# Numbers of neighbours that a rehearsal tries. It stops at the first that takes this number of iterations to a residual
-# of 0.01. On 4,000 to 10,000 rows CG took 1.0 to 2.4 times the iterations of the rehearsal.
-NEIGHBOURS, _FEW_ITERATIONS, _ITERATIONS = (15, 30, 60, 120), 3, 1.6
-# Rows of a rehearsal, the number of places it looks at, its columns, and iterations that are too many.
-_ROWS, _PLACES, _COLUMNS, _MAX_ITERATIONS = 512, 2, 4, 60
+# Numbers of neighbours that a rehearsal tries.
+NEIGHBOURS = (15, 30, 60, 120)
+# The same for averages. With 15 neighbours long waves converge slowly, which a small neighbourhood does not show.
+_AVERAGED_NEIGHBOURS = (30, 60, 120)
+# A rehearsal ends at the first number of neighbours with at most this number of iterations to a residual of 0.01.
+_FEW_ITERATIONS = 3
+# Predicted iterations for all rows, per iteration of the rehearsal. In up to three columns CG took 0.6 to 1.5 times the
+# predicted iterations, in five columns 2.5 times (benchmarks/results/vecchia_cpu.json).
+_ITERATIONS_PER_REHEARSED = 1.6
+# Neighbourhoods of a rehearsal; the one with more iterations counts.
+_REHEARSED_NEIGHBOURHOODS = 2
+# Rows, or averages, of each of them.
+_REHEARSED_ROWS = 512
+# Right-hand sides of a rehearsal.
+_REHEARSED_COLUMNS = 4
+# A rehearsal of a number of neighbours is given up after this number of iterations.
+_MAX_ITERATIONS = 60
+
+# Rows per average that are tried.
+_SIZES = (2, 4, 8, 16, 32, 64)
+# The largest `Groups.unexplained` of groups of the chosen size. Measured in one to three columns: smaller groups need
+# more neighbours, larger ones more iterations.
+_MAX_UNEXPLAINED = 0.15
+# Share of the groups that must meet this limit. Groups that exceed it by far are divided when the preconditioner is
+# built.
+_SHARE = 0.8
+# Neighbourhoods in which groups are sampled.
+_SAMPLED_NEIGHBOURHOODS = 8
+# Groups of each neighbourhood. If the data have fewer groups of a size, that size is not used.
+_SAMPLED_GROUPS = 64
+# Groups in the middle of a neighbourhood, for which `Groups.unexplained` is computed.
+_MIDDLE_GROUPS = 8
+# Averages on which these groups are conditioned.
+_CONDITIONED = 15
+
 # Bytes per entry of U: U and its transpose, the neighbours, and the sort that transposes.
 _BYTES_PER_ENTRY = 48
-# The small systems that are solved together: bytes per entry (differences of inputs, values, factors), and the largest
-# number of entries. On a CPU they stay in the cache.
-_BYTES_PER_SMALL, _AT_ONCE = 96, {"cpu": 2**20}
-_AT_ONCE_GPU = 2**26
-# Added to the diagonal of the small systems, relative to it: equal rows without noise would make them singular.
-_RIDGE = 1e-12
-# Measured on a CPU: small systems are factorised at this part of the rate of a large one, and their entries evaluated
-# at this part of the rate of a tile of K; seconds of a thread per neighbour found. On a GPU, pairs of rows whose
-# distances are compared, relative to entries of K.
-_FACTORISE_PART, _EVALUATE_PART, _SECONDS_PER_NEIGHBOUR, _PAIRS_PART = 0.04, 0.35, 5e-7, 2.0
-# Seconds of a GPU per neighbour found by cells, in up to this number of columns.
-_SECONDS_PER_NEIGHBOUR_GPU, _CELL_COLUMNS = 1e-8, 3
+# Rate at which small systems are factorised, relative to a large one. Measured on a CPU.
+_FACTORISE_PART = 0.04
+# Rate at which entries of small systems are evaluated, relative to those of a tile of K. Measured on a CPU.
+_EVALUATE_PART = 0.35
+# Seconds of a CPU thread per neighbour found.
+_SECONDS_PER_NEIGHBOUR = 5e-7
+# Seconds of a GPU per neighbour found, if cells are searched.
+_SECONDS_PER_NEIGHBOUR_GPU = 1e-8
+# A GPU searches cells for inputs of up to this number of columns, and otherwise compares all pairs of rows.
+_CELL_COLUMNS = 3
+# Rate at which a GPU compares pairs of rows, relative to the rate at which it evaluates entries of K.
+_PAIRS_PART = 2.0
+# Seconds of the systems of groups, relative to as many systems of a factor.
+_GROUP_SYSTEMS = 1.5
+# Bytes that are moved per row each time that the groups are divided in two.
+_BYTES_PER_DIVISION = 1000
+# Bytes that are moved per number that an application gathers for the groups.
+_BYTES_PER_GATHERED = 100
 
 
 @dataclass(frozen=True)
 class Vecchia(Preconditioner):
     """H^-1 ~ U U^T with a sparse U, for inputs of up to three or four columns.
 
-    The rows are in random order. Column i of U belongs to row i and the m nearest rows before it, distances in length
-    scales. On these rows S it is
+    The rows are in random order. S are row i and the m nearest rows before it, by distances in length scales. Column i
+    of U is zero except on S:
 
         u_i = x / sqrt(x_i),    H[S, S] x = e_i
 
     With m = n - 1 this is H^-1 exactly. Applying it takes two sparse products and no triangular solve.
 
-    ``neighbours``: m, at most n - 1. None: the first of 15, 30, 60 and 120 with which CG takes three iterations to a
-    residual of 0.01 on the rows around two random ones, or else the best of these. More noise relative to the distance
-    of neighbours, and more columns, need more neighbours. From five columns on other preconditioners need fewer
-    iterations.
+    If rows are dense compared with length scale and noise, hundreds of neighbours would be needed. Then groups of up to
+    g neighbouring rows are averaged, see `pathgp.solvers.averages`: U is the factor of the averages, and the
+    differences of the rows of a group from their average are conditioned on the nearest averages, at most 30.
 
-    Time O(n m^3), n m^2 entries of K, and O(n m log n) for the neighbours; O(n m s) per
-    application. Memory 48 n (m + 1) bytes. All in float64. Vecchia (1988), Schaefer, Katzfuss and Owhadi (2021).
+    ``neighbours``: m, at most n - 1. None: the first of 15, 30, 60 and 120 with which CG takes at most three iterations
+    to a residual of 0.01 in the neighbourhoods of two random rows; if there is none, the one with the fewest
+    iterations. With averages the numbers start at 30. More noise relative to the distance of neighbours, and more
+    columns, need more neighbours. From five columns on other preconditioners need fewer iterations.
+    ``averaged``: g, the largest number of rows per average; 1 for single rows. None: 1 if ``neighbours`` is given,
+    otherwise the largest of 1, 2, 4, ..., 64 for which the variance of the function within a group, given the averages,
+    is at most 0.15 times the noise variance.
+
+    Time O(n m^3) for n systems of size m + 1, n m^2 entries of K, O(n m log n) for the neighbours; O(n m s) per
+    application. Memory 48 n (m + 1) bytes. With averages: n / g in place of n, and n / g systems of size m + g for the
+    groups, with m at most 30; O(n (m + g) s) per application, and memory for n (m + g) more numbers. All in float64,
+    except for the matrices of the groups, which are stored in the dtype of H.
+    Vecchia (1988), Schaefer, Katzfuss and Owhadi (2021).
     """
 
     label = "with Vecchia's preconditioner"
 
     neighbours: int | None = None
+    averaged: int | None = None
 
     def __post_init__(self) -> None:
-        is_count = isinstance(self.neighbours, int) and not isinstance(self.neighbours, bool) and self.neighbours >= 1
-        if self.neighbours is not None and not is_count:
-            raise ValueError(f"neighbours must be an integer of at least 1, or None, got {self.neighbours!r}")
+        for name in ("neighbours", "averaged"):
+            value = getattr(self, name)
+            is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+            if value is not None and not is_count:
+                raise ValueError(f"{name} must be an integer of at least 1, or None, got {value!r}")
 
     def build(self, run: SolveInProgress) -> tuple[Solve, str]:
-        H, m = run.H, self._largest(run.H)
-        predicted = ""
+        H, g = run.H, self.averaged or 1
+        if g > 1:
+            _check_averages(H)
+        m, predicted = self._max_neighbours(H), ""
         if self.neighbours is None:
-            iterations = rehearse_neighbours(H, run.b, run.generator, neighbours_to_try(H))
+            g = self.averaged or choose_averages(H, run.generator)
+            iterations = rehearse_neighbours(H, run.b, run.generator, neighbours_to_try(H, g), g)
             m = min(iterations, key=lambda m: iterations[m])
-            predicted = f", about {iterations[m]:.0f} iterations predicted"
+            predicted = f", {_describe_iterations(iterations[m])} predicted"
             run.epochs += cost_of_rehearsal(H)
+        run.epochs += _build_cost(H, m, g)
+        if g > 1:
+            return AveragedInverse(H, g, m, run.generator), f"Vecchia with {m} averages of {g} rows{predicted}"
         coordinates = _coordinates(H)
         order = permutation(H.shape[0], run.generator, H.device)
-        factor = InverseFactor(*_columns(coordinates, H.small_blocks, order, m, H.memory))
-        run.epochs += _build_cost(H, m)
+        factor = InverseFactor(*factor_columns(coordinates, H.small_blocks, order, m, H.memory))
         return factor, f"Vecchia with {m} neighbours{predicted}"
 
     def cost(self, H: Operator) -> float:
-        return _build_cost(H, self._largest(H)) + (cost_of_rehearsal(H) if self.neighbours is None else 0.0)
+        rehearsal = cost_of_rehearsal(H) if self.neighbours is None else 0.0
+        return _build_cost(H, self._max_neighbours(H), self.averaged or 1) + rehearsal
 
     def predict_seconds(self, H: Operator, s: int, epochs: float, product: float, rates: Rates) -> float:
-        """Neighbours, small systems and their entries; per epoch two products with U, bound by reading."""
-        n, b = H.shape[0], self._largest(H) + 1
-        near = n**2 / (_PAIRS_PART * rates.evaluate)
-        if H.device.type != "cpu" and (H.stationary_dim or math.inf) <= _CELL_COLUMNS:
-            near = n * b * _SECONDS_PER_NEIGHBOUR_GPU + 20 * rates.latency
-        elif H.device.type == "cpu":
-            near = n * b * _SECONDS_PER_NEIGHBOUR / torch.get_num_threads()
-        application = 16 * n * b * s / rates.read + rates.latency / 4
-        return near + _predict_systems(n, b, rates) + epochs * (product + application)
+        """Seconds of the build and of all epochs.
 
-    def _largest(self, H: Operator) -> int:
-        """The number of neighbours, or the largest that may be chosen."""
+        The build finds neighbours, evaluates the small systems and factorises them. An epoch has two products with U,
+        whose time is that of reading U. Averages add the groups, their systems, and per epoch two products with them.
+        """
+        n, b, g = H.shape[0], self._max_neighbours(H) + 1, self.averaged or 1
+        count = -(-n // g)
+        near = count**2 / (_PAIRS_PART * rates.evaluate)
+        if H.device.type != "cpu" and (H.stationary_dim or math.inf) <= _CELL_COLUMNS:
+            near = count * b * _SECONDS_PER_NEIGHBOUR_GPU + 20 * rates.latency
+        elif H.device.type == "cpu":
+            near = count * b * _SECONDS_PER_NEIGHBOUR / torch.get_num_threads()
+        build = near + _predict_systems(count, b, rates)
+        application = 16 * count * b * s / rates.read + rates.latency / 4
+        if g > 1:
+            m = min(b - 1, MAX_AVERAGES)
+            build += near + _GROUP_SYSTEMS * _predict_systems(count, g + m, rates)
+            build += n * math.log2(max(2, count)) * _BYTES_PER_DIVISION / rates.read
+            application += _BYTES_PER_GATHERED * (n + count * m) * s / rates.read
+        return build + epochs * (product + application)
+
+    def _max_neighbours(self, H: Operator) -> int:
+        """The number of neighbours that was given, or the largest that may be chosen."""
+        g = self.averaged or 1
         if self.neighbours is None:
-            return neighbours_to_try(H)[-1]
-        m = min(self.neighbours, H.shape[0] - 1)
-        if (required := _BYTES_PER_ENTRY * H.shape[0] * (m + 1)) > H.memory:
+            return neighbours_to_try(H, g)[-1]
+        m = max(1, min(self.neighbours, -(-H.shape[0] // g) - 1)) if g > 1 else min(self.neighbours, H.shape[0] - 1)
+        if (required := _bytes(H, m, g)) > H.memory:
             raise ValueError(
-                f"Vecchia({self.neighbours}) needs {required / 1e9:.3g} GB, the budget is {H.memory / 1e9:.3g} GB: "
+                f"{self} needs {required / 1e9:.3g} GB, the budget is {H.memory / 1e9:.3g} GB: "
                 "use fewer neighbours or raise memory="
             )
         return m
 
 
-class InverseFactor:
-    """R -> U U^T R for columns of U with the same number of entries: their rows (n, m + 1) and values (n, m + 1)."""
-
-    def __init__(self, index: Tensor, values: Tensor) -> None:
-        n, width = index.shape
-        flat, values = index.flatten(), values.flatten()
-        starts = torch.arange(0, n * width + 1, width, device=index.device)
-        by_row = flat.argsort(stable=True)
-        starts_by_row = pad(torch.bincount(flat, minlength=n).cumsum(0), (1, 0))
-        self._transposed = _sparse(starts, flat, values)
-        self._factor = _sparse(starts_by_row, by_row // width, values[by_row])
-
-    def __call__(self, R: Tensor) -> Tensor:
-        return (self._factor @ (self._transposed @ R.to(torch.float64))).to(R.dtype)
-
-
-def neighbours_to_try(H: Operator) -> list[int]:
+def neighbours_to_try(H: Operator, averaged: int = 1) -> list[int]:
     """Numbers of neighbours, increasing, for which U fits into half of the memory budget; at least one number."""
-    n = H.shape[0]
-    largest = max(0, min(n, H.memory // (2 * _BYTES_PER_ENTRY * n)) - 1)
-    return sorted({min(m, largest) for m in NEIGHBOURS})
+    count = -(-H.shape[0] // averaged)
+    memory = H.memory // 2 - (_bytes(H, 0, averaged) if averaged > 1 else 0)
+    largest = max(0, min(count, max(0, memory) // (_BYTES_PER_ENTRY * count)) - 1)
+    return sorted({min(m, largest) for m in (_AVERAGED_NEIGHBOURS if averaged > 1 else NEIGHBOURS)})
+
+
+def choose_averages(H: Operator, generator: torch.Generator) -> int:
+    """The number of rows per average; 1 if averages do not help, and without noise or a stationary kernel.
+
+    For every size, groups in the neighbourhoods of random rows are conditioned on nearby averages. Sizes are tried in
+    increasing order, as long as the norm of the conditional covariance is at most 0.15 times the noise variance in four
+    of five groups.
+    """
+    n, best = H.shape[0], 1
+    if H.locations is None or H.coordinates is None or not float(H.noise.min()) > 0.0:
+        return best
+    neighbourhoods = list(_neighbourhoods(H, generator, _SAMPLED_GROUPS * _SIZES[-1], _SAMPLED_NEIGHBOURHOODS))
+    for g in _SIZES:
+        if n < _SAMPLED_GROUPS * g or _bytes(H, _AVERAGED_NEIGHBOURS[0], g) > H.memory // 2:
+            break
+        unexplained = torch.cat([_unexplained(H, rows[: _SAMPLED_GROUPS * g], g) for rows in neighbourhoods])
+        if float(unexplained.quantile(_SHARE)) > _MAX_UNEXPLAINED:
+            break
+        best = g
+    return best
 
 
 def rehearse_neighbours(
-    H: Operator, B: Tensor, generator: torch.Generator, candidates: Sequence[int]
+    H: Operator, B: Tensor, generator: torch.Generator, candidates: Sequence[int], averaged: int = 1
 ) -> dict[int, float]:
-    """Predicted iterations of CG to a residual of 0.01, by the number of neighbours.
+    """Predicted iterations of CG to a residual of 0.01, for every candidate number of neighbours.
 
-    CG solves systems of the rows around random ones, which are as dense as in the whole system, for columns of B. The
-    worse of two places counts. Candidates after the first one with few iterations are left out.
+    CG solves the systems of the rows (or averages) nearest to random rows, for up to four columns of B. These systems
+    are small and have the density of the whole one. The largest number of iterations counts. The rehearsal ends at the
+    first candidate with few iterations.
     """
     C = _coordinates(H)
-    places = []
-    for centre in permutation(len(C), generator, C.device)[:_PLACES]:
-        near = torch.linalg.vector_norm(C - C[centre], dim=1).topk(_rehearsed_rows(H), largest=False).indices
-        order = permutation(len(near), generator, C.device)
-        places.append((C[near], H.small_blocks(near.unsqueeze(0))[0], B[near, :_COLUMNS].to(torch.float64), order))
+    systems = []
+    for rows in _neighbourhoods(H, generator, averaged * _rehearsed_rows(H), _REHEARSED_NEIGHBOURHOODS):
+        b = B[rows, :_REHEARSED_COLUMNS].to(torch.float64)
+        if averaged > 1:
+            groups = _group(H, rows, averaged)
+            A = H.covariances(groups.centres.unsqueeze(0))[0]
+            A.diagonal().add_(groups.average_noise)
+            values = b[groups.rows.clamp(max=len(rows) - 1)]
+            b, coordinates = (groups.weights.unsqueeze(2) * values).sum(1), groups.coordinates
+        else:
+            A, coordinates = H.small_blocks(rows.unsqueeze(0))[0], C[rows]
+        systems.append((coordinates, A, b, permutation(len(A), generator, C.device)))
     predicted: dict[int, float] = {}
     for m in candidates:
-        iterations = max(_rehearse(*place, m, H.memory) for place in places)
-        predicted[m] = _ITERATIONS * iterations
+        iterations = max(_rehearse(*system, m, H.memory) for system in systems)
+        predicted[m] = _ITERATIONS_PER_REHEARSED * iterations
         if iterations <= _FEW_ITERATIONS:
             break
     return predicted
 
 
+def _neighbourhoods(H: Operator, generator: torch.Generator, rows: int, count: int) -> Iterator[Tensor]:
+    """``count`` neighbourhoods: the indices of at most ``rows`` rows nearest to a random row, the nearest first."""
+    C = _coordinates(H)
+    for centre in permutation(len(C), generator, C.device)[:count]:
+        distance = torch.linalg.vector_norm(C - C[centre], dim=1)
+        yield distance.topk(min(rows, len(C)), largest=False).indices
+
+
+def _group(H: Operator, rows: Tensor, averaged: int) -> Groups:
+    """Groups of a subset of the rows; `Groups.rows` are positions in this subset."""
+    assert H.locations is not None
+    noise = H.noise[rows] if H.noise.ndim else H.noise.expand(len(rows))
+    coordinates = _coordinates(H)[rows]
+    groups = group_nearby_rows(coordinates, averaged)
+    return average_groups(H.locations[rows], coordinates, noise, groups, rows[:0])
+
+
+def _unexplained(H: Operator, rows: Tensor, averaged: int) -> Tensor:
+    """`Groups.unexplained` of the groups of a neighbourhood that are nearest to its centre rows[0]."""
+    groups = _group(H, rows, averaged)
+    distance = torch.linalg.vector_norm(groups.coordinates - _coordinates(H)[rows[:1]], dim=1)
+    middle = distance.topk(min(_MIDDLE_GROUPS, len(distance)), largest=False).indices
+    distances = torch.cdist(groups.coordinates[middle], groups.coordinates)
+    near = distances.topk(min(_CONDITIONED, len(distance)), largest=False).indices
+    _, F = groups.condition_on_averages(H.covariances, middle, near)
+    return groups.unexplained(F, middle)
+
+
 def cost_of_rehearsal(H: Operator) -> float:
-    """Epochs of `rehearse_neighbours`, by the entries of K."""
+    """Epochs of `rehearse_neighbours`, from the number of entries of K."""
     rows = _rehearsed_rows(H)
-    return _PLACES * H.cost(rows) * rows / H.shape[0]
+    return _REHEARSED_NEIGHBOURHOODS * H.cost(rows) * rows / H.shape[0]
 
 
 def predict_rehearsal(H: Operator, candidates: Sequence[int], rates: Rates) -> float:
     """Seconds of `rehearse_neighbours`."""
-    rows = _PLACES * _rehearsed_rows(H)
+    rows = _REHEARSED_NEIGHBOURHOODS * _rehearsed_rows(H)
     return sum(_predict_systems(rows, m + 1, rates) + 10 * rates.latency for m in candidates)
 
 
+def predict_choice(H: Operator, rates: Rates) -> float:
+    """Seconds of `choose_averages` if it ends after two sizes: neighbourhoods, groups and their systems."""
+    systems = sum(_predict_systems(_MIDDLE_GROUPS, _CONDITIONED + g, rates) for g in _SIZES[:2])
+    return _SAMPLED_NEIGHBOURHOODS * (100 * H.shape[0] / rates.read + systems + 10 * rates.latency)
+
+
 def _rehearsed_rows(H: Operator) -> int:
-    """Rows around a random one: 512, fewer if their systems exceed a quarter of the memory budget."""
-    return max(1, min(_ROWS, H.shape[0], math.isqrt(H.memory // (4 * _PLACES * _BYTES_PER_SMALL))))
+    """Rows of a rehearsed neighbourhood: 512, fewer if their systems exceed a quarter of the memory budget."""
+    allowed = H.memory // (4 * _REHEARSED_NEIGHBOURHOODS * BYTES_PER_SMALL)
+    return max(1, min(_REHEARSED_ROWS, H.shape[0], math.isqrt(allowed)))
 
 
 def _rehearse(C: Tensor, A: Tensor, B: Tensor, order: Tensor, m: int, memory: int) -> float:
-    """Iterations of CG for A X = B to a residual of 0.01, for a small dense A, with m neighbours; inf if too many."""
+    """Iterations of CG with m neighbours for a small dense A, A X = B, to a residual of 0.01; inf for more than 60."""
     m = min(m, len(A) - 1)
-    precondition = InverseFactor(*_columns(C, lambda S: A[S.unsqueeze(2), S.unsqueeze(1)], order, m, memory))
+    precondition = InverseFactor(*factor_columns(C, lambda S: A[S.unsqueeze(2), S.unsqueeze(1)], order, m, memory))
     r = B.clone()
     goal = 0.01 * torch.linalg.vector_norm(r, dim=0)
     d = z = precondition(r)
@@ -191,35 +306,10 @@ def _rehearse(C: Tensor, A: Tensor, B: Tensor, order: Tensor, m: int, memory: in
     return math.inf
 
 
-def _columns(
-    coordinates: Tensor, blocks: Callable[[Tensor], Tensor], order: Tensor, m: int, memory: int
-) -> tuple[Tensor, Tensor]:
-    """The rows (n, m + 1), int32, and the values (n, m + 1), float64, of the non-zero entries of every column of U.
-
-    ``blocks``: computes H[S, S] (g, b, b) in float64 for an index S (g, b).  With H[S, S] = L L^T and row i the last of
-    S, u_i = L^-T e_last. The first m + 1 rows together are one block.
-    """
-    n, device = len(order), order.device
-    near = earlier_neighbours(coordinates[order], m, memory)
-    index = torch.empty(n, m + 1, dtype=torch.int32, device=device)
-    values = torch.empty(n, m + 1, dtype=torch.float64, device=device)
-    first, identity = order[: m + 1], torch.eye(m + 1, dtype=torch.float64, device=device)
-    values[first] = torch.linalg.solve_triangular(_factorise(blocks(first.unsqueeze(0)))[0], identity, upper=False)
-    index[first] = first.to(torch.int32)
-    at_once = min(_AT_ONCE.get(device.type, _AT_ONCE_GPU), memory // (4 * _BYTES_PER_SMALL))
-    for part in spans(len(near), max(1, at_once // (m + 1) ** 2)):
-        rows = order[part.start + m + 1 : part.stop + m + 1]
-        S = torch.cat([order[near[part].long()], rows.unsqueeze(1)], 1)
-        L = _factorise(blocks(S))
-        values[rows] = torch.linalg.solve_triangular(L.mT, identity[:, -1:], upper=True).squeeze(2)
-        index[rows] = S.to(torch.int32)
-    return index, values
-
-
-def _factorise(A: Tensor) -> Tensor:
-    """Cholesky factors of small systems (g, b, b), which are changed in place."""
-    A.diagonal(dim1=1, dim2=2).mul_(1.0 + _RIDGE)
-    return torch.linalg.cholesky(A)
+def _describe_iterations(iterations: float) -> str:
+    return (
+        f"about {iterations:.0f} iterations" if math.isfinite(iterations) else f"more than {_MAX_ITERATIONS} iterations"
+    )
 
 
 def _predict_systems(n: int, b: int, rates: Rates) -> float:
@@ -227,21 +317,30 @@ def _predict_systems(n: int, b: int, rates: Rates) -> float:
     return n * (b**2 / (_EVALUATE_PART * rates.evaluate) + b**3 / 3 / (_FACTORISE_PART * rates.factorise))
 
 
-def _sparse(starts: Tensor, index: Tensor, values: Tensor) -> Tensor:
-    """A square sparse matrix by rows."""
-    n = len(starts) - 1
-    with warnings.catch_warnings():
-        # PyTorch warns that its sparse matrices may change.
-        warnings.filterwarnings("ignore", "Sparse", UserWarning)
-        return torch.sparse_csr_tensor(starts.int(), index.int(), values, (n, n), check_invariants=False)
+def _build_cost(H: Operator, m: int, g: int) -> float:
+    """Epochs of the factors, from the number of entries of K."""
+    if g == 1:
+        return H.cost((m + 1) ** 2)
+    return H.cost(-(-((m + 1) ** 2 + (min(m, MAX_AVERAGES) + g) ** 2) // g))
 
 
-def _build_cost(H: Operator, m: int) -> float:
-    """Epochs of U, by the entries of K."""
-    return H.cost((m + 1) ** 2)
+def _bytes(H: Operator, m: int, g: int) -> int:
+    """Bytes of U and of the matrices of the groups."""
+    groups = H.shape[0] * (g + MAX_AVERAGES) * H.dtype.itemsize if g > 1 else 0
+    return _BYTES_PER_ENTRY * -(-H.shape[0] // g) * (m + 1) + groups
+
+
+def _check_averages(H: Operator) -> None:
+    """Raise ValueError, with advice, if the rows of H cannot be averaged."""
+    _coordinates(H)
+    if H.locations is None:
+        raise ValueError(f"averaged needs a stationary kernel, which {type(H).__name__} does not have: use averaged=1")
+    if not float(H.noise.min()) > 0.0:
+        raise ValueError("averaged needs positive noise for every row: use averaged=1")
 
 
 def _coordinates(H: Operator) -> Tensor:
+    """The coordinates of the rows (n, c), in which nearby rows have a large covariance, in float64."""
     if H.coordinates is None:
         raise ValueError(
             f"Vecchia needs rows with coordinates, which {type(H).__name__} does not have: use preconditioner='auto'"

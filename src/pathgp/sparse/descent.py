@@ -60,6 +60,7 @@ class InducingSGD(Solver):
         status = None
         while status is None and run.affords(_CHECK_EVERY + 1.0):
             for _ in range(steps):
+                descent.count_step()
                 descent.step(batch_gradient)
             run.iterations += steps
             run.epochs += _CHECK_EVERY

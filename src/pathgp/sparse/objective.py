@@ -29,9 +29,12 @@ from pathgp.sparse.statistics import accumulate
 
 @dataclass(frozen=True)
 class Objective:
-    """value: in nats.  gradients: one per parameter.  misfit: r^T (Q + Lambda)^-1 r / n, about 1 for a good model."""
+    """value: in nats, None if it is not known.  gradients: one per parameter.
 
-    value: float
+    misfit: r^T (Q + Lambda)^-1 r / n, about 1 for a good model.
+    """
+
+    value: float | None
     gradients: list[Tensor]
     misfit: float
 

@@ -20,7 +20,7 @@ from pathgp.sparse.family import BLOCK_ROWS, Method
 JITTER = 1e-12
 # Rows of a block: operations on it are long beside their overhead. Bytes per entry of a block (m, rows) of K_ZX: the
 # kernel's temporaries, V, its whitened copy, and gradients.
-_MOST_ROWS = {"cpu": 1024, "cuda": 16_384}
+_MOST_ROWS = {"cpu": 1024, "cuda": 8192}
 _BYTES_PER_ENTRY = 96
 # Matrices (m, m) in float64 that exist at the same time: L, B, a factor, and a copy.
 _SQUARES = 4

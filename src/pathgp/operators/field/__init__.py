@@ -2,7 +2,5 @@
 
 from pathgp.operators.field.backend import LEAST_ROWS as LEAST_ROWS
 from pathgp.operators.field.backend import Field as Field
-from pathgp.operators.field.backend import FieldError as FieldError
 from pathgp.operators.field.backend import Geometry as Geometry
 from pathgp.operators.field.backend import predict_field as predict_field
-from pathgp.operators.field.backend import prefers_field as prefers_field

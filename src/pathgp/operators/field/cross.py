@@ -8,12 +8,12 @@ from torch import Tensor
 from pathgp.compute.hardware import rates
 from pathgp.kernels import Kernel
 from pathgp.kernels.blocks import stationary_columns
-from pathgp.operators.field.backend import predict_exact_rows
 from pathgp.operators.field.grid import GRID_COPIES
 from pathgp.operators.field.near import Blocks
 from pathgp.operators.field.plan import Plan, nodes_of, plan_products, unsuitable
 from pathgp.operators.field.product import FieldProduct
 from pathgp.operators.field.split import Split
+from pathgp.operators.structured import predict_exact_rows
 
 # Relative error of the grid, and of the spectrum; the second is tightened if the result is off by more than this part
 # of its root mean square. Representer weights cancel: the result is much smaller than its terms.

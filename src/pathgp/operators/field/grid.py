@@ -24,6 +24,8 @@ _GATHERED_GPU = 2**26
 LEVEL = 2.0 / (0.8 * math.pi / 2.0)
 # Copies of a column on the grid while it is transformed: real, complex, and what the transform needs.
 GRID_COPIES = 6
+# Share of the budget for columns on the grid that are transformed together: on a GPU few columns at a time are slow.
+_BATCH_SHARE, _BATCH_SHARE_GPU = {"cpu": 0.25}, 0.5
 # The window's entries are kept for a CPU, by nodes, if they fit into this share of the budget: bytes per entry.
 _KEPT_SHARE, _KEPT_BYTES = 0.25, 40
 
@@ -240,7 +242,8 @@ class GridPart:
     def _batches(self, V: Tensor, memory: int, tasks: int | None = None) -> Iterator[slice]:
         threads = tasks or count_threads(V.device)
         per_column = GRID_COPIES * self.grid.nodes * V.element_size()
-        fitting = max(1, int(memory / 4 / threads) // per_column)
+        share = _BATCH_SHARE.get(V.device.type, _BATCH_SHARE_GPU)
+        fitting = max(1, int(share * memory / threads) // per_column)
         return spans(V.shape[1], max(1, min(16, fitting, -(-V.shape[1] // threads))))
 
 

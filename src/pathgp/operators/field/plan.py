@@ -17,6 +17,7 @@ from pathgp.operators.field.grid import GRID_COPIES, LEVEL, Grid
 from pathgp.operators.field.near import KEPT_SHARE, Blocks, estimate_entries
 from pathgp.operators.field.split import Split, leaf_range
 from pathgp.operators.field.window import OVERSAMPLING, good_size, window_width
+from pathgp.operators.spacing import find_spacing
 
 LARGEST_DIM = 3
 # Columns of the product for which the time is divided evenly, and products after which kept tiles have paid off.
@@ -27,8 +28,6 @@ _LARGEST_RADIUS, _RADIUS_STEP, _RADII = 0.25, 2.0**-0.5, 24
 _LESS = 0.95
 # Nodes of a regular grid of data, per point: with more, most of the grid would be holes.
 _HOLES = 64
-# Rounding of the coordinates of nodes, in steps.
-_ON_NODE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -69,25 +68,16 @@ def unsuitable(kernel: Kernel, X: Tensor) -> str:
 def nodes_of(X: Tensor, others: Sequence[Tensor] = ()) -> Grid | None:
     """The regular grid on whose nodes all points lie; None if there is none, or one that is mostly holes."""
     columns, lower, steps, counts = [], [], [], []
-    points = torch.cat([X, *others]).to(torch.float64)
+    points = torch.cat([X, *others])
     for column, values in enumerate(points.unbind(1)):
-        known = values.unique()
-        if len(known) == 1:
-            continue
-        gaps = known.diff()
-        rounding = 8.0 * torch.finfo(X.dtype).eps * float(known.abs().max())
-        step = float(gaps[gaps > rounding].min()) if bool((gaps > rounding).any()) else 0.0
-        if step <= 100.0 * rounding or float(known[-1] - known[0]) / step > _HOLES * len(X):
+        spacing = find_spacing(values, _HOLES * len(X))
+        if spacing is None:
             return None
-        # The mean of all steps has fewer rounding errors than one of them.
-        step = float(known[-1] - known[0]) / round(float(known[-1] - known[0]) / step)
-        position = (known - known[0]) / step
-        if float((position - position.round()).abs().max()) > max(_ON_NODE, rounding / step):
-            return None
-        columns.append(column)
-        lower.append(float(known[0]))
-        steps.append(step)
-        counts.append(round(float(position[-1])) + 1)
+        if spacing.count > 1:
+            columns.append(column)
+            lower.append(spacing.first)
+            steps.append(spacing.step)
+            counts.append(spacing.count)
     if not columns or math.prod(counts) > _HOLES * len(X):
         return None
     shape = tuple(good_size(2 * count - 1) for count in counts)

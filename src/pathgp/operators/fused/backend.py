@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pathgp.compute.counts import CountRows
-from pathgp.compute.groups import share
+from pathgp.compute.process_groups import share
 from pathgp.compute.triton import missing
 from pathgp.kernels import Kernel
 from pathgp.operators.fused.engine import Engine, check_room

@@ -1,0 +1,209 @@
+"""The maxima of posterior paths over a box: proposals, gradient ascent, and the choice of one end for every path."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from pathgp.compute.memory import spans
+from pathgp.decisions.domain import Domain
+from pathgp.decisions.top import top_rows
+from pathgp.kernels import Stationary
+from pathgp.kernels.expression import leaves
+from pathgp.posterior.table import Posterior
+
+# Rows at which paths are evaluated at once.
+_BLOCK = 4096
+# Decay rates of the two moments of Adam.
+_DECAY = (0.9, 0.999)
+# Share of the steps that are taken from all starts.
+_FIRST_SHARE = 1 / 3
+# Number of ascents of each path that take the other steps.
+_FINALISTS = 2
+# Their learning rate, relative to that of the first steps.
+_LAST_RATE = 0.4
+# Proposals that replace the ends of a path if all of them repeat earlier points.
+_ALTERNATIVES = 64
+# Of the paths with known maxima, see `maximise_paths`, one in this number keeps its maximum, to refine the best point.
+_REFINING = 10
+
+
+class PathSearch:
+    """The search for the maxima of p paths.
+
+    Args:
+        post: a posterior with paths.
+        domain: the box, with columns of choices and a constraint.
+        sign: 1.0 for maxima, -1.0 for minima; values are those of the paths times this sign.
+        paths: numbers of the paths (p,).
+        generator: source of the proposals.
+    """
+
+    def __init__(self, post: Posterior, domain: Domain, sign: float, paths: Tensor, generator: torch.Generator) -> None:
+        self.post, self.domain, self.sign, self.paths, self.generator = post, domain, sign, paths, generator
+        self.spread = neighbourhood(post, domain)
+        self.targets = sign * _targets(post)
+
+    @torch.no_grad()
+    def find_starts(self, starts: int, proposals: int, explore: float) -> Tensor:
+        """Starts of every path (p, 1 + starts, d): a uniform point, then the best proposal of every round."""
+        centres, weights = self.post.X.to(torch.float64), _rank_weights(self.targets)
+        points = [self.domain.uniform(len(self.paths), self.generator)]
+        for _ in range(starts):
+            X = self.domain.propose(proposals, centres, weights, self.spread, explore, self.generator)
+            points.append(X[top_rows(path_blocks(self.post, X, self.paths, self.sign), 1)[1][:, 0]])
+        return torch.stack(points, 1)
+
+    def ascend(self, X: Tensor, steps: int, rate: float) -> tuple[Tensor, Tensor]:
+        """Gradient ascent from all starts X (p, q, d): the ends, and their values (p, q).
+
+        After the first third of the steps only the best two ascents of every path continue.
+        """
+        first = math.ceil(_FIRST_SHARE * steps) if X.shape[1] > _FINALISTS else steps
+        X, values = self._run_adam(X, first, rate)
+        if steps > first:
+            best = values.topk(_FINALISTS, 1).indices
+            rows = torch.arange(len(X), device=X.device).unsqueeze(1)
+            X[rows, best], values[rows, best] = self._run_adam(X[rows, best], steps - first, _LAST_RATE * rate)
+        return X, values
+
+    def _run_adam(self, X: Tensor, steps: int, rate: float) -> tuple[Tensor, Tensor]:
+        """Steps of Adam from X (p, q, d) in the box: the best allowed point of every ascent, and its value (p, q)."""
+        is_continuous = self.domain.continuous
+        best, best_values = X.clone(), self._evaluate(X)
+        if steps == 0 or not bool(is_continuous.any()):
+            return best, best_values
+        z = torch.zeros_like(X).requires_grad_()
+        moments = torch.zeros_like(X), torch.zeros_like(X)
+        lower, upper = ((end - X) / self.spread for end in (self.domain.lower, self.domain.upper))
+        for step in range(steps):
+            values = self.post.paths_at(X + z * self.spread, self.paths)
+            (gradient,) = torch.autograd.grad(self.sign * values.sum(), z)
+            gradient[..., ~is_continuous] = 0.0
+            if step:
+                points = (X + z * self.spread).detach()
+                _keep_better(best, best_values, points, self.sign * values.detach(), self.domain)
+            # Adam, written out: importing torch.optim takes seconds.
+            moments[0].lerp_(gradient, 1.0 - _DECAY[0])
+            moments[1].lerp_(gradient.square(), 1.0 - _DECAY[1])
+            mean, mean_square = (
+                moment / (1.0 - decay ** (step + 1)) for moment, decay in zip(moments, _DECAY, strict=True)
+            )
+            step_size = 0.5 * rate * (1.0 + math.cos(math.pi * step / steps))
+            with torch.no_grad():
+                z.addcdiv_(mean, mean_square.sqrt_().add_(1e-8), value=step_size)
+                z.copy_(torch.minimum(torch.maximum(z, lower), upper))
+        last = (X + z * self.spread).detach()
+        _keep_better(best, best_values, last, self._evaluate(last), self.domain)
+        # Rounding may have moved points out of the box.
+        return self.domain.clip(best), best_values
+
+    def try_choices(self, X: Tensor, values: Tensor, steps: int, rate: float) -> tuple[Tensor, Tensor]:
+        """Try all values of the columns with choices, one column after the other, then ascend again."""
+        for column, numbers in self.domain.choices.items():
+            for value in numbers:
+                changed = X.clone()
+                changed[..., column] = value
+                _keep_better(X, values, changed, self._evaluate(changed), self.domain)
+        return self._run_adam(X, steps // 2, 0.5 * rate)
+
+    def choose_distinct(self, X: Tensor, values: Tensor, taken: set[bytes], min_gain: float) -> tuple[Tensor, Tensor]:
+        """Choose one end of every path: points (p, d), none of them in ``taken`` or twice if possible, and values (p,).
+
+        The best of the ends X (p, q, d) with values (p, q). ``taken`` gets the keys of the chosen points. ``min_gain``:
+        see `maximise_paths`.
+        """
+        rank = values if min_gain == 0.0 else self._rank_ends(X, values, min_gain)
+        order = rank.argsort(1, descending=True).tolist()
+        keys = [self.domain.keys(ends) for ends in X]
+        points, result = [], values.new_empty(len(X))
+        for j, ranked in enumerate(order):
+            k = next((k for k in ranked if keys[j][k] not in taken), None)
+            if k is not None:
+                point, result[j], key = X[j, k], values[j, k], keys[j][k]
+            else:
+                point, result[j] = self._alternative(j, X[j, ranked[0]], taken)
+                (key,) = self.domain.keys(point.unsqueeze(0))
+            taken.add(key)
+            points.append(point)
+        return torch.stack(points), result
+
+    @torch.no_grad()
+    def _rank_ends(self, X: Tensor, values: Tensor, min_gain: float) -> Tensor:
+        """Values (p, q) by which the ends X (p, q, d) are ranked.
+
+        Those of the paths, except for nine of ten paths with known maxima (see ``min_gain`` of `maximise_paths`), which
+        rank the end from their uniform start first.
+        """
+        best = values.argmax(1)
+        rows = torch.arange(len(X), device=X.device)
+        mean = self.sign * self.post.mean(X[rows, best])
+        is_known = (values[rows, best] - mean).abs() < min_gain * self.targets.std(correction=0)
+        rank = values.clone()
+        rank[is_known & (rows % _REFINING != 0), 0] = torch.inf
+        return rank
+
+    def _alternative(self, j: int, X: Tensor, taken: set[bytes]) -> tuple[Tensor, Tensor]:
+        """The best of 64 proposals for path j, most of them near X (d,), that is not taken; a taken one if all are."""
+        weight = torch.ones(1, dtype=torch.float64)
+        proposals = self.domain.propose(_ALTERNATIVES, X.unsqueeze(0), weight, 0.2 * self.spread, 0.1, self.generator)
+        with torch.no_grad():
+            values = self.sign * self.post.paths_at(proposals.unsqueeze(0), self.paths[j : j + 1])[0]
+        keys = self.domain.keys(proposals)
+        order: list[int] = values.argsort(descending=True).tolist()
+        k = next((k for k in order if keys[k] not in taken), order[0])
+        return proposals[k], values[k]
+
+    @torch.no_grad()
+    def _evaluate(self, X: Tensor) -> Tensor:
+        """Values (p, q) of the paths, each at its own points X (p, q, d)."""
+        values: Tensor = self.sign * self.post.paths_at(X, self.paths)
+        return values
+
+
+def _keep_better(best: Tensor, best_values: Tensor, X: Tensor, values: Tensor, domain: Domain) -> None:
+    """Write allowed points X (p, q, d) with larger values (p, q) into ``best`` and ``best_values``."""
+    is_better = (values > best_values) & domain.allows(X.flatten(0, 1)).view(values.shape)
+    best[is_better], best_values[is_better] = X[is_better], values[is_better]
+
+
+def neighbourhood(post: Posterior, domain: Domain) -> Tensor:
+    """Half of the shortest length scale of every column (d,), at most half of the width of the box.
+
+    A tenth of the width for columns without a length scale.
+    """
+    columns, width = range(len(domain.lower)), domain.width
+    spread = torch.full_like(width, torch.inf)
+    for kernel, seen in leaves(post.model.kernel, columns):
+        if isinstance(kernel, Stationary):
+            index = torch.tensor(seen, device=width.device)
+            length = kernel.lengthscales(len(seen), width.device).detach().to(torch.float64).expand(len(seen))
+            spread[index] = torch.minimum(spread[index], 0.5 * length * post.scaling.scale[index])
+    spread = torch.where(spread.isinf(), 0.1 * width, spread)
+    return torch.minimum(spread, 0.5 * width)
+
+
+def _targets(post: Posterior) -> Tensor:
+    """The observed values (n,), or the posterior mean of a posterior that was saved without them."""
+    if post.system.is_complete:
+        return post.training_targets()
+    with torch.no_grad():
+        mean: Tensor = post.mean(post.X).to(torch.float64)
+    return mean
+
+
+def _rank_weights(values: Tensor) -> Tensor:
+    """1 / rank of every value (n,), with rank 1 for the largest: half of the weight is on about sqrt(n) values."""
+    weights = torch.empty_like(values)
+    weights[values.argsort(descending=True)] = 1.0 / torch.arange(1, len(values) + 1).to(values)
+    return weights
+
+
+def path_blocks(post: Posterior, X: Tensor, paths: Tensor, sign: float) -> Iterator[tuple[Tensor, Tensor]]:
+    """Numbers of b rows of X, and the values of p paths there (p, b), one block of rows after the other."""
+    for rows in spans(len(X), _BLOCK):
+        values = sign * post.paths(X[rows])
+        yield torch.arange(rows.start, rows.stop), values[paths.to(values.device)]

@@ -1,0 +1,233 @@
+"""A preconditioner for dense rows: Vecchia's factor of averages of neighbouring rows, and an inverse for each group.
+
+If many noisy rows lie within a length scale, each of them carries little information, and a factor of single rows would
+need hundreds of neighbours. The average of a group of g rows has g times less noise variance: a few nearby averages
+determine the function. Let y = f + e be observations with noise variances s_i^2, and for every group
+
+    w_i = s_i^-2 / sum_j s_j^-2,    average ybar = sum_i w_i y_i,    fluctuations y_i - ybar
+
+The noise of the averages is independent of the noise of the fluctuations. Two approximations are made:
+
+- An average is an observation of f at the centre sum_i w_i x_i of its group, with noise variance 1 / sum_j s_j^-2.
+  (First-order terms of f cancel there.) The inverse covariance of all averages is U U^T.
+- Given the nearest averages, the fluctuations of a group are independent of all other groups.
+
+The map from rows to averages and fluctuations is invertible, so that this is a positive-definite approximation of H^-1.
+It is applied by products alone, without triangular or iterative solves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pathgp.compute.compact_groups import group_nearby_rows
+from pathgp.compute.memory import spans
+from pathgp.compute.neighbours import nearest_neighbours
+from pathgp.compute.random import permutation
+from pathgp.operators import Operator
+from pathgp.solvers.inverse_factor import InverseFactor, factor_columns, systems_at_once
+
+Covariances = Callable[[Tensor], Tensor]
+"""K at sets of points (g, b, d): (g, b, b), float64."""
+
+# The largest number of averages on which fluctuations are conditioned.
+MAX_AVERAGES = 30
+# A group with a larger `Groups.unexplained` is divided into single rows.
+_DIVIDE_ABOVE = 0.5
+# Numbers of the groups that are multiplied at once, on a CPU and on a GPU.
+_AT_ONCE = {"cpu": 2**22}
+_AT_ONCE_GPU = 2**28
+
+
+class Groups(NamedTuple):
+    """M groups of up to g rows, t single rows, and their averages: M of groups, followed by the t single rows.
+
+    rows: indices of the rows of every group (M, g); groups with fewer rows are filled up with the index n.
+    noise, weights: noise variances and weights w of the rows (M, g); 1 and 0 for missing rows.
+    points: inputs of the rows (M, g, d).
+    singles: indices of the rows outside of groups (t,).
+    centres: inputs of the averages (M + t, d).
+    coordinates: coordinates of the averages, in which nearby averages have a large covariance (M + t, c).
+    average_noise: noise variances of the averages (M + t,).
+
+    All numbers are float64.
+    """
+
+    rows: Tensor
+    noise: Tensor
+    weights: Tensor
+    points: Tensor
+    singles: Tensor
+    centres: Tensor
+    coordinates: Tensor
+    average_noise: Tensor
+
+    def condition_on_averages(
+        self, covariances: Covariances, which: Tensor | slice, near: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Condition the fluctuations of f in p groups on m averages each.
+
+        Args:
+            covariances: the kernel.
+            which: the p groups.
+            near: indices of the averages to condition on (p, m).
+
+        Returns:
+            The weights W (p, g, m): the conditional mean is W times the averages. The conditional covariance (p, g, g).
+        """
+        m, weights = near.shape[1], self.weights[which].unsqueeze(1)
+        K = covariances(torch.cat([self.centres[near], self.points[which]], 1))
+        averages, cross, own = K[:, :m, :m].clone(), K[:, m:, :m], K[:, m:, m:]
+        averages.diagonal(dim1=1, dim2=2).add_(self.average_noise[near])
+        # Only triangular solves: other solves of torch process small systems one after the other on a GPU.
+        L = torch.linalg.cholesky(averages)
+        half = torch.linalg.solve_triangular(L, cross.mT, upper=False)
+        W = torch.linalg.solve_triangular(L.mT, half, upper=True).mT
+        F = own - half.mT @ half
+        F = F - weights @ F
+        F = F - F @ weights.mT
+        is_row = (self.weights[which] > 0).unsqueeze(2)
+        return (W - weights @ W) * is_row, F * (is_row & is_row.mT)
+
+    def unexplained(self, F: Tensor, which: Tensor | slice) -> Tensor:
+        """Frobenius norms (p,) of conditional covariances F (p, g, g) of p groups, in units of the noise variance.
+
+        They are upper bounds of the largest eigenvalues: how much the averages leave open about f within a group.
+        """
+        deviation = self.noise[which].sqrt()
+        return torch.linalg.matrix_norm(F / (deviation.unsqueeze(1) * deviation.unsqueeze(2)))
+
+
+def average_groups(locations: Tensor, coordinates: Tensor, noise: Tensor, rows: Tensor, singles: Tensor) -> Groups:
+    """Average inputs (n, d), coordinates (n, c) and noise variances (n,) over groups of rows (M, g).
+
+    ``singles``: indices of the rows outside of groups (t,).
+    """
+    n = len(locations)
+    is_row = rows < n
+    # Any valid index for missing rows: their weight is zero.
+    index = rows.clamp(max=n - 1)
+    noise_of_rows = torch.where(is_row, noise[index].to(torch.float64), 1.0)
+    inverse_noise = torch.where(is_row, 1.0 / noise_of_rows, 0.0)
+    average_noise = 1.0 / inverse_noise.sum(1)
+    weights = inverse_noise * average_noise.unsqueeze(1)
+    points = locations[index].to(torch.float64)
+
+    def average(values: Tensor) -> Tensor:
+        values = values.to(torch.float64)
+        return torch.cat([torch.bmm(weights.unsqueeze(1), values[index]).squeeze(1), values[singles]])
+
+    return Groups(
+        rows=rows,
+        noise=noise_of_rows,
+        weights=weights,
+        points=points,
+        singles=singles,
+        centres=average(locations),
+        coordinates=average(coordinates),
+        average_noise=torch.cat([average_noise, noise[singles].to(torch.float64)]),
+    )
+
+
+class AveragedInverse:
+    """R -> P^-1 R with P^-1 ~ H^-1: U U^T for the averages, and a small inverse for the fluctuations of every group.
+
+    With rbar the averages of r, rbar_near those that a group is conditioned on, W and F the weights and the covariance
+    of `Groups.condition_on_averages`, and C = F + diag(s^2), all of one group:
+
+        e = r - rbar - W rbar_near,    q = (I - w 1^T) C^-1 e
+        h = U U^T rbar - (sum over all groups of W^T q),    P^-1 r = q + w h
+
+    Groups in regions of sparse rows, which the averages leave largely unexplained, are divided into single rows.
+
+    Args:
+        H: an operator with `locations` and with positive noise.
+        size: the largest number of rows of a group.
+        neighbours: number of neighbours of each average in U.
+        generator: source of the random order of the averages.
+    """
+
+    def __init__(self, H: Operator, size: int, neighbours: int, generator: torch.Generator) -> None:
+        assert H.locations is not None
+        assert H.coordinates is not None
+        n, self.dtype, self.memory = H.shape[0], H.dtype, H.memory
+        rows = group_nearby_rows(H.coordinates.to(torch.float64), size)
+        singles = rows.new_empty(0)
+        inputs = (H.locations, H.coordinates, H.noise.expand(n))
+        groups = average_groups(*inputs, rows, singles)
+        unexplained = self._condition(H.covariances, groups, neighbours)
+        if bool((is_divided := unexplained > _DIVIDE_ABOVE).any()):
+            singles = rows[is_divided].flatten()
+            groups = average_groups(*inputs, rows[~is_divided], singles[singles < n])
+            self._condition(H.covariances, groups, neighbours)
+
+        def blocks(S: Tensor) -> Tensor:
+            K = H.covariances(groups.centres[S])
+            K.diagonal(dim1=1, dim2=2).add_(groups.average_noise[S])
+            return K
+
+        count = len(groups.centres)
+        order = permutation(count, generator, H.device)
+        columns = factor_columns(groups.coordinates, blocks, order, min(neighbours, count - 1), H.memory)
+        self.factor = InverseFactor(*columns)
+
+    def _condition(self, covariances: Covariances, groups: Groups, neighbours: int) -> Tensor:
+        """Condition the fluctuations of all groups on the nearest averages; return their `Groups.unexplained` (M,)."""
+        (count, width), device = groups.rows.shape, groups.rows.device
+        m = min(neighbours, MAX_AVERAGES, len(groups.centres))
+        self.rows, self.singles, self.weights = groups.rows, groups.singles, groups.weights.to(self.dtype)
+        self.near = nearest_neighbours(groups.coordinates, m, self.memory)[:count]
+        self.regression = torch.empty(count, width, m, dtype=self.dtype, device=device)
+        self.inverses = torch.empty(count, width, width, dtype=self.dtype, device=device)
+        unexplained = torch.empty(count, dtype=torch.float64, device=device)
+        identity = torch.eye(width, dtype=torch.float64, device=device)
+        for part in spans(count, systems_at_once(width + m, device, self.memory)):
+            W, F = groups.condition_on_averages(covariances, part, self.near[part].long())
+            unexplained[part] = groups.unexplained(F, part)
+            # The noise of fluctuations has the covariance diag(s^2) - average_noise 1 1^T. It is singular: its null
+            # vector is w, as for F. diag(s^-2) is a generalised inverse of it; likewise, the inverse of F + diag(s^2)
+            # is a generalised inverse of the covariance of f and noise together.
+            F.diagonal(dim1=1, dim2=2).add_(groups.noise[part])
+            self.regression[part] = W.to(self.dtype)
+            half = torch.linalg.solve_triangular(torch.linalg.cholesky(F), identity, upper=False)
+            self.inverses[part] = (half.mT @ half).to(self.dtype)
+        return unexplained
+
+    def __call__(self, R: Tensor) -> Tensor:
+        n, s = R.shape
+        count, parts = len(self.rows), self._parts(s)
+        result = R.new_empty(n + 1, s)
+        average = R.new_empty(count + len(self.singles), s)
+        for part in parts:
+            average[part] = torch.bmm(self.weights[part].unsqueeze(1), self._take(R, part)).squeeze(1)
+        average[count:] = R[self.singles]
+        update = torch.zeros_like(average)
+        # The result holds q until all groups have contributed to h.
+        for part in parts:
+            near = self.near[part].long()
+            mean = average[part].unsqueeze(1) + torch.bmm(self.regression[part], average[near])
+            e = (self._take(R, part) - mean).mul_((self.rows[part] < n).unsqueeze(2))
+            q = torch.bmm(self.inverses[part], e)
+            q -= self.weights[part].unsqueeze(2) * q.sum(1, keepdim=True)
+            update.index_add_(0, near.flatten(), torch.bmm(self.regression[part].mT, q).flatten(0, 1))
+            result[self.rows[part].flatten()] = q.flatten(0, 1)
+        h = self.factor(average) - update
+        for part in parts:
+            change = self.weights[part].unsqueeze(2) * h[part].unsqueeze(1)
+            result[self.rows[part].flatten()] += change.flatten(0, 1)
+        result[self.singles] = h[count:]
+        return result[:n]
+
+    def _take(self, R: Tensor, part: slice) -> Tensor:
+        """Rows of R by groups (p, g, s); a missing row is replaced by the last row of R, which callers must ignore."""
+        return R[self.rows[part].clamp(max=len(R) - 1)]
+
+    def _parts(self, s: int) -> list[slice]:
+        """Parts of the groups that are multiplied at once, for s columns."""
+        at_once = min(_AT_ONCE.get(self.rows.device.type, _AT_ONCE_GPU), self.memory // 64)
+        width = self.rows.shape[1] + self.near.shape[1]
+        return list(spans(len(self.rows), max(1, at_once // (width * s))))
