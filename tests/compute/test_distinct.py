@@ -20,13 +20,21 @@ def test_rows_are_labelled_by_their_values_also_if_their_sums_agree() -> None:
 
 def test_sites_and_values_make_up_the_rows() -> None:
     generator = torch.Generator().manual_seed(0)
-    places, times = torch.rand(7, 2, generator=generator), torch.tensor([0.0, 0.3, 1.0, 4.5])
-    X = torch.cat([places.repeat(4, 1), times.repeat_interleave(7).unsqueeze(1)], 1)
-    X = X[torch.randperm(len(X), generator=generator)[5:]]
+    places, times = torch.rand(20, 2, generator=generator), torch.rand(12, generator=generator)
+    X = torch.cat([places.repeat(12, 1), times.repeat_interleave(20).unsqueeze(1)], 1)
+    X = X[torch.randperm(len(X), generator=generator)[15:]]
     pairs = find_combination(X)
     assert pairs is not None
     assert pairs.column == 2
-    again = X[pairs.sites[pairs.cell // 4]]
-    again[:, 2] = pairs.values[pairs.cell % 4]
+    again = X[pairs.sites[pairs.cell // 12]]
+    again[:, 2] = pairs.values[pairs.cell % 12]
     assert torch.equal(again, X)
-    assert find_combination(torch.rand(50, 3, generator=generator)) is None
+
+
+def test_rows_without_few_sites_are_no_pairs() -> None:
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(200, 3, generator=generator)
+    assert find_combination(X) is None
+    # A column with two values, and 200 sites.
+    X[:, 1] = X[:, 1].round()
+    assert find_combination(X) is None

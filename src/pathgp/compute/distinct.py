@@ -9,6 +9,8 @@ from torch import Tensor
 
 # Largest number of pairs (site, value) per row of X: with more, over three quarters of the pairs would not occur in X.
 _PAIRS_PER_ROW = 4
+# The least number of rows of X per site or value. A column with two values has pairs, too, but as many sites as rows.
+_ROWS_PER_SITE = 4
 
 
 def label_distinct_rows(points: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,8 +56,8 @@ class Combination(NamedTuple):
 def find_combination(X: Tensor) -> Combination | None:
     """Write the rows X (n, d) as pairs of few sites and few values of one column, such as stations and times.
 
-    The column with the fewest values for which there are at most four pairs per row; None if there is none. Time
-    O(d n (d + log n)).
+    The column with the fewest values for which there are at most four pairs per row, and at least four rows per site
+    or value; None if there is none. Time O(d n (d + log n)).
     """
     n, candidates = len(X), []
     for column, values in enumerate(X.unbind(1)):
@@ -65,6 +67,7 @@ def find_combination(X: Tensor) -> Combination | None:
     for column, distinct, index in sorted(candidates, key=lambda candidate: len(candidate[1])):
         others = [other for other in range(X.shape[1]) if other != column]
         site, first = label_distinct_rows(X[:, others])
-        if len(first) * len(distinct) <= _PAIRS_PER_ROW * n:
+        p, t = len(first), len(distinct)
+        if p * t <= _PAIRS_PER_ROW * n and _ROWS_PER_SITE * (p + t) <= n:
             return Combination(column, distinct, first, site * len(distinct) + index)
     return None
