@@ -155,16 +155,6 @@ def test_what_has_no_field_products_says_so() -> None:
             FieldOperator(k, X, accuracy=accuracy)
 
 
-def test_windows_that_are_not_kept() -> None:
-    """As on a GPU, or with little memory: points are spread one after the other, in the order of their nodes."""
-    X, k = scattered(3000, 2), kernels.Matern(1.5, 0.3)
-    kept, spread = FieldOperator(k, X), FieldOperator(k, X, compute=Compute(memory=12_000_000))
-    windows = [H._tiles.fast.grid.sources.transposed for H in (kept, spread)]
-    assert windows[0] is not None
-    assert windows[1] is None
-    assert error(spread, normal(3000, 3)) < 1e-5
-
-
 def test_the_automatic_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(field_backend, "LEAST_ROWS", 100)
     X, scattered_X = scattered(10_000, 2).float(), scattered(N, 3)

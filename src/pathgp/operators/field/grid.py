@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag, pad
 
 from pathgp.compute.memory import spans
 from pathgp.compute.threads import count_threads, run_separately
 from pathgp.operators.field.window import levelling, window_spectrum, window_weights
 
-# Points that are gathered together, over the entries of a window; nodes at which a kernel is evaluated together.
-_GATHERED, _NODES = {"cpu": 2**18}, 2**20
-_GATHERED_GPU = 2**26
+# Nodes at which a kernel is evaluated together.
+_NODES = 2**20
 # Steps of the grid per unit of beta in which lags level off: their spectrum ends at 0.8 of the grid's band, pi / 2 per
 # step.
 LEVEL = 2.0 / (0.8 * math.pi / 2.0)
@@ -26,8 +24,6 @@ LEVEL = 2.0 / (0.8 * math.pi / 2.0)
 GRID_COPIES = 6
 # Share of the budget for columns on the grid that are transformed together: on a GPU few columns at a time are slow.
 _BATCH_SHARE, _BATCH_SHARE_GPU = {"cpu": 0.25}, 0.5
-# The window's entries are kept for a CPU, by nodes, if they fit into this share of the budget: bytes per entry.
-_KEPT_SHARE, _KEPT_BYTES = 0.25, 40
 
 
 @dataclass(frozen=True)
@@ -56,21 +52,27 @@ class Grid:
         return max(1, self.width) ** len(self.shape)
 
     def place(self, X: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The number (n,) of the first node of every point's window, and its weights (n, w) in every dimension."""
-        index = torch.zeros(len(X), dtype=torch.long, device=X.device)
-        weights = []
-        for column, lower, step, size in zip(self.columns, self.lower, self.steps, self.shape, strict=True):
+        """The first node (n, d) of every point's window, and its weights (n, w) in every dimension."""
+        corners, weights = [], []
+        for column, lower, step in zip(self.columns, self.lower, self.steps, strict=True):
             position = (X[:, column].to(torch.float64) - lower) / step
             first = (position - self.width / 2).ceil() if self.width else position.round()
-            if self.width:
-                weights.append(window_weights(position - first, self.width).to(X.dtype))
-            index = index * size + first.long()
-        return index, weights
+            own = window_weights(position - first, self.width) if self.width else torch.ones_like(first).unsqueeze(1)
+            corners.append(first.long())
+            weights.append(own.to(X.dtype))
+        return torch.stack(corners, 1), weights
 
-    def offsets(self, device: torch.device) -> Tensor:
+    def number(self, corner: Tensor) -> Tensor:
+        """The numbers (n,) of nodes (n, d)."""
+        number = torch.zeros_like(corner[:, 0])
+        for own, size in zip(corner.unbind(1), self.shape, strict=True):
+            number = number * size + own
+        return number
+
+    def offsets(self) -> Tensor:
         """Numbers of the nodes of a window, relative to its first: (w^d,)."""
-        inside = torch.arange(max(1, self.width), device=device)
-        offset = torch.zeros(1, dtype=torch.long, device=device)
+        inside = torch.arange(max(1, self.width))
+        offset = torch.zeros(1, dtype=torch.long)
         for size in self.shape:
             offset = (offset.unsqueeze(1) * size + inside).flatten()
         return offset
@@ -120,71 +122,14 @@ def fold(values: Tensor, shape: Sequence[int]) -> Tensor:
     return values
 
 
-class Points:
-    """The windows W (points, nodes) of points on a grid: `spread` is W^T V, `gather` is W G; in the dtype of X."""
-
-    def __init__(self, grid: Grid, X: Tensor, memory: int) -> None:
-        self.grid, self.count, self.dtype = grid, len(X), X.dtype
-        self.first, self.weights = grid.place(X)
-        self.offsets = grid.offsets(X.device)
-        self.step = max(1, _GATHERED.get(X.device.type, _GATHERED_GPU) // grid.window)
-        entries = self.count * grid.window
-        is_kept = X.device.type == "cpu" and entries * _KEPT_BYTES <= _KEPT_SHARE * memory and entries < 2**31
-        self.transposed = self._transpose() if is_kept else None
-        # Otherwise points by their nodes: neighbours then add to the same part of the memory.
-        self.order: Tensor | None = None
-        if self.transposed is None and grid.width:
-            self.order = self.first.argsort()
-            self.first, self.weights = self.first[self.order], [own[self.order] for own in self.weights]
+class Windows(Protocol):
+    """The windows W (points, nodes) of points on a grid."""
 
     def spread(self, V: Tensor) -> Tensor:
-        """W^T V: (nodes, s)."""
-        if self.transposed is not None:
-            result: Tensor = self.transposed @ V
-            return result
-        if self.order is not None:
-            V = V[self.order]
-        G = V.new_zeros(self.grid.nodes, V.shape[1])
-        for part in spans(self.count, self.step * max(1, self.grid.window // V.shape[1])):
-            window = self._window(part)
-            for number, offset in enumerate(self.offsets.tolist()):
-                values = V[part] if window is None else V[part] * window[:, number : number + 1]
-                G.index_add_(0, self.first[part] + offset, values)
-        return G
+        """W^T V for values V (points, s): (s, nodes)."""
 
     def gather(self, G: Tensor) -> Tensor:
-        """W G for values G (nodes, s): (points, s)."""
-        if not self.grid.width:
-            return G[self.first]
-        parts = []
-        for part in spans(self.count, self.step):
-            index = self.first[part].unsqueeze(1) + self.offsets
-            parts.append(embedding_bag(index, G, per_sample_weights=self._window(part), mode="sum"))
-        found = torch.cat(parts)
-        return found if self.order is None else torch.empty_like(found).index_copy_(0, self.order, found)
-
-    def _window(self, part: slice) -> Tensor | None:
-        """Entries of the windows of some points, (points, w^d)."""
-        result: Tensor | None = None
-        for weights in self.weights:
-            own = weights[part]
-            result = own if result is None else (result.unsqueeze(2) * own.unsqueeze(1)).flatten(1)
-        return result
-
-    def _transpose(self) -> Tensor:
-        """W^T as a sparse matrix by rows: several times faster on a CPU than adding points one by one."""
-        index = (self.first.unsqueeze(1) + self.offsets).flatten()
-        values = self._window(slice(None))
-        values = self.first.new_ones(self.count, dtype=self.dtype) if values is None else values.flatten()
-        order = index.to(torch.int32).argsort(stable=True)
-        starts = pad(torch.bincount(index, minlength=self.grid.nodes).cumsum(0), (1, 0))
-        shape = (self.grid.nodes, self.count)
-        with warnings.catch_warnings():
-            # PyTorch warns that its sparse matrices may change.
-            warnings.filterwarnings("ignore", "Sparse", UserWarning)
-            return torch.sparse_csr_tensor(
-                starts.int(), (order // self.grid.window).int(), values[order], shape, check_invariants=False
-            )
+        """W G for values G (s, nodes): (points, s)."""
 
 
 class GridPart:
@@ -196,7 +141,7 @@ class GridPart:
         sources, targets: windows of the points.
     """
 
-    def __init__(self, grid: Grid, values: Tensor, sources: Points, targets: Points, dtype: torch.dtype) -> None:
+    def __init__(self, grid: Grid, values: Tensor, sources: Windows, targets: Windows, dtype: torch.dtype) -> None:
         self.grid, self.sources, self.targets = grid, sources, targets
         self.dims = tuple(range(1, 1 + len(grid.shape)))
         self.window = spectrum_of_windows(grid, values.device)
@@ -216,7 +161,7 @@ class GridPart:
         def compute(columns: slice) -> None:
             spectrum = self._transform(self.sources, V[:, columns]).mul_(self.symbol)
             G = torch.fft.irfftn(spectrum, s=self.grid.shape, dim=self.dims)
-            result[:, columns] += self.targets.gather(G.flatten(1).T.contiguous())
+            result[:, columns] += self.targets.gather(G.flatten(1))
             if self.unresolved:
                 result[:, columns].add_(V[:, columns], alpha=self.unresolved)
 
@@ -234,10 +179,9 @@ class GridPart:
         weights = torch.fft.irfftn(total.to(torch.complex128), s=self.grid.shape)
         return fold(weights, self.grid.shape)
 
-    def _transform(self, points: Points, V: Tensor) -> Tensor:
+    def _transform(self, points: Windows, V: Tensor) -> Tensor:
         """The Fourier transform of spread columns: (s, ...)."""
-        G = points.spread(V.contiguous()).T.contiguous().view(-1, *self.grid.shape)
-        return torch.fft.rfftn(G, dim=self.dims)
+        return torch.fft.rfftn(points.spread(V).view(-1, *self.grid.shape), dim=self.dims)
 
     def _batches(self, V: Tensor, memory: int, tasks: int | None = None) -> Iterator[slice]:
         threads = tasks or count_threads(V.device)

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from pathgp.kernels import Kernel
-from pathgp.operators.field.grid import GridPart, Points, coordinates, evaluate_nodes, node_spans
+from pathgp.operators.field.grid import GridPart, coordinates, evaluate_nodes, node_spans
 from pathgp.operators.field.near import Blocks, NearPart, Values, contract_values
 from pathgp.operators.field.plan import Plan
+from pathgp.operators.field.points import place_points
 
 
 class FieldProduct:
@@ -39,8 +40,8 @@ class FieldProduct:
         self.near: NearPart | None = None
         if blocks is not None and any(plan.split.radii.values()):
             self.near = NearPart(kernel, plan.split, *blocks, targets.dtype, memory)
-        windows = Points(plan.grid, targets, memory)
-        own = windows if sources is None else Points(plan.grid, sources, memory)
+        windows = place_points(plan.grid, targets, memory)
+        own = windows if sources is None else place_points(plan.grid, sources, memory)
         with torch.no_grad():
             values = evaluate_nodes(plan.grid.lags(), self._at_lags, targets.device)
             lags = self._near_lags()
