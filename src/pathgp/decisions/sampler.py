@@ -248,7 +248,8 @@ class ThompsonSampler:
             in_region, ends = paths[:count], self._format.to_caller(region)
             X = self._maximise(post, in_region, self._known(), bounds=ends, choices=choices, min_gain=0.0)
             is_informative = self._is_informative(post, X, in_region)
-            local_maxima, paths = X[is_informative], torch.cat([in_region[~is_informative], paths[count:]])
+            others = in_region[~is_informative.to(in_region.device)]
+            local_maxima, paths = X[is_informative], torch.cat([others, paths[count:]])
             if not len(paths):
                 return local_maxima
         avoid, ends = torch.cat([self._known(), local_maxima]), self._format.to_caller(box)
