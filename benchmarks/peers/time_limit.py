@@ -1,12 +1,13 @@
 """Fits with the same time limit: `GP.fit(time_limit=)` and a sparse variational GP of GPyTorch on a large table.
 
     python -m benchmarks.peers.time_limit [--rows 300000] [--seconds 900] [--set flights3m] [--inducing 1024]
+                                          [--methods pathgp gpytorch]
 
 Random rows of the table, 10,000 further ones for the test. Inputs and targets are standardised with the training rows.
 Both models have a Matern-5/2 kernel with a length scale per input. pathgp takes its defaults and the limit. GPyTorch
 trains for as many seconds, by Adam at 0.01 on batches of 1,000. Scores are those of new observations: RMSE in the units
 of the target, mean log likelihood in nats per row of the standardised target, and the share of the test rows in their
-95 % intervals. Seconds are those of the fit; predictions come after them.
+95 % intervals. Seconds are those of the fit; predictions come after them. The file keeps the rows of other methods.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch import Tensor
 import pathgp
 from benchmarks.common.datasets import load
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, require, table, write
+from benchmarks.common.recording import device_name, merge, read, require, table
 from benchmarks.peers.baselines import Baseline, run_baseline
 from pathgp import metrics
 from pathgp.data.tabular import kernel_of_columns
@@ -90,20 +91,21 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=300_000)
     parser.add_argument("--test", type=int, default=TEST)
     parser.add_argument("--seconds", type=float, default=900.0)
-    parser.add_argument("--inducing", type=int, default=1024, help="inducing points of GPyTorch; 0: pathgp alone")
+    parser.add_argument("--inducing", type=int, default=1024, help="inducing points of GPyTorch")
+    parser.add_argument("--methods", nargs="+", default=["pathgp", "gpytorch"], choices=("pathgp", "gpytorch"))
     parser.add_argument("--device", default=device_name())
     options = parse(parser, set="sarcos_test", rows=500, test=100, seconds=0.5, inducing=20, device="cpu")
     X, y, X_test, y_test, spread = split(options.set, options.rows, options.test, options.device)
-    results = [ours(X, y, X_test, options.seconds)]
-    if options.inducing:
-        results.append(theirs(X, y, X_test, options.seconds, options.inducing))
-    rows = []
-    for row, mean, variance in results:
-        rows.append(row if mean is None else row | score(y_test, mean, variance, spread))
-    kind = torch.device(options.device).type
-    facts = {"set": options.set, "training_rows": options.rows, "test_rows": options.test, "limit": options.seconds}
-    write(f"time_limit_{options.set}_{options.rows}_{kind}", rows, **facts)
-    print(table([{key: value for key, value in row.items() if key != "stages"} for row in rows]))
+    name = f"time_limit_{options.set}_{options.rows}_{torch.device(options.device).type}"
+    facts = {"training_rows": options.rows, "test_rows": options.test, "limit": options.seconds}
+    for method in options.methods:
+        if method == "pathgp":
+            row, mean, variance = ours(X, y, X_test, options.seconds)
+        else:
+            row, mean, variance = theirs(X, y, X_test, options.seconds, options.inducing)
+        scores = {} if mean is None else score(y_test, mean, variance, spread)
+        merge(name, ("method",), facts | row | scores)
+    print(table([{key: value for key, value in row.items() if key not in ("stages", *facts)} for row in read(name)]))
 
 
 if __name__ == "__main__":
