@@ -243,7 +243,7 @@ def rehearse_neighbours(
             A = H.covariances(groups.centres.unsqueeze(0))[0]
             A.diagonal().add_(groups.average_noise)
             values = b[groups.rows.clamp(max=len(rows) - 1)]
-            b, coordinates = (groups.weights.unsqueeze(2) * values).sum(1), groups.coordinates
+            b, coordinates = (groups.average_weights.unsqueeze(2) * values).sum(1), groups.coordinates
         else:
             A, coordinates = H.small_blocks(rows.unsqueeze(0))[0], C[rows]
         systems.append((coordinates, A, b, permutation(len(A), generator, C.device)))
