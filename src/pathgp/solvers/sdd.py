@@ -210,8 +210,8 @@ def choose_batch_size(run: Run, momentum: float) -> int:
 def choose_step(run: Run, batch_size: int, momentum: float) -> float:
     """Return the smaller of two limits of the step.
 
-    - 1 / lambda_max(H[I, I]), the smallest over a few random batches I. In directions that all batches change, steps
-      are stable up to about 1.4 times this limit.
+    - 1 / lambda_max(H[I, I]), the smallest over a few random batches I. Along eigenvectors that all batches share,
+      steps are stable up to about 1.4 times this limit.
     - (1 - rho) / (1 - rho^m) / max_i H_ii, with m = n / batch_size. A coordinate that is nearly independent of the
       others gets a new gradient every m steps. Until then momentum moves it by 1 + rho + ... + rho^(m - 1)
       = (1 - rho^m) / (1 - rho) times its step. Steps are stable up to twice this limit.

@@ -108,13 +108,17 @@ class Vecchia(Preconditioner):
     otherwise the largest of 1, 2, 4, ..., 64 for which, in four of five sampled groups, the norm of the covariance of
     the function within the group, given the averages, is at most 0.15 times the noise variance.
 
-    Build: time O(n m^3 + n m log n), n m^2 entries of K.
-    Application: time O(n m s).
-    Memory: 48 n (m + 1) bytes.
+    Without averages:
+
+    - Build: time O(n m^3 + n m log n), n m^2 entries of K.
+    - Application: time O(n m s).
+    - Memory: 48 n (m + 1) bytes.
+
     With averages:
-    Build: the same with n / g in place of n, and n / g systems of size min(m, 30) + g for the groups.
-    Application: time O(n (m + g) s).
-    Memory: 48 n (m + 1) / g bytes, and n (min(m, 30) + g) numbers for the groups.
+
+    - Build: the same with n / g in place of n, and n / g systems of size min(m, 30) + g for the groups.
+    - Application: time O(n (m + g) s).
+    - Memory: 48 n (m + 1) / g bytes, and n (min(m, 30) + g) numbers for the groups.
 
     All in float64, except for the matrices of the groups, which are stored in the dtype of H.
     Vecchia (1988), Schaefer, Katzfuss and Owhadi (2021).
