@@ -60,14 +60,15 @@ def restore_best_validated(fit: Fit) -> None:
         return
     fit.model.load_state_dict(validation.state)
     fit.optimiser.forget_curvature()
-    # The next gradient is computed at this position: the recorded gain stays the same, whatever the earlier gradient.
+    # The next gradient is usually computed at this position. Then the earlier one, of another position, does not affect
+    # the gain.
     if fit.previous is not None:
         fit.previous = (fit.coordinates.position(), fit.previous[1], None)
     _reset_guard(fit)
 
 
 def increase_noise(fit: Fit, misfit: float) -> bool:
-    """At the first step on more rows, increase a noise that is far too small for them; return whether it was.
+    """At the first step on more rows, increase a noise that is far too small for them; return whether it is larger now.
 
     If no two of few rows are close to each other, the learned noise may be almost zero. With more rows the misfit
     y^T H^-1 y / n is then huge and proportional to 1 / noise^2, and a quasi-Newton method takes short steps. If

@@ -64,7 +64,8 @@ class Fit(Resumable):
 
     Its attributes are set by `Resumable.__init__`:
 
-    coordinates, optimiser: the learned parameters, and what changes them.
+    coordinates: the learned parameters.
+    optimiser: `Adam` or `LBFGS`, which moves them.
     bounds: default bounds, in force during the fit.
     guard: rows whose exact likelihood rejects bad steps, or None.
     validation: rows whose exact likelihood decides how a fit continues after its exact stages, or None.
