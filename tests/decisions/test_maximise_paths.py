@@ -13,7 +13,7 @@ import pathgp
 from pathgp import kernels
 from pathgp.decisions import maximise_paths
 from pathgp.decisions.domain import Domain
-from pathgp.decisions.search import neighbourhood
+from pathgp.decisions.search import proposal_spread
 from pathgp.decisions.top import assign_distinct, top_rows
 
 BOX = torch.tensor([[0.0, -1.0], [1.0, 2.0]], dtype=torch.float64)
@@ -121,7 +121,7 @@ def test_neighbourhoods_are_in_the_units_of_the_caller() -> None:
     kernel = kernels.Matern(1.5, torch.tensor([0.4, 0.8]), active_dims=[0, 1]) + kernels.Linear(1.0, active_dims=[2])
     post = pathgp.GP(kernel, 0.1, standardise=True).condition(X, X[:, 0], samples=1, features=32)
     bounds = [[0.0, 0.0, 0.0], [1.0, 100.0, 1.0]]
-    spread = neighbourhood(post, Domain.read(bounds, None, None, torch.device("cpu")))
+    spread = proposal_spread(post, Domain.read(bounds, None, None, torch.device("cpu")))
     deviations = X.std(0, correction=0)
     expected = torch.stack([0.2 * deviations[0], 0.4 * deviations[1], torch.tensor(0.1, dtype=torch.float64)])
     torch.testing.assert_close(spread, expected)

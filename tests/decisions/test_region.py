@@ -12,7 +12,7 @@ import pathgp
 from pathgp import kernels
 from pathgp.decisions import maximise_paths
 from pathgp.decisions.domain import Domain
-from pathgp.decisions.region import best_region, local_paths
+from pathgp.decisions.region import best_region, count_local_paths
 from pathgp.decisions.surrogate import default_priors
 from pathgp.kernels.parameters import LogNormal, positive
 
@@ -60,7 +60,7 @@ def test_no_region_where_the_constraint_forbids_nearly_all() -> None:
 
 @pytest.mark.parametrize(("columns", "share"), [(1, 1 / 7), (6, 1 / 2), (20, 20 / 26)])
 def test_more_columns_more_paths_in_the_region(columns: int, share: float) -> None:
-    assert local_paths(1000, columns) == round(1000 * share)
+    assert count_local_paths(1000, columns) == round(1000 * share)
 
 
 def test_priors_of_length_scales_are_for_the_fit_only() -> None:

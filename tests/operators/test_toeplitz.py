@@ -121,10 +121,10 @@ def test_cross_products_at_other_sites_and_later_times(dtype: torch.dtype, monke
 def test_the_memory_of_an_operator_is_used_again() -> None:
     X, kernel = stations(6, 9), kernels.Matern(1.5, 0.5)
     first = KernelOperator(kernel, X, 0.1, Compute("toeplitz"))
-    before = first._tiles.fast.K.data_ptr()  # type: ignore[union-attr]
+    before = first._tiles.fast.blocks.data_ptr()  # type: ignore[union-attr]
     kernel.lengthscale = 0.9
     H = KernelOperator(kernel, X, 0.1, Compute("toeplitz"), reuse=first)
-    assert H._tiles.fast.K.data_ptr() == before  # type: ignore[union-attr]
+    assert H._tiles.fast.blocks.data_ptr() == before  # type: ignore[union-attr]
     V = torch.ones(len(X), 1, dtype=torch.float64)
     torch.testing.assert_close(H @ V, KernelOperator(kernel, X, 0.1, STREAMED) @ V)
 

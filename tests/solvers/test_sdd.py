@@ -10,7 +10,7 @@ import torch
 from pathgp.operators import KernelOperator
 from pathgp.solvers import CG, SDD, Status
 from pathgp.solvers.run import Run
-from pathgp.solvers.sdd import automatic_batch, automatic_step
+from pathgp.solvers.sdd import choose_batch_size, choose_step
 
 Make = Callable[..., tuple[KernelOperator, torch.Tensor]]
 
@@ -54,9 +54,9 @@ def test_the_automatic_step_is_the_inverse_of_the_largest_eigenvalue(make: Make)
     index = torch.arange(200)
     largest = float(torch.linalg.eigvalsh(H.block(index)).max())
     run = run_of(H, B)
-    assert automatic_step(run, 200, 0.9) == pytest.approx(1 / largest, rel=0.02)
+    assert choose_step(run, 200, 0.9) == pytest.approx(1 / largest, rel=0.02)
     # A quarter of the rows has about a quarter of the eigenvalue.
-    assert automatic_step(run_of(H, B), 50, 0.0) == pytest.approx(4 / largest, rel=0.3)
+    assert choose_step(run_of(H, B), 50, 0.0) == pytest.approx(4 / largest, rel=0.3)
     assert run.epochs > 0
 
 
@@ -66,7 +66,7 @@ def test_the_automatic_step_is_stable_where_four_times_it_is_not(make: Make) -> 
     assert "halving" not in automatic.note
     estimates = torch.stack([record.residual for record in automatic.history]).amax(1)
     assert (estimates[1:] < 2 * estimates[0]).all()
-    step = automatic_step(run_of(H, B), 50, 0.9) * 50
+    step = choose_step(run_of(H, B), 50, 0.9) * 50
     larger = SDD(batch_size=50, step_size=4 * step).solve(H, B, generator=seeded(), max_epochs=300)
     assert "halving" in larger.note
 
@@ -83,7 +83,7 @@ def test_the_automatic_step_is_stable_where_inputs_have_few_neighbours(
     assert float(sound.residual.max()) < 0.2
     # How far a single coordinate goes until it is met again, times its variance of 1.01, must not exceed two.
     limit = 2 / (sum(0.9**k for k in range(600 // batch)) * 1.01)
-    assert automatic_step(run_of(H, B), batch, 0.9) == pytest.approx(0.5 * limit, rel=0.05)
+    assert choose_step(run_of(H, B), batch, 0.9) == pytest.approx(0.5 * limit, rel=0.05)
     if lengthscale < 0.01:
         beyond = SDD(batch_size=batch, step_size=1.6 * limit * batch).solve(H, B, generator=seeded(), max_epochs=20)
         assert "halving" in beyond.note
@@ -91,7 +91,7 @@ def test_the_automatic_step_is_stable_where_inputs_have_few_neighbours(
 
 def test_the_automatic_batch_takes_the_step_of_a_single_coordinate(make: Make) -> None:
     H, B = make(n=4000, noise=0.3, lengthscale=0.05)
-    batch = automatic_batch(run_of(H, B), 0.9)
+    batch = choose_batch_size(run_of(H, B), 0.9)
     assert 64 < batch < 2048
     largest = float(torch.linalg.eigvalsh(H.block(torch.arange(batch))).max())
     assert largest == pytest.approx(float(H.diagonal().max()) / 0.1, rel=0.15)
@@ -102,7 +102,7 @@ def test_the_automatic_batch_has_bounds(make: Make) -> None:
     # All inputs alike, and none: with every coordinate the eigenvalue grows by the whole variance, or not at all.
     for lengthscale, bound in ((50.0, 64), (1e-6, 2048)):
         H, B = make(n=300, noise=0.3, lengthscale=lengthscale)
-        assert automatic_batch(run_of(H, B), 0.9) == bound
+        assert choose_batch_size(run_of(H, B), 0.9) == bound
     H, B = make(n=20)
     assert SDD().solve(H, B, generator=seeded()).converged
 

@@ -146,7 +146,7 @@ def test_the_automatic_number_of_neighbours(make: Make) -> None:
 
 def test_the_note_of_a_rehearsal_without_convergence(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     H, B = make(n=300)
-    monkeypatch.setattr(vecchia, "_rehearse", lambda *_: math.inf)
+    monkeypatch.setattr(vecchia, "_count_iterations", lambda *_: math.inf)
     solution = CG(Vecchia()).solve(H, B, generator=_generator())
     assert "more than 60 iterations predicted" in solution.note
 

@@ -1,9 +1,9 @@
 """The region of the best observations: a box that shrinks around them as an optimisation goes on.
 
-In many columns the maxima of a path are far from all data: there the posterior is wide, and a path exceeds all values
-near the data. Few evaluations at such maxima improve on the best value. Eriksson et al. (2019) therefore search in a
+With many columns the maximum of a path is usually far from all data, where the posterior is wide and the path exceeds
+its values near the data. Evaluations there seldom improve the best value. Eriksson et al. (2019) therefore search in a
 trust region. Here the region is the box of the best observations, as in the cross-entropy method, which needs no state
-except the data. A part of the paths of a batch is maximised in it.
+except the data. Some paths of a batch are maximised in the region, the others in the whole domain.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from torch import Tensor
 
 from pathgp.decisions.domain import Domain
 
-# Number of best observations whose box is the region.
-_BEST = 10
-# Number of columns in which half of the paths are maximised in the region; in more columns it is a larger share.
-_HALF = 6
+# The region is the box of this number of best observations, enlarged by a margin.
+_NUM_BEST = 10
+# With this number of columns half of the paths are maximised in the region; with more columns, a larger share.
+_COLUMNS_FOR_HALF = 6
 # Margin on every side, as a share of the width of the box of the best observations, so that the region can move.
 _MARGIN = 0.25
 # The least margin on every side, as a share of the width of the domain.
 _MIN_MARGIN = 1e-4
 # Number of uniform points that estimate the share of a region that a constraint allows.
 _TRIALS = 1000
-# The least such share.
+# There is no region if the constraint allows less than this share of it.
 _LEAST_ALLOWED = 0.01
 
 
-def local_paths(count: int, columns: int) -> int:
-    """The number of ``count`` paths to maximise in the region: the share d / (d + 6)."""
-    return round(count * columns / (columns + _HALF))
+def count_local_paths(count: int, columns: int) -> int:
+    """How many of ``count`` paths are maximised in the region: the share d / (d + 6) with d columns."""
+    return round(count * columns / (columns + _COLUMNS_FOR_HALF))
 
 
 def best_region(domain: Domain, X: Tensor, y: Tensor, generator: torch.Generator) -> Tensor | None:
-    """Lower and upper ends (2, d) of the region of the best of the observations X (n, d), y (n,); larger y is better.
+    """Bounds (2, d) of the region around the best of the observations X (n, d), y (n,), lower ends first.
 
-    The box of the ten best, enlarged by a quarter of its width on every side, within the domain. Columns with choices
-    keep all their values. None if there are fewer than 20 observations, or if the constraint allows less than a
-    hundredth of the region.
+    Larger y is better. The box of the ten best, enlarged by a quarter of its width on every side, within the domain.
+    Columns with choices keep all their values. None if there are fewer than 20 observations, or if the constraint
+    allows less than a hundredth of the region.
     """
-    if len(y) < 2 * _BEST:
+    if len(y) < 2 * _NUM_BEST:
         return None
-    best = X[y.topk(_BEST).indices].to(domain.lower)
+    best = X[y.topk(_NUM_BEST).indices].to(domain.lower)
     lower, upper = best.amin(0), best.amax(0)
     margin = (_MARGIN * (upper - lower)).clamp_min(_MIN_MARGIN * domain.width)
     ends = torch.stack([lower - margin, upper + margin])

@@ -20,7 +20,7 @@ from pathgp.compute.random import as_generator, permutation
 from pathgp.compute.stacklevel import levels_to_the_caller
 from pathgp.decisions.domain import Constraint, Domain
 from pathgp.decisions.history import History, Round
-from pathgp.decisions.region import best_region, local_paths
+from pathgp.decisions.region import best_region, count_local_paths
 from pathgp.decisions.surrogate import Surrogate
 from pathgp.decisions.thompson import maximise_paths
 from pathgp.models import GP
@@ -243,7 +243,7 @@ class ThompsonSampler:
         y = -self._surrogate.y if self.minimise else self._surrogate.y
         region = best_region(self.domain, self._surrogate.X, y, self._generator)
         choices = {column: values.tolist() for column, values in self.domain.choices.items()}
-        local_maxima, count = self._pending[:0], local_paths(len(paths), len(self.domain.lower))
+        local_maxima, count = self._pending[:0], count_local_paths(len(paths), len(self.domain.lower))
         if region is not None and count:
             in_region, ends = paths[:count], self._format.to_caller(region)
             X = self._maximise(post, in_region, self._known(), bounds=ends, choices=choices, min_gain=0.0)

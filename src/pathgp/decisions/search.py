@@ -1,4 +1,4 @@
-"""The maxima of posterior paths over a box: proposals, gradient ascent, and the choice of one end for every path."""
+"""The maxima of posterior paths over a box: proposals, gradient ascent, and the choice of one end point per path."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _BLOCK = 4096
 _DECAY = (0.9, 0.999)
 # Share of the steps that are taken from all starts.
 _FIRST_SHARE = 1 / 3
-# Number of ascents of each path that take the other steps.
+# Number of ascents per path that continue after these steps.
 _FINALISTS = 2
 # Their learning rate, relative to that of the first steps.
 _LAST_RATE = 0.4
-# Proposals that replace the ends of a path if all of them repeat earlier points.
+# Number of new proposals for a path if all its end points are taken already.
 _ALTERNATIVES = 64
-# Of the paths with known maxima, see `maximise_paths`, one in this number keeps its maximum, to refine the best point.
+# One in this number of the paths with a known maximum (see ``min_gain`` of `maximise_paths`) returns it nevertheless,
+# to refine the best point.
 _REFINING = 10
 
 
@@ -38,27 +39,28 @@ class PathSearch:
         post: a posterior with paths.
         domain: the box, with columns of choices and a constraint.
         sign: 1.0 for maxima, -1.0 for minima; values are those of the paths times this sign.
-        paths: numbers of the paths (p,).
+        paths: indices of the paths (p,).
         generator: source of the proposals.
     """
 
     def __init__(self, post: Posterior, domain: Domain, sign: float, paths: Tensor, generator: torch.Generator) -> None:
         self.post, self.domain, self.sign, self.paths, self.generator = post, domain, sign, paths, generator
-        self.spread = neighbourhood(post, domain)
+        self.spread = proposal_spread(post, domain)
         self.targets = sign * _targets(post)
 
     @torch.no_grad()
     def find_starts(self, starts: int, proposals: int, explore: float) -> Tensor:
-        """Starts of every path (p, 1 + starts, d): a uniform point, then the best proposal of every round."""
+        """Starting points of every path (p, 1 + starts, d): a uniform point, then the best proposal of every round."""
         centres, weights = self.post.X.to(torch.float64), _rank_weights(self.targets)
         points = [self.domain.uniform(len(self.paths), self.generator)]
         for _ in range(starts):
             X = self.domain.propose(proposals, centres, weights, self.spread, explore, self.generator)
-            points.append(X[top_rows(path_blocks(self.post, X, self.paths, self.sign), 1)[1][:, 0]])
+            _, rows = top_rows(path_blocks(self.post, X, self.paths, self.sign), 1)
+            points.append(X[rows[:, 0]])
         return torch.stack(points, 1)
 
     def ascend(self, X: Tensor, steps: int, rate: float) -> tuple[Tensor, Tensor]:
-        """Gradient ascent from all starts X (p, q, d): the ends, and their values (p, q).
+        """Gradient ascent from all starting points X (p, q, d): the end points, and their values (p, q).
 
         After the first third of the steps only the best two ascents of every path continue.
         """
@@ -76,14 +78,17 @@ class PathSearch:
         best, best_values = X.clone(), self._evaluate(X)
         if steps == 0 or not bool(is_continuous.any()):
             return best, best_values
+        # z: the offset from the starting point in units of the spread, so that one rate suits all columns.
         z = torch.zeros_like(X).requires_grad_()
         moments = torch.zeros_like(X), torch.zeros_like(X)
-        lower, upper = ((end - X) / self.spread for end in (self.domain.lower, self.domain.upper))
+        lower = (self.domain.lower - X) / self.spread
+        upper = (self.domain.upper - X) / self.spread
         for step in range(steps):
             values = self.post.paths_at(X + z * self.spread, self.paths)
             (gradient,) = torch.autograd.grad(self.sign * values.sum(), z)
             gradient[..., ~is_continuous] = 0.0
-            if step:
+            # The starting points were evaluated above.
+            if step > 0:
                 points = (X + z * self.spread).detach()
                 _keep_better(best, best_values, points, self.sign * values.detach(), self.domain)
             # Adam, written out: importing torch.optim takes seconds.
@@ -103,22 +108,24 @@ class PathSearch:
 
     def try_choices(self, X: Tensor, values: Tensor, steps: int, rate: float) -> tuple[Tensor, Tensor]:
         """Try all values of the columns with choices, one column after the other, then ascend again."""
-        for column, numbers in self.domain.choices.items():
-            for value in numbers:
+        for column, allowed in self.domain.choices.items():
+            for choice in allowed:
                 changed = X.clone()
-                changed[..., column] = value
+                changed[..., column] = choice
                 _keep_better(X, values, changed, self._evaluate(changed), self.domain)
         return self._run_adam(X, steps // 2, 0.5 * rate)
 
     def choose_distinct(self, X: Tensor, values: Tensor, taken: set[bytes], min_gain: float) -> tuple[Tensor, Tensor]:
-        """Choose one end of every path: points (p, d), none of them in ``taken`` or twice if possible, and values (p,).
+        """Return for every path the best of its end points X (p, q, d) that is not taken.
 
-        The best of the ends X (p, q, d) with values (p, q). ``taken`` gets the keys of the chosen points. ``min_gain``:
-        see `maximise_paths`.
+        Points are taken if their keys are in ``taken``; the keys of the chosen points are added to it. If all end
+        points of a path are taken, see `_alternative`. Returns points (p, d) and values (p,).
+
+        ``values``: those of the end points (p, q).  ``min_gain``: see `maximise_paths`.
         """
-        rank = values if min_gain == 0.0 else self._rank_ends(X, values, min_gain)
-        order = rank.argsort(1, descending=True).tolist()
-        keys = [self.domain.keys(ends) for ends in X]
+        score = values if min_gain == 0.0 else self._score_end_points(X, values, min_gain)
+        order = score.argsort(1, descending=True).tolist()
+        keys = [self.domain.keys(end_points) for end_points in X]
         points, result = [], values.new_empty(len(X))
         for j, ranked in enumerate(order):
             k = next((k for k in ranked if keys[j][k] not in taken), None)
@@ -132,22 +139,25 @@ class PathSearch:
         return torch.stack(points), result
 
     @torch.no_grad()
-    def _rank_ends(self, X: Tensor, values: Tensor, min_gain: float) -> Tensor:
-        """Values (p, q) by which the ends X (p, q, d) are ranked.
+    def _score_end_points(self, X: Tensor, values: Tensor, min_gain: float) -> Tensor:
+        """Scores (p, q) that rank the end points X (p, q, d): the values of the paths, with one exception.
 
-        Those of the paths, except for nine of ten paths with known maxima (see ``min_gain`` of `maximise_paths`), which
-        rank the end from their uniform start first.
+        Nine of ten paths with a known maximum (see ``min_gain`` of `maximise_paths`) put the end point of the uniform
+        start, column 0, first.
         """
         best = values.argmax(1)
         rows = torch.arange(len(X), device=X.device)
         mean = self.sign * self.post.mean(X[rows, best])
         is_known = (values[rows, best] - mean).abs() < min_gain * self.targets.std(correction=0)
-        rank = values.clone()
-        rank[is_known & (rows % _REFINING != 0), 0] = torch.inf
-        return rank
+        score = values.clone()
+        score[is_known & (rows % _REFINING != 0), 0] = torch.inf
+        return score
 
     def _alternative(self, j: int, X: Tensor, taken: set[bytes]) -> tuple[Tensor, Tensor]:
-        """The best of 64 proposals for path j, most of them near X (d,), that is not taken; a taken one if all are."""
+        """Return the best untaken one of 64 new proposals for path j, most of them near X (d,).
+
+        If all are taken, return the best.
+        """
         weight = torch.ones(1, dtype=torch.float64)
         proposals = self.domain.propose(_ALTERNATIVES, X.unsqueeze(0), weight, 0.2 * self.spread, 0.1, self.generator)
         with torch.no_grad():
@@ -170,10 +180,11 @@ def _keep_better(best: Tensor, best_values: Tensor, X: Tensor, values: Tensor, d
     best[is_better], best_values[is_better] = X[is_better], values[is_better]
 
 
-def neighbourhood(post: Posterior, domain: Domain) -> Tensor:
-    """Half of the shortest length scale of every column (d,), at most half of the width of the box.
+def proposal_spread(post: Posterior, domain: Domain) -> Tensor:
+    """The largest standard deviation of proposals in every column (d,), which is also the unit of steps.
 
-    A tenth of the width for columns without a length scale.
+    Half of the shortest length scale of the column, at most half of the width of the box. A tenth of the width for
+    columns without a length scale.
     """
     columns, width = range(len(domain.lower)), domain.width
     spread = torch.full_like(width, torch.inf)
@@ -203,7 +214,7 @@ def _rank_weights(values: Tensor) -> Tensor:
 
 
 def path_blocks(post: Posterior, X: Tensor, paths: Tensor, sign: float) -> Iterator[tuple[Tensor, Tensor]]:
-    """Numbers of b rows of X, and the values of p paths there (p, b), one block of rows after the other."""
+    """Yield, block by block, the indices of b rows of X and the values of the p paths there (p, b)."""
     for rows in spans(len(X), _BLOCK):
         values = sign * post.paths(X[rows])
         yield torch.arange(rows.start, rows.stop), values[paths.to(values.device)]

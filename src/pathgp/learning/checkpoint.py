@@ -145,7 +145,7 @@ class Resumable:
         self.validation = Guard.draw(data, VALIDATION_ROWS, seed=1) if has_exact_stage else None
         self.state = State()
         self.history: list[Step] = []
-        self.stopped = ""
+        self.stop_reason = ""
         # Position, gradient of the loss and, if known, log likelihood a row of the previous step.
         self.previous: tuple[Tensor, Tensor, float | None] | None = None
         self.best: tuple[float, dict[str, Tensor]] | None = None
@@ -153,7 +153,7 @@ class Resumable:
         self.order: Tensor | None = None
         self.evaluated_at = self.initial = self.copy_parameters()
         # The state before the step in progress; None between steps.
-        self._undo: dict[str, Any] | None = None
+        self._before_step: dict[str, Any] | None = None
 
     def _describe(self) -> dict[str, str]:
         """What a checkpoint must agree with."""
@@ -208,8 +208,8 @@ class Resumable:
 
     def _rescue(self, error: BaseException) -> None:
         """After an exception: restore the end of the last whole step and write it, on every rank, for one is lost."""
-        if self._undo is not None:
-            self._restore(self._undo)
+        if self._before_step is not None:
+            self._restore(self._before_step)
         try:
             if self.history or not isinstance(error, Exception):
                 self._save()

@@ -224,7 +224,7 @@ def _report(running: Fit, posterior: Any, note: str, seconds: float) -> FitRepor
         optimiser=f"{options.optimiser} at rate {options.learning_rate:g}",
         history=running.history,
         values={name: value.flatten().tolist() for name, value in values(running.model).items()},
-        stopped=running.stopped,
+        stopped=running.stop_reason,
         seconds=seconds,
         seed=running.seed,
         note=note,

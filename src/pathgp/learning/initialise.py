@@ -1,7 +1,7 @@
 """Initial values of a fit: from the data, or from fits of small subsets.
 
 The values are in the model's units: those of standardised data if the model standardises. A fit that explores also
-starts from a second initial noise. `policy.make_stages` plans its stages, and `first_stage` decides which of the two
+starts from a second initial noise. `policy.make_stages` plans its stages, and `exact_stages` decides which of the two
 results is continued.
 """
 

@@ -41,7 +41,7 @@ def solve_last(running: Fit) -> Any:
     if running.pace.deadline is None or running.model.is_grid:
         return _solve(running, state, None, no_paths=no_paths)
     pace, compute = running.pace, running.compute
-    costs, largest = pace.observed_costs(running), running.largest_rows
+    costs, largest = pace.observed_costs(running), running.max_solved_rows
     count = compute.on_main_process(lambda: pace.rows_in_time(running, costs))
     first = min(count, max(largest, count // _FALLBACK_PART, GUARD_ROWS))
     with warnings.catch_warnings():

@@ -24,13 +24,18 @@ import torch
 from pathgp.kernels.parameters import short
 from pathgp.learning.checkpoint import Resumable, at_sigterm, exit_on_signal
 from pathgp.learning.estimators import GradientEstimate, State, StepRequest
-from pathgp.learning.first_stage import raise_noise, restart_from_initial, restore_best_validated, validate
+from pathgp.learning.exact_stages import (
+    increase_noise,
+    restart_from_initial,
+    restore_best_validated,
+    validation_likelihood,
+)
 from pathgp.learning.hyperparameters import log_prior, values
 from pathgp.learning.optimisers import LBFGS
 from pathgp.learning.pace import TIME_LIMIT, Pace
 from pathgp.learning.policy import VALIDATE_EVERY
 from pathgp.learning.report import VECCHIA, Step
-from pathgp.learning.subsets import draw_order
+from pathgp.learning.row_order import draw_order
 from pathgp.learning.vecchia import VecchiaLikelihood
 from pathgp.solvers import Status
 from pathgp.solvers.solution import NumericalFailure
@@ -39,10 +44,10 @@ from pathgp.solvers.solution import NumericalFailure
 _MAX_RETRIES = 8
 # A stage ends early if the objective changed by less than the minimum gain over this number of steps.
 WINDOW = 10
-# This number replaces it, with a minimum gain in proportion, if L-BFGS predicts that further steps gain less than the
-# minimum, too. With two steps, a fit of 30,000 rows of the flights data reached a test log-likelihood of -1.357 instead
-# of -1.331. Stages that start from initial values use the longer window: on a plateau the predicted gain is small, too
-# (-1.41).
+# A shorter window, if L-BFGS predicts that further steps gain less than the minimum as well. The minimum gain is then
+# multiplied by WINDOW_LBFGS / WINDOW. Stages that start from initial values use the longer window, because on a plateau
+# the predicted gain is small. Test log-likelihoods of a fit of 30,000 rows of the flights data: -1.331 with four steps,
+# -1.357 with two steps, -1.41 with two steps in all stages.
 WINDOW_LBFGS = 4
 
 
@@ -55,8 +60,26 @@ class OutOfTime(Exception):
 
 
 class Fit(Resumable):
-    """A fit in progress. Every step changes ``model`` in place and adds a `Step` to ``history``."""
+    """A fit in progress. Every step changes ``model`` in place and adds a `Step` to ``history``.
 
+    Its attributes are set by `Resumable.__init__`:
+
+    coordinates: the learned parameters.
+    optimiser: `Adam` or `LBFGS`, which moves them.
+    bounds: default bounds, in force during the fit.
+    guard: rows whose exact likelihood rejects bad steps, or None.
+    validation: rows whose exact likelihood decides how a fit continues after its exact stages, or None.
+    state: draws, solutions and rows that steps hand to the next ones.
+    stage, stage_began: number of the current stage, and of the steps before it.
+    order: the random order of the rows of all subsets; None before it is needed.
+    evaluated_at: the parameters at which the last gradient was computed.
+    previous: position, gradient of the loss and, if known, objective per row of the previous step.
+    best: the largest known objective on all rows, and its parameters.
+    initial: the parameters before the first step.
+    stop_reason: why the fit ended, in words; empty while it goes on.
+    """
+
+    # Time limit and progress display, set by `fitting`.
     pace = Pace()
 
     def run(self, callback: Callable[[Step], None] | None = None) -> None:
@@ -65,17 +88,17 @@ class Fit(Resumable):
         """
         total = sum(stage.steps for stage in self.stages)
         # A resumed fit may have new options, such as more steps or another min_gain: decide again whether to stop.
-        self.stopped = self._stopping_reason() if self.stage + 1 == len(self.stages) else ""
+        self.stop_reason = self._stopping_reason() if self.stage + 1 == len(self.stages) else ""
         with nullcontext() if self.checkpoint is None else at_sigterm(exit_on_signal):
             try:
-                while not self.stopped and len(self.history) < total and self._check_time():
+                while not self.stop_reason and len(self.history) < total and self._check_time():
                     if self.step():
                         if self.checkpoint and self.compute.is_main_process and self.checkpoint.due(len(self.history)):
                             self._save()
                         self.pace.show(self)
                         if callback is not None:
                             callback(self.history[-1])
-                self.stopped = self.stopped or ("all steps done" if total else "hyperparameters as given")
+                self.stop_reason = self.stop_reason or ("all steps done" if total else "hyperparameters as given")
                 # All ranks wait until the file is written: it must exist if a rank fails later.
                 if self.checkpoint is not None:
                     self.compute.on_main_process(self._save)
@@ -87,15 +110,19 @@ class Fit(Resumable):
         self._choose_final()
 
     def step(self) -> bool:
-        """Take one step of the outer loop; return False if it failed, which ends the stage or the fit."""
-        self._undo = before = self.snapshot()
+        """Take one step of the outer loop; return False if it failed or ran out of time.
+
+        A failure ends the stage or the fit.
+        """
+        self._before_step = before = self.snapshot()
         start_time = time.perf_counter()
         self._update_stage()
         try:
-            estimate, value = self._find_gradient()
+            estimate, value = self._compute_with_retries()
         except OutOfTime:
             self._restore(before)
-            self._undo, self.stopped = None, TIME_LIMIT
+            self._before_step = None
+            self.stop_reason = TIME_LIMIT
             return False
         except NumericalFailure as failure:
             if not self.history:
@@ -106,22 +133,23 @@ class Fit(Resumable):
         self.optimiser.step()
         self.project()
         if self.stage + 1 == len(self.stages):
-            self.stopped = self._stopping_reason()
-        self._undo = None
+            self.stop_reason = self._stopping_reason()
+        self._before_step = None
         return True
 
-    def _find_gradient(self) -> tuple[GradientEstimate | None, float | None]:
-        """Call `_compute_gradient` at the current hyperparameters; after a failure, in float64 or after a shorter step.
+    def _compute_with_retries(self) -> tuple[GradientEstimate | None, float | None]:
+        """Compute the gradient at the current hyperparameters; after a failure, in float64 or after a shorter step.
 
         Raise the last failure if all retries fail, or the first one if there is no earlier step to return to.
         """
         self.evaluated_at = self.copy_parameters()
         state_before = replace(self.state, operator=None)
+        # Raised if every attempt increases the noise once more.
         last_failure = NumericalFailure("the noise is too small for the rows of this stage")
         for _ in range(1 + _MAX_RETRIES):
             try:
                 estimate, value = self._compute_gradient()
-                if estimate is None or not raise_noise(self, estimate.misfit):
+                if estimate is None or not increase_noise(self, estimate.misfit):
                     return estimate, value
             except NumericalFailure as failure:
                 last_failure = failure
@@ -132,13 +160,13 @@ class Fit(Resumable):
         """Switch to float64 after a stalled solve if possible; otherwise shorten the step to a quarter."""
         self.state.prior = before.prior
         self.state.solutions = None if before.solutions is None else before.solutions.to(self.data.dtype)
-        if not (isinstance(failure, StalledSolve) and self._promote()):
+        if not (isinstance(failure, StalledSolve) and self._switch_to_float64()):
             if self.previous is None:
                 raise failure
             start = self.previous[0]
             self.coordinates.move(start + 0.25 * (self.coordinates.position() - start))
             self.project()
-            self.optimiser.retreat()
+            self.optimiser.shorten_step()
         self.evaluated_at = self.copy_parameters()
 
     def _reject_step(self, failure: NumericalFailure, evaluated_at: dict[str, torch.Tensor]) -> None:
@@ -148,8 +176,8 @@ class Fit(Resumable):
         if self._is_exact_stage:
             self._enter_stage(self.stage + 1)
         else:
-            self.stopped = f"{failure}; the previous step was kept"
-        self._undo = None
+            self.stop_reason = f"{failure}; the previous step was kept"
+        self._before_step = None
 
     @property
     def _num_rows(self) -> int:
@@ -157,7 +185,7 @@ class Fit(Resumable):
         return self.stages[self.stage].rows
 
     @property
-    def largest_rows(self) -> int:
+    def max_solved_rows(self) -> int:
         """The largest number of rows of a solve so far; 0 before the first one."""
         return max((step.rows for step in self.history if step.solver), default=0)
 
@@ -169,9 +197,9 @@ class Fit(Resumable):
     def _compute_gradient(self) -> tuple[GradientEstimate | None, float | None]:
         """Set ``grad`` of all parameters to the gradient of the loss; return the estimate and the objective per row.
 
-        The estimate is None for an exact gradient of the guard, the objective if its value is not known.
+        The estimate is None in an exact stage. The objective is None if its value is not known.
         """
-        estimate, value = self._exact_gradient() if self._is_exact_stage else self._estimate_gradient()
+        estimate, value = self._compute_exact() if self._is_exact_stage else self._compute_estimate()
         if not bool(torch.isfinite(self.coordinates.gradient()).all()):
             hyperparameters = ", ".join(f"{name} {short(value)}" for name, value in values(self.model).items())
             advice = ", or use float64 inputs" if self.data.dtype == torch.float32 else ""
@@ -181,7 +209,7 @@ class Fit(Resumable):
             )
         return estimate, value
 
-    def _exact_gradient(self) -> tuple[None, float]:
+    def _compute_exact(self) -> tuple[None, float]:
         """Set ``grad`` to the exact gradient on the guard's rows; return their objective per row."""
         guard, parameters = self.guard, self.coordinates.parameters
         assert guard is not None
@@ -190,22 +218,23 @@ class Fit(Resumable):
         self.guard = guard.update(value, self.evaluated_at)
         if (len(self.history) - self.stage_began) % VALIDATE_EVERY == 0:
             assert self.validation is not None
-            self.validation = self.validation.update(validate(self), self.evaluated_at)
+            self.validation = self.validation.update(validation_likelihood(self), self.evaluated_at)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = -gradient
         return None, value
 
-    def _estimate_gradient(self) -> tuple[GradientEstimate, float | None]:
+    def _compute_estimate(self) -> tuple[GradientEstimate, float | None]:
         """Set ``grad`` to the gradient of the estimator; return the estimate and, if known, the objective per row."""
-        model, guard, prior, n = self.model, self.guard, self.state.prior, len(self.data.y)
+        model, guard, prior = self.model, self.guard, self.state.prior
+        n = len(self.data.y)
         if guard is not None:
             likelihood = self.compute.on_main_process(lambda: guard.value(model, self.data))
             guard.check(likelihood)
         if prior is not None:
             self.state.prior = prior.follow(self.generator)
             if self.state.prior is not prior:
-                # New draws change the objective.
-                self.optimiser.restart()
+                # A periodic kernel needed draws for more harmonics, which change the objective.
+                self.optimiser.forget_last_step()
         request = StepRequest(self.options.step_settings, self.generator, self.pace.seconds_for_step(self))
         estimate = self.estimator.evaluate(model, self.data, self.state, request)
         if estimate.solution is not None and estimate.solution.status is Status.OUT_OF_TIME:
@@ -214,39 +243,40 @@ class Fit(Resumable):
             raise StalledSolve(f"the solver ended {estimate.solution.status.name}")
         if guard is not None:
             self.guard = guard.update(likelihood, self.evaluated_at)
-        density = log_prior(model)
+        log_prior_value = log_prior(model)
         self.model.zero_grad()
         # Per row, so that the objectives of all stages are comparable.
-        objective = estimate.objective / self._num_rows + density.to(estimate.objective.device) / n
+        objective = estimate.objective / self._num_rows + log_prior_value.to(estimate.objective.device) / n
         (-objective).backward()
         if estimate.value is None:
             return estimate, None
-        return estimate, estimate.value / self._num_rows + float(density.detach()) / n
+        return estimate, estimate.value / self._num_rows + float(log_prior_value.detach()) / n
 
     def _record(self, estimate: GradientEstimate | None, value: float | None, start_time: float) -> None:
         """Append the step to the history, and remember it if it is the best so far."""
         position, gradient = self.coordinates.position(), self.coordinates.gradient()
         uses_all_rows = self._num_rows == len(self.data.y)
-        is_local = isinstance(self.estimator, VecchiaLikelihood) and not self._is_exact_stage
-        gain = 0.0
+        uses_vecchia = isinstance(self.estimator, VecchiaLikelihood) and not self._is_exact_stage
+        total_gain = 0.0
         if self.previous is not None:
-            # The rise of the objective: from its values if known, otherwise from gradients by the trapezoidal rule.
             previous_position, previous_gradient, previous_value = self.previous
-            rise = -0.5 * float((previous_gradient + gradient) @ (position - previous_position))
             if value is not None and previous_value is not None:
-                rise = value - previous_value
-            gain = self.history[-1].gain + rise * len(self.data.y)
+                gain_per_row = value - previous_value
+            else:
+                # The trapezoidal rule. Gradients are those of the loss, hence the sign.
+                gain_per_row = -0.5 * float((previous_gradient + gradient) @ (position - previous_position))
+            total_gain = self.history[-1].gain + gain_per_row * len(self.data.y)
         self.previous = (position, gradient, value)
         step = Step.of(
             None if estimate is None else estimate.solution,
             step=len(self.history),
             rows=self._num_rows,
-            gain=gain,
+            gain=total_gain,
             log_likelihood=estimate.value if estimate is not None and uses_all_rows else None,
             values={name: value.flatten().tolist() for name, value in values(self.model).items()},
             solver_seconds=0.0 if estimate is None else estimate.solver_seconds,
             seconds=time.perf_counter() - start_time,
-            **({"method": VECCHIA} if is_local else {}),
+            **({"method": VECCHIA} if uses_vecchia else {}),
         )
         self.history = [*self.history, step]
         if value is not None and uses_all_rows and (not self.best or value > self.best[0]):
@@ -261,10 +291,10 @@ class Fit(Resumable):
         for parameter in self.coordinates.positive:
             parameter.project()
         if self.bounds.is_noise_below(self.data):
-            self._promote()
+            self._switch_to_float64()
         self.bounds.project_noise(self.data)
 
-    def _promote(self) -> bool:
+    def _switch_to_float64(self) -> bool:
         """Continue in float64 if that is allowed; return whether the dtype changed."""
         if self.data.dtype == torch.float64 or not self.compute.allows_float64(self.data.device):
             return False
@@ -295,20 +325,27 @@ class Fit(Resumable):
         """Return whether the time limit allows another step; if not, record the time limit as reason to stop."""
         if self.pace.deadline is None or self.compute.on_main_process(lambda: self.pace.has_time_for_step(self)):
             return True
-        self.stopped = TIME_LIMIT
+        self.stop_reason = TIME_LIMIT
         return False
 
     def _enter_stage(self, stage: int) -> None:
-        """Begin a stage: choose the hyperparameters after an exact stage, select its rows, restart the optimiser."""
+        """Begin a stage.
+
+        After an exact stage, choose the hyperparameters to continue from. Select the rows of the new stage, and let the
+        optimiser forget its last step.
+        """
         if self._is_exact_stage and stage > self.stage:
             factor = self.stages[stage].noise_factor
-            restore_best_validated(self) if factor is None else restart_from_initial(self, factor)
+            if factor is None:
+                restore_best_validated(self)
+            else:
+                restart_from_initial(self, factor)
         self.state.restrict_rows(self.first_rows(self.stages[stage].rows), len(self.data.y))
         self.stage, self.stage_began = stage, len(self.history)
         if self.previous is not None:
             # Values of the objective on other rows cannot be compared.
             self.previous = (*self.previous[:2], None)
-        self.optimiser.restart()
+        self.optimiser.forget_last_step()
 
     def first_rows(self, count: int) -> torch.Tensor | None:
         """The first ``count`` rows of the random order that all subsets share, as sorted indices; None for all rows."""
@@ -320,12 +357,12 @@ class Fit(Resumable):
         return self.order[:count].sort().values
 
     def _stopping_reason(self) -> str:
-        """Return why the stage can end: the objective no longer changes. Empty while it still changes."""
+        """Return the reason to end the stage: the objective no longer changes. Empty if it still does."""
         gains, min_gain = [step.gain for step in self.history[self.stage_began :]], self._min_gain
-        expects_more = not isinstance(self.optimiser, LBFGS) or self.optimiser.predicted_gain >= min_gain
-        is_start = self.stage == 0 or self.stages[self.stage].noise_factor is not None
-        starts_from_initial = is_start and not self.options.begins_on_subgrids
-        window = WINDOW if expects_more or starts_from_initial else WINDOW_LBFGS
+        may_gain_more = not isinstance(self.optimiser, LBFGS) or self.optimiser.predicted_gain >= min_gain
+        resets_hyperparameters = self.stage == 0 or self.stages[self.stage].noise_factor is not None
+        starts_from_initial = resets_hyperparameters and not self.options.begins_on_subgrids
+        window = WINDOW if may_gain_more or starts_from_initial else WINDOW_LBFGS
         recent, limit = gains[-1 - window :], min_gain * window / WINDOW
         if len(gains) <= window or max(recent) - min(recent) >= limit * len(self.data.y):
             return ""
@@ -335,8 +372,8 @@ class Fit(Resumable):
     def _min_gain(self) -> float:
         """Minimum gain of the current stage, in nats per row.
 
-        The optimum of m rows loses about p / (2 m) nats per row on other rows if p hyperparameters are learned, so
-        that a stage on a part of the rows needs no more accuracy.
+        If p hyperparameters are learned from m rows, the likelihood of other rows is about p / (2 m) nats per row below
+        its maximum. A stage on a subset of the rows needs no higher accuracy.
         """
         if self._num_rows == len(self.data.y) or not self.options.min_gain:
             return self.options.min_gain
@@ -352,6 +389,7 @@ class Fit(Resumable):
         If the guard rejects this choice, take the hyperparameters with the largest likelihood of the guard's rows.
         """
         self.state.restrict_rows(None, len(self.data.y))
+        # Default bounds of length scales and signals hold during the fit only.
         self.bounds.release()
         if self.best is not None:
             self.model.load_state_dict(self.best[1])
@@ -360,6 +398,7 @@ class Fit(Resumable):
         guard = self.guard
         if guard is not None and guard.state is not None and self.history:
             value = self.compute.on_main_process(lambda: guard.value(self.model, self.data))
+            # Tolerate a loss of min_gain.
             if not guard.accepts_final(value + self.options.min_gain):
                 self.model.load_state_dict(guard.state)
-                self.stopped += f"; the step with the largest likelihood of {len(guard.rows)} rows was kept"
+                self.stop_reason += f"; the step with the largest likelihood of {len(guard.rows)} rows was kept"

@@ -29,6 +29,12 @@ class Adam:
     which takes seconds. It moves the unconstrained parameters behind the softplus, as in the thesis.
 
     ``pace`` scales all rates: halved when a step is refused, it grows back to one within a few steps.
+
+    Three resets, and what they mean for L-BFGS; Adam keeps its moments:
+
+        shorten_step        the last step was refused: shorter steps, the curvature is kept
+        forget_last_step    the objective is a similar one: the curvature is kept
+        forget_curvature    the hyperparameters were changed by others: neither is kept
     """
 
     # Attributes that a step binds anew: a snapshot of the fit refers to the earlier objects.
@@ -52,17 +58,17 @@ class Adam:
             p.addcdiv_(m / first, (v / second).sqrt().add_(1e-8), value=-self.pace * (self.rate * unit))
             self.moments.append((m, v))
 
-    def retreat(self) -> None:
+    def shorten_step(self) -> None:
         """The last step was refused and shortened to a quarter: take smaller steps from here on."""
         self.pace *= 0.5
 
-    def restart(self) -> None:
+    def forget_last_step(self) -> None:
         """Moments of similar objectives are averaged."""
 
     def seed(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
         """Begin with the curvature of a similar objective, which Adam has no use for."""
 
-    def forget(self) -> None:
+    def forget_curvature(self) -> None:
         """Forget what was learned about the objective, after a move that is not a step."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -130,13 +136,13 @@ class LBFGS(Adam):
         self.origin, self.direction = (x, g), direction * (min(1.0, length) if self.pairs else length)
         self.coordinates.move(x + self.direction)
 
-    def retreat(self) -> None:
-        super().retreat()
+    def shorten_step(self) -> None:
+        super().shorten_step()
         self.reach = max(0.25 * self.reach, 1e-4)
         if self.direction is not None:
             self.direction = 0.25 * self.direction
 
-    def restart(self) -> None:
+    def forget_last_step(self) -> None:
         """Forget the last position and direction; the curvature is kept."""
         self.origin = self.direction = None
         self.predicted_gain = math.inf
@@ -145,8 +151,8 @@ class LBFGS(Adam):
         """Begin near an optimum, with changes (of the position, of the gradient) of a similar objective."""
         self.pairs, self.steps = pairs[-MEMORY:], OPENING
 
-    def forget(self) -> None:
-        self.restart()
+    def forget_curvature(self) -> None:
+        self.forget_last_step()
         self.pairs = []
 
     def _quasi_newton(self, g: Tensor) -> Tensor:

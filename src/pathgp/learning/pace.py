@@ -68,7 +68,7 @@ class Pace:
 
     def rows_in_time(self, running: Fit, costs: FitCosts) -> int:
         """The largest number of rows whose solve ends before the deadline."""
-        seconds, solved = self.seconds_left(), running.largest_rows
+        seconds, solved = self.seconds_left(), running.max_solved_rows
         count = costs.rows_within(seconds / _SAFETY, GUARD_ROWS)
         # Rows of an earlier solve have a good start.
         return max(count, solved) if solved and costs.last_solve(solved, is_first=False) <= seconds else count
@@ -82,7 +82,7 @@ class Pace:
         """Seconds until the end of the fit, at most until its deadline."""
         number, stages = running.next_stage, running.stages
         taken = len(running.history) - running.stage_began if number == running.stage else 0
-        left = 0 if running.stopped else sum(stage.steps for stage in stages) - len(running.history)
+        left = 0 if running.stop_reason else sum(stage.steps for stage in stages) - len(running.history)
         rows = running.planned_rows if self.deadline is not None else len(running.data.y)
         seconds = self.observed_costs(running).predict(stages, rows, number, taken, left)
         return seconds if self.deadline is None else min(seconds, self.seconds_left())
@@ -90,7 +90,7 @@ class Pace:
     def _reserve(self, running: Fit, costs: FitCosts) -> float:
         """Seconds to keep for the last solve, on the rows for which the stages were made."""
         rows = running.planned_rows
-        return min(_RESERVE * costs.last_solve(rows, is_first=running.largest_rows < rows), LAST_SHARE * self.limit)
+        return min(_RESERVE * costs.last_solve(rows, is_first=running.max_solved_rows < rows), LAST_SHARE * self.limit)
 
 
 def rows_for_stages(pace: Pace) -> int:

@@ -24,7 +24,7 @@ from pathgp.learning.policy import VECCHIA_NEIGHBOURS, FitOptions, Stage
 from pathgp.learning.report import VECCHIA, Step
 from pathgp.operators import Operator
 from pathgp.operators.kernel import SMALL
-from pathgp.operators.structure_choice import STRUCTURED_ROWS
+from pathgp.operators.structure_choice import MIN_STRUCTURED_ROWS, STRUCTURED_BACKENDS
 from pathgp.posterior.exact_covariance import EXACT_ROWS
 from pathgp.solvers import Vecchia, predict
 
@@ -98,12 +98,12 @@ class ImaginedOperator:
         """The operator of a subset of the rows, with the backend that "auto" chooses for it; a grid has no subsets."""
         if self.backend == "kronecker":
             return self
-        if self.structured is not None and rows >= STRUCTURED_ROWS[self.structured[1]]:
+        if self.structured is not None and rows >= MIN_STRUCTURED_ROWS[self.structured[1]]:
             seconds, name = self.structured
             # Sites have a matrix; a field takes n log n.
             seconds *= (rows / self.shape[0]) ** (2 if name == "toeplitz" else 1)
             return replace(self, shape=(rows, rows), backend=name, entries=rows**2, structured=(seconds, name))
-        if self.backend not in ("auto", *STRUCTURED_ROWS):
+        if self.backend not in ("auto", *STRUCTURED_BACKENDS):
             return replace(self, shape=(rows, rows), entries=rows**2)
         is_fused = rates.fused > 0 and self.dtype == torch.float32
         fits = self.dtype.itemsize * rows * math.ceil(rows / self.world_size) <= self.memory

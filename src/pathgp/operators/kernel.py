@@ -24,7 +24,7 @@ from pathgp.operators.fused import Fused, fallback_reason
 from pathgp.operators.sharded import Sharded
 from pathgp.operators.snapshot import FromSnapshot, ValueAndGradient
 from pathgp.operators.streamed import Streamed
-from pathgp.operators.structure_choice import STRUCTURED, Inputs
+from pathgp.operators.structure_choice import STRUCTURED_BACKENDS, InputStructure
 from pathgp.operators.structured import COLUMNS, Structured, StructureError, predict_exact_product
 from pathgp.operators.toeplitz import Toeplitz
 
@@ -109,7 +109,7 @@ class KernelOperator(Operator):
             reused = reuse
         self.memory = reused.memory if reused else compute.budget(X.device)
         is_same = reused is not None and reused._given.data_ptr() == X.data_ptr()
-        inputs: Inputs | None = reused._inputs if reused and is_same else None
+        inputs: InputStructure | None = reused._inputs if reused and is_same else None
         self.X = embedding(X.detach()) if inputs is None else inputs.X
         self._deviation = checked_noise(noise, n, X.device)
         self.noise = self._deviation.detach().square()
@@ -122,7 +122,7 @@ class KernelOperator(Operator):
         choice = _choose_backend(compute.backend, self._snapshot, self.X, self.memory, self.world_size)
         tiles, is_kept, self.fallback_reason = choice
         self.accuracy = accuracy
-        self._inputs: Inputs = inputs or Inputs(self.X, X.detach())
+        self._inputs: InputStructure = inputs or InputStructure(self.X, X.detach())
         structured = self._make_structured(compute.backend, tiles, is_kept, reused)
         self._tiles: Dense | Streamed | Sharded | Structured = structured or self._make_tiles(tiles, is_kept, reused)
         self.backend = structured.name if structured else "dense" if is_kept else tiles.name
@@ -249,7 +249,7 @@ class KernelOperator(Operator):
         self, backend: str, evaluate: type[Streamed], is_kept: bool, reused: KernelOperator | None
     ) -> Structured | None:
         """Return the structured backend that is asked for, or chosen by "auto"; otherwise None."""
-        name = backend if backend in STRUCTURED else ""
+        name = backend if backend in STRUCTURED_BACKENDS else ""
         if name and self.group is not None:
             raise ValueError(f"{name} products are computed by one process: use another backend, or no group")
         if backend == "auto" and self.group is None:
@@ -260,9 +260,9 @@ class KernelOperator(Operator):
         try:
             old = None if reused is None else reused._tiles
             noise = float(self.noise.min())
-            return self._inputs.make(name, self._embedding, exact, self.accuracy, noise, self.memory, old)
+            return self._inputs.make_backend(name, self._embedding, exact, self.accuracy, noise, self.memory, old)
         except StructureError as error:
-            if backend in STRUCTURED:
+            if backend in STRUCTURED_BACKENDS:
                 raise ValueError(f"{error}: use backend='auto'") from None
             self.fallback_reason = str(error)
             return None
@@ -339,7 +339,7 @@ def _choose_backend(
     n = len(X)
     required = math.ceil(n / world_size) * n * X.element_size()
     fits = required <= memory
-    if backend in STRUCTURED:
+    if backend in STRUCTURED_BACKENDS:
         backend = "auto"
         fits = False
     if backend == "dense" and not fits:

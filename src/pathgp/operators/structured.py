@@ -15,7 +15,8 @@ COLUMNS = 65
 # "auto" uses fast products if they take less than this part of the time of exact ones.
 MUCH_LESS = 0.5
 
-Values = tuple[Tensor, list[Tensor]]
+ValueAndGradients = tuple[Tensor, list[Tensor]]
+"""A number, and its gradients in the learned parameters."""
 
 
 class StructureError(ValueError):
@@ -41,7 +42,7 @@ class Structured(ABC):
         """start + K V, (n, s)."""
 
     @abstractmethod
-    def bilinear(self, L: Tensor, R: Tensor, learned: list[Tensor], symmetric: bool = False) -> Values:
+    def bilinear(self, L: Tensor, R: Tensor, learned: list[Tensor], symmetric: bool = False) -> ValueAndGradients:
         """sum_j L_j^T K R_j and its gradient in the learned parameters; ``symmetric``: whether L R^T is symmetric."""
 
     @abstractmethod

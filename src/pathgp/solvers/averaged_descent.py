@@ -1,4 +1,7 @@
-"""Nesterov's accelerated descent with an average of the iterates: the recurrence of the stochastic gradient solvers."""
+"""Nesterov's accelerated descent with an average of the iterates: for SGD and inducing points in mini-batches.
+
+Stochastic dual descent has its own recurrence, see `pathgp.solvers.sdd`.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ class AveragedDescent:
     def check(self) -> Status | None:
         """Compute the residuals of the average; return the status to end with, or None to continue."""
         norms = self.run.record(column_norms(self.run.residual(self.average)), exact=True)
-        if self._control.is_stable(norms):
+        if self._control.update(norms):
             self._good = (self.a.clone(), self.average.clone(), norms)
             return Status.CONVERGED if self.run.is_converged(self._good[1], norms) else None
         if self._control.is_exhausted:

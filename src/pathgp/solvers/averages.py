@@ -9,11 +9,12 @@ determine the function. Let y = f + e be observations with noise variances s_i^2
 The noise of the averages is independent of the noise of the fluctuations. Two approximations are made:
 
 - An average is an observation of f at the centre sum_i w_i x_i of its group, with noise variance 1 / sum_j s_j^-2.
-  (First-order terms of f cancel there.) The inverse covariance of all averages is U U^T.
-- Given the nearest averages, the fluctuations of a group are independent of all other groups.
+  (The first-order Taylor terms of f about the centre cancel in the average.) The inverse covariance of all averages is
+  U U^T.
+- Given the nearest averages, the fluctuations of a group are treated as independent of all other groups.
 
-The map from rows to averages and fluctuations is invertible, so that this is a positive-definite approximation of H^-1.
-It is applied by products alone, without triangular or iterative solves.
+Together they define a positive-definite approximation of H^-1, because the map from rows to averages and fluctuations
+is invertible. It is applied by products alone, without triangular or iterative solves.
 """
 
 from __future__ import annotations
@@ -32,22 +33,25 @@ from pathgp.operators import Operator
 from pathgp.solvers.inverse_factor import InverseFactor, factor_columns, systems_at_once
 
 Covariances = Callable[[Tensor], Tensor]
-"""K at sets of points (g, b, d): (g, b, b), float64."""
+"""K at sets of points (p, b, d): (p, b, b), float64."""
 
 # The largest number of averages on which fluctuations are conditioned.
 MAX_AVERAGES = 30
 # A group with a larger `Groups.unexplained` is divided into single rows.
 _DIVIDE_ABOVE = 0.5
-# Numbers of the groups that are multiplied at once, on a CPU and on a GPU.
+# Number of entries of the gathered columns, those of rows and averages of the groups, that are multiplied at once, on a
+# CPU and on a GPU.
 _AT_ONCE = {"cpu": 2**22}
 _AT_ONCE_GPU = 2**28
 
 
 class Groups(NamedTuple):
-    """M groups of up to g rows, t single rows, and their averages: M of groups, followed by the t single rows.
+    """M groups of up to g rows, and t single rows. Averages are ordered: those of the M groups, then the t single rows.
+
+    Points and centres are inputs of the kernel; coordinates are used only to find neighbours.
 
     rows: indices of the rows of every group (M, g); groups with fewer rows are filled up with the index n.
-    noise, weights: noise variances and weights w of the rows (M, g); 1 and 0 for missing rows.
+    noise, average_weights: noise variances and weights w of the rows (M, g); 1 and 0 for missing rows.
     points: inputs of the rows (M, g, d).
     singles: indices of the rows outside of groups (t,).
     centres: inputs of the averages (M + t, d).
@@ -59,7 +63,7 @@ class Groups(NamedTuple):
 
     rows: Tensor
     noise: Tensor
-    weights: Tensor
+    average_weights: Tensor
     points: Tensor
     singles: Tensor
     centres: Tensor
@@ -67,20 +71,21 @@ class Groups(NamedTuple):
     average_noise: Tensor
 
     def condition_on_averages(
-        self, covariances: Covariances, which: Tensor | slice, near: Tensor
+        self, covariances: Covariances, selected: Tensor | slice, near: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Condition the fluctuations of f in p groups on m averages each.
 
         Args:
             covariances: the kernel.
-            which: the p groups.
+            selected: the p groups.
             near: indices of the averages to condition on (p, m).
 
         Returns:
-            The weights W (p, g, m): the conditional mean is W times the averages. The conditional covariance (p, g, g).
+            W (p, g, m): the conditional mean of the fluctuations is W times the averages.
+            F (p, g, g): their conditional covariance.
         """
-        m, weights = near.shape[1], self.weights[which].unsqueeze(1)
-        K = covariances(torch.cat([self.centres[near], self.points[which]], 1))
+        m, w = near.shape[1], self.average_weights[selected].unsqueeze(1)
+        K = covariances(torch.cat([self.centres[near], self.points[selected]], 1))
         averages, cross, own = K[:, :m, :m].clone(), K[:, m:, :m], K[:, m:, m:]
         averages.diagonal(dim1=1, dim2=2).add_(self.average_noise[near])
         # Only triangular solves: other solves of torch process small systems one after the other on a GPU.
@@ -88,17 +93,18 @@ class Groups(NamedTuple):
         half = torch.linalg.solve_triangular(L, cross.mT, upper=False)
         W = torch.linalg.solve_triangular(L.mT, half, upper=True).mT
         F = own - half.mT @ half
-        F = F - weights @ F
-        F = F - F @ weights.mT
-        is_row = (self.weights[which] > 0).unsqueeze(2)
-        return (W - weights @ W) * is_row, F * (is_row & is_row.mT)
+        # From f to fluctuations: subtract the weighted average of the group, from rows and columns.
+        F = F - w @ F
+        F = F - F @ w.mT
+        is_row = (self.average_weights[selected] > 0).unsqueeze(2)
+        return (W - w @ W) * is_row, F * (is_row & is_row.mT)
 
-    def unexplained(self, F: Tensor, which: Tensor | slice) -> Tensor:
+    def unexplained(self, F: Tensor, selected: Tensor | slice) -> Tensor:
         """Frobenius norms (p,) of conditional covariances F (p, g, g) of p groups, in units of the noise variance.
 
-        They are upper bounds of the largest eigenvalues: how much the averages leave open about f within a group.
+        They are upper bounds of the largest eigenvalues: how much of f within a group the averages do not determine.
         """
-        deviation = self.noise[which].sqrt()
+        deviation = self.noise[selected].sqrt()
         return torch.linalg.matrix_norm(F / (deviation.unsqueeze(1) * deviation.unsqueeze(2)))
 
 
@@ -124,7 +130,7 @@ def average_groups(locations: Tensor, coordinates: Tensor, noise: Tensor, rows: 
     return Groups(
         rows=rows,
         noise=noise_of_rows,
-        weights=weights,
+        average_weights=weights,
         points=points,
         singles=singles,
         centres=average(locations),
@@ -136,11 +142,11 @@ def average_groups(locations: Tensor, coordinates: Tensor, noise: Tensor, rows: 
 class AveragedInverse:
     """R -> P^-1 R with P^-1 ~ H^-1: U U^T for the averages, and a small inverse for the fluctuations of every group.
 
-    With rbar the averages of r, rbar_near those that a group is conditioned on, W and F the weights and the covariance
-    of `Groups.condition_on_averages`, and C = F + diag(s^2), all of one group:
+    Let rbar be all averages of r. For one group let rbar_own be its average, rbar_near those that it is conditioned on,
+    W and F the results of `Groups.condition_on_averages`, and C = F + diag(s^2):
 
-        e = r - rbar - W rbar_near,    q = (I - w 1^T) C^-1 e
-        h = U U^T rbar - (sum over all groups of W^T q),    P^-1 r = q + w h
+        e = r - rbar_own - W rbar_near,    q = (I - w 1^T) C^-1 e
+        h = U U^T rbar - (sum over all groups of W^T q),    P^-1 r = q + w h_own
 
     Groups in regions of sparse rows, which the averages leave largely unexplained, are divided into single rows.
 
@@ -160,9 +166,11 @@ class AveragedInverse:
         inputs = (H.locations, H.coordinates, H.noise.expand(n))
         groups = average_groups(*inputs, rows, singles)
         unexplained = self._condition(H.covariances, groups, neighbours)
-        if bool((is_divided := unexplained > _DIVIDE_ABOVE).any()):
-            singles = rows[is_divided].flatten()
-            groups = average_groups(*inputs, rows[~is_divided], singles[singles < n])
+        if bool((is_too_large := unexplained > _DIVIDE_ABOVE).any()):
+            singles = rows[is_too_large].flatten()
+            # Without the index n, which fills up groups.
+            singles = singles[singles < n]
+            groups = average_groups(*inputs, rows[~is_too_large], singles)
             self._condition(H.covariances, groups, neighbours)
 
         def blocks(S: Tensor) -> Tensor:
@@ -179,55 +187,57 @@ class AveragedInverse:
         """Condition the fluctuations of all groups on the nearest averages; return their `Groups.unexplained` (M,)."""
         (count, width), device = groups.rows.shape, groups.rows.device
         m = min(neighbours, MAX_AVERAGES, len(groups.centres))
-        self.rows, self.singles, self.weights = groups.rows, groups.singles, groups.weights.to(self.dtype)
+        self.rows, self.singles = groups.rows, groups.singles
+        self.average_weights = groups.average_weights.to(self.dtype)
         self.near = nearest_neighbours(groups.coordinates, m, self.memory)[:count]
         self.regression = torch.empty(count, width, m, dtype=self.dtype, device=device)
         self.inverses = torch.empty(count, width, width, dtype=self.dtype, device=device)
         unexplained = torch.empty(count, dtype=torch.float64, device=device)
         identity = torch.eye(width, dtype=torch.float64, device=device)
-        for part in spans(count, systems_at_once(width + m, device, self.memory)):
-            W, F = groups.condition_on_averages(covariances, part, self.near[part].long())
-            unexplained[part] = groups.unexplained(F, part)
-            # The noise of fluctuations has the covariance diag(s^2) - average_noise 1 1^T. It is singular: its null
-            # vector is w, as for F. diag(s^-2) is a generalised inverse of it; likewise, the inverse of F + diag(s^2)
-            # is a generalised inverse of the covariance of f and noise together.
-            F.diagonal(dim1=1, dim2=2).add_(groups.noise[part])
-            self.regression[part] = W.to(self.dtype)
+        for batch in spans(count, systems_at_once(width + m, device, self.memory)):
+            W, F = groups.condition_on_averages(covariances, batch, self.near[batch].long())
+            unexplained[batch] = groups.unexplained(F, batch)
+            # The fluctuations of f and noise together have the singular covariance
+            # F + diag(s^2) - average_noise 1 1^T, with null vector w. The inverse of F + diag(s^2) is a generalised
+            # inverse of it.
+            F.diagonal(dim1=1, dim2=2).add_(groups.noise[batch])
+            self.regression[batch] = W.to(self.dtype)
             half = torch.linalg.solve_triangular(torch.linalg.cholesky(F), identity, upper=False)
-            self.inverses[part] = (half.mT @ half).to(self.dtype)
+            self.inverses[batch] = (half.mT @ half).to(self.dtype)
         return unexplained
 
     def __call__(self, R: Tensor) -> Tensor:
         n, s = R.shape
-        count, parts = len(self.rows), self._parts(s)
+        count, batches = len(self.rows), self._batches(s)
+        # Row n takes the values of missing rows.
         result = R.new_empty(n + 1, s)
         average = R.new_empty(count + len(self.singles), s)
-        for part in parts:
-            average[part] = torch.bmm(self.weights[part].unsqueeze(1), self._take(R, part)).squeeze(1)
+        for batch in batches:
+            average[batch] = torch.bmm(self.average_weights[batch].unsqueeze(1), self._gather(R, batch)).squeeze(1)
         average[count:] = R[self.singles]
-        update = torch.zeros_like(average)
+        correction = torch.zeros_like(average)
         # The result holds q until all groups have contributed to h.
-        for part in parts:
-            near = self.near[part].long()
-            mean = average[part].unsqueeze(1) + torch.bmm(self.regression[part], average[near])
-            e = (self._take(R, part) - mean).mul_((self.rows[part] < n).unsqueeze(2))
-            q = torch.bmm(self.inverses[part], e)
-            q -= self.weights[part].unsqueeze(2) * q.sum(1, keepdim=True)
-            update.index_add_(0, near.flatten(), torch.bmm(self.regression[part].mT, q).flatten(0, 1))
-            result[self.rows[part].flatten()] = q.flatten(0, 1)
-        h = self.factor(average) - update
-        for part in parts:
-            change = self.weights[part].unsqueeze(2) * h[part].unsqueeze(1)
-            result[self.rows[part].flatten()] += change.flatten(0, 1)
+        for batch in batches:
+            near = self.near[batch].long()
+            prediction = average[batch].unsqueeze(1) + torch.bmm(self.regression[batch], average[near])
+            e = (self._gather(R, batch) - prediction).mul_((self.rows[batch] < n).unsqueeze(2))
+            q = torch.bmm(self.inverses[batch], e)
+            q -= self.average_weights[batch].unsqueeze(2) * q.sum(1, keepdim=True)
+            correction.index_add_(0, near.flatten(), torch.bmm(self.regression[batch].mT, q).flatten(0, 1))
+            result[self.rows[batch].flatten()] = q.flatten(0, 1)
+        h = self.factor(average) - correction
+        for batch in batches:
+            change = self.average_weights[batch].unsqueeze(2) * h[batch].unsqueeze(1)
+            result[self.rows[batch].flatten()] += change.flatten(0, 1)
         result[self.singles] = h[count:]
         return result[:n]
 
-    def _take(self, R: Tensor, part: slice) -> Tensor:
+    def _gather(self, R: Tensor, batch: slice) -> Tensor:
         """Rows of R by groups (p, g, s); a missing row is replaced by the last row of R, which callers must ignore."""
-        return R[self.rows[part].clamp(max=len(R) - 1)]
+        return R[self.rows[batch].clamp(max=len(R) - 1)]
 
-    def _parts(self, s: int) -> list[slice]:
-        """Parts of the groups that are multiplied at once, for s columns."""
+    def _batches(self, s: int) -> list[slice]:
+        """Slices of the groups that are multiplied at once, for s columns."""
         at_once = min(_AT_ONCE.get(self.rows.device.type, _AT_ONCE_GPU), self.memory // 64)
         width = self.rows.shape[1] + self.near.shape[1]
         return list(spans(len(self.rows), max(1, at_once // (width * s))))

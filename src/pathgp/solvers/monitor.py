@@ -66,8 +66,11 @@ class StepControl:
         self._floor = max(float(run.goal.min()), torch.finfo(run.H.dtype).eps)
         self.growth, self.halvings = 0.0, 0
 
-    def is_stable(self, norms: Tensor) -> bool:
-        """Whether no residual has grown beyond `GROWTH` times its best; otherwise count a halving."""
+    def update(self, norms: Tensor) -> bool:
+        """Return whether the step size is stable: no residual has grown beyond `GROWTH` times its best.
+
+        Update the best residuals if it is; otherwise count a halving.
+        """
         self.growth = float((norms / self.best.clamp_min(self._floor)).nan_to_num(math.inf).max())
         if self.growth > GROWTH:
             self.halvings += 1

@@ -14,12 +14,12 @@ from pathgp.compute.random import normal
 from pathgp.kernels import Kernel
 from pathgp.kernels.blocks import stationary_columns
 from pathgp.operators.field.grid import GRID_COPIES, Grid
-from pathgp.operators.field.near import Blocks, Values
+from pathgp.operators.field.near import Blocks
 from pathgp.operators.field.plan import Plan, nodes_of, plan_products, unsuitable
 from pathgp.operators.field.product import FieldProduct
 from pathgp.operators.field.split import Split
 from pathgp.operators.streamed import Streamed
-from pathgp.operators.structured import COLUMNS, MUCH_LESS, Structured, StructureError
+from pathgp.operators.structured import COLUMNS, MUCH_LESS, Structured, StructureError, ValueAndGradients
 
 # Rows and vectors from which the error of a product is measured, and the factor by which a plan that misses its
 # accuracy is tightened, a number of times.
@@ -148,7 +148,7 @@ class Field(Structured):
             start[:, part] = self.fast.product(V[:, part].to(self.dtype), start[:, part].to(self.dtype))
         return start
 
-    def bilinear(self, L: Tensor, R: Tensor, learned: list[Tensor], symmetric: bool = False) -> Values:
+    def bilinear(self, L: Tensor, R: Tensor, learned: list[Tensor], symmetric: bool = False) -> ValueAndGradients:
         """sum_j L_j^T K R_j and its gradient in the learned parameters."""
         return self.fast.bilinear(L.to(self.dtype), R.to(self.dtype), learned)
 

@@ -15,6 +15,7 @@ from pathgp.compute.threads import run_in_order
 from pathgp.kernels import Kernel
 from pathgp.kernels.expression import leaves
 from pathgp.operators.field.split import Split
+from pathgp.operators.structured import ValueAndGradients
 
 # Points of a block.
 BLOCK = 64
@@ -22,8 +23,6 @@ BLOCK = 64
 _AT_ONCE, _AT_ONCE_GPU, _BYTES_PER_ENTRY = {"cpu": 2**18}, 2**26, 64
 # Share of the budget for tiles that are kept.
 KEPT_SHARE = 0.25
-
-Values = tuple[Tensor, list[Tensor]]
 
 
 class Blocks:
@@ -100,19 +99,19 @@ class NearPart:
             run_in_order(range(len(self.batches)), multiply, add, V.device)
         self.targets.add(total, result)
 
-    def bilinear(self, L: Tensor, R: Tensor, learned: list[Tensor]) -> Values:
+    def bilinear(self, L: Tensor, R: Tensor, learned: list[Tensor]) -> ValueAndGradients:
         """sum_j L_j^T K_near R_j and its gradient in the learned parameters; for the symmetric matrix."""
         left, right = self.targets.split(L), self.targets.split(R)
         value = torch.zeros((), dtype=torch.float64, device=L.device)
         grads = [torch.zeros_like(parameter) for parameter in learned]
 
-        def contract(part: slice) -> Values:
+        def contract(part: slice) -> ValueAndGradients:
             rows, columns = self.pairs[part].unbind(1)
             weights = torch.bmm(left[rows], right[columns].mT)
             weights += torch.bmm(right[rows], left[columns].mT) * (rows != columns).view(-1, 1, 1)
             return contract_values(lambda: self._evaluate(part), weights, learned)
 
-        def add(part: slice, found: Values) -> None:
+        def add(part: slice, found: ValueAndGradients) -> None:
             value.add_(found[0])
             for grad, own in zip(grads, found[1], strict=True):
                 grad += own
@@ -134,7 +133,7 @@ class NearPart:
         return self.separation.near(self.kernel, differences)
 
 
-def contract_values(evaluate: Callable[[], Tensor], weights: Tensor, learned: list[Tensor]) -> Values:
+def contract_values(evaluate: Callable[[], Tensor], weights: Tensor, learned: list[Tensor]) -> ValueAndGradients:
     """sum of weights times evaluate(), float64, and its gradient in the learned parameters."""
     with torch.enable_grad():
         values = evaluate()

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from pathgp.kernels import Kernel
 from pathgp.operators.field.grid import GridPart, coordinates, evaluate_nodes, node_spans
-from pathgp.operators.field.near import Blocks, NearPart, Values, contract_values
+from pathgp.operators.field.near import Blocks, NearPart, contract_values
 from pathgp.operators.field.plan import Plan
 from pathgp.operators.field.points import place_points
+from pathgp.operators.structured import ValueAndGradients
 
 
 class FieldProduct:
@@ -58,7 +59,7 @@ class FieldProduct:
                 self.near.product(V, start)
         return start
 
-    def bilinear(self, L: Tensor, R: Tensor, learned: list[Tensor]) -> Values:
+    def bilinear(self, L: Tensor, R: Tensor, learned: list[Tensor]) -> ValueAndGradients:
         """sum_j L_j^T K R_j and its gradient in the learned parameters, for equal targets and sources.
 
         The sum over the grid is one over lags, with weights that do not depend on the parameters.
@@ -70,7 +71,7 @@ class FieldProduct:
             value, grads = value + near, [a + b for a, b in zip(grads, near_grads, strict=True)]
         return value, grads
 
-    def _contract_lags(self, weights: Tensor, learned: list[Tensor]) -> Values:
+    def _contract_lags(self, weights: Tensor, learned: list[Tensor]) -> ValueAndGradients:
         lags, flat = self.plan.grid.lags(), weights.flatten()
         parts = [
             contract_values(partial(self._at_nodes, self._at_lags, lags, part), flat[part], learned)

@@ -10,7 +10,7 @@ from torch import Tensor
 from pathgp.compute.hardware import Rates, rates
 from pathgp.kernels import Kernel
 from pathgp.operators.streamed import Streamed
-from pathgp.operators.structured import COLUMNS, Structured, StructureError, Values
+from pathgp.operators.structured import COLUMNS, Structured, StructureError, ValueAndGradients
 from pathgp.operators.toeplitz.inverse import FrequencyInverse
 from pathgp.operators.toeplitz.layout import Layout, find_layouts, structure_key
 from pathgp.operators.toeplitz.product import ToeplitzProduct
@@ -46,7 +46,7 @@ class Toeplitz(Structured):
         kernel: the kernel of the inputs as they were given. (The kernel of ``exact`` may be one of points on a sphere.)
         layouts: layouts of the inputs as they were given.
         memory: budget in bytes.
-        reused: a backend that is no longer needed, whose memory is reused.
+        reuse: a backend that is no longer needed; its memory is overwritten.
 
     Raises:
         StructureError: if no column is regular, or the budget is too small.
@@ -54,7 +54,7 @@ class Toeplitz(Structured):
 
     name = "toeplitz"
 
-    def __init__(self, exact: Streamed, kernel: Kernel, layouts: Layouts, memory: int, reused: object = None) -> None:
+    def __init__(self, exact: Streamed, kernel: Kernel, layouts: Layouts, memory: int, reuse: object = None) -> None:
         super().__init__(exact, memory)
         layout = layouts.find(kernel)
         if layout is None:
@@ -66,13 +66,13 @@ class Toeplitz(Structured):
             required = layout.entries * self.X.element_size() / _SHARE
             raise StructureError(f"Toeplitz products need {required / 1e9:.3g} GB, the budget is {memory / 1e9:.3g} GB")
         self.layout = layout
-        into: Tensor | None = reused.fast.K if isinstance(reused, Toeplitz) else None
-        self.fast: ToeplitzProduct = ToeplitzProduct(kernel, layout, memory, self.X.dtype, into)
+        blocks: Tensor | None = reuse.fast.blocks if isinstance(reuse, Toeplitz) else None
+        self.fast: ToeplitzProduct = ToeplitzProduct(kernel, layout, memory, self.X.dtype, blocks)
 
     def product(self, V: Tensor, start: Tensor) -> Tensor:
         return self.fast.product(V, start)
 
-    def bilinear(self, L: Tensor, R: Tensor, learned: list[Tensor], symmetric: bool = False) -> Values:
+    def bilinear(self, L: Tensor, R: Tensor, learned: list[Tensor], symmetric: bool = False) -> ValueAndGradients:
         return self.fast.bilinear(L, R, learned, symmetric)
 
     def choose_preconditioner(self) -> FrequencyInverse | None:

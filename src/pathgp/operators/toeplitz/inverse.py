@@ -44,7 +44,7 @@ class FrequencyInverse(Preconditioner):
 
     def build(self, run: SolveInProgress) -> tuple[Solve, str]:
         product, layout = self.product, self.product.layout
-        G = _invert_factors(product.K, float(run.H.noise.mean()))
+        G = _invert_factors(product.blocks, float(run.H.noise.mean()))
 
         def apply(R: Tensor) -> Tensor:
             run.epochs += self.apply_cost(run.H)
@@ -63,7 +63,7 @@ class FrequencyInverse(Preconditioner):
 
     def predict_seconds(self, H: Operator, s: int, epochs: float, product: float, rates: Rates) -> float:
         """Seconds of a factorisation and a triangular inverse for every frequency, and of all products."""
-        frequencies, p = self.product.K.shape[:2]
+        frequencies, p = self.product.blocks.shape[:2]
         return frequencies * (p**3 * 4 / 3 / rates.factorise + rates.latency / 4) + epochs * product
 
 

@@ -6,7 +6,7 @@ import torch
 
 import pathgp
 from pathgp import Compute, kernels
-from pathgp.learning.subsets import draw_order
+from pathgp.learning.row_order import draw_order
 from pathgp.posterior.conditioning import Settings
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from pathgp.compute.random import permutation
 from pathgp.data.observations import Data
 from pathgp.learning.model import Learnable
-from pathgp.operators.structure_choice import find_groups
+from pathgp.operators.structure_choice import find_sites
 from pathgp.posterior.conditioning import Settings
 
 
@@ -21,10 +21,8 @@ def draw_order(model: Learnable, data: Data, settings: Settings, generator: torc
     n = len(data.y)
     if model.is_grid or model.num_inducing or settings.compute.group is not None:
         return permutation(n, generator, data.device)
-    groups = find_groups(
-        model.sides[0], data.factors[0], settings.compute.backend, settings.compute.budget(data.device)
-    )
-    if groups is None:
+    sites = find_sites(model.sides[0], data.factors[0], settings.compute.backend, settings.compute.budget(data.device))
+    if sites is None:
         return permutation(n, generator, data.device)
-    rank = permutation(int(groups.max()) + 1, generator, data.device).argsort()
-    return rank[groups].argsort(stable=True)
+    rank = permutation(int(sites.max()) + 1, generator, data.device).argsort()
+    return rank[sites].argsort(stable=True)
