@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator
 from pathgp.solvers import CG, Auto, Vecchia, auto, averages, vecchia
-from pathgp.solvers.averages import AveragedInverse
+from pathgp.solvers.averages import AveragedInverse, invert_averages
 
 Make = Callable[..., tuple[KernelOperator, Tensor]]
 N = 90
@@ -28,24 +29,29 @@ def _inputs(n: int = N, d: int = 2) -> Tensor:
 
 def _apply(H: KernelOperator, size: int, neighbours: int) -> tuple[AveragedInverse, Tensor]:
     """The preconditioner, and its matrix."""
-    precondition = AveragedInverse(H, size, neighbours, _generator())
+    precondition = invert_averages(H, size, neighbours, _generator())
     return precondition, precondition(torch.eye(H.shape[0], dtype=H.dtype)).to(torch.float64)
 
 
-def _reference(kernel: kernels.Kernel, X: Tensor, noise: Tensor, groups: list[Tensor], m: int) -> Tensor:
-    """The inverse covariance of y from its definition, with the exact covariance of averages.
+def _reference(kernel: kernels.Kernel, X: Tensor, noise: Tensor, levels: list[list[Tensor]], m: int) -> Tensor:
+    """The inverse covariance of y from its definition, with the exact covariance of the averages of the last level.
 
     y consists of the averages of all groups, and of differences B y of each group, with B 1 = 0. Given the averages,
     differences of different groups are independent, with the mean and covariance that the m nearest averages give.
     """
-    n, M = len(X), len(groups)
+    if not levels:
+        with torch.no_grad():
+            return torch.linalg.inv(kernel(X) + noise.square().diag())
+    groups, n = levels[0], len(X)
+    M = len(groups)
     A = torch.zeros(M, n, dtype=torch.float64)
     for number, rows in enumerate(groups):
         A[number, rows] = noise[rows].pow(-2) / noise[rows].pow(-2).sum()
     centres = A @ X
     with torch.no_grad():
         averages_covariance = kernel(centres) + torch.diag(((A > 0).double() @ noise.pow(-2)).reciprocal())
-    result = A.T @ torch.linalg.inv(averages_covariance) @ A
+    average_noise = ((A > 0).double() @ noise.pow(-2)).rsqrt()
+    result = A.T @ _reference(kernel, centres, average_noise, levels[1:], m) @ A
     for number, rows in enumerate(groups):
         g = len(rows)
         if g == 1:
@@ -81,9 +87,47 @@ def test_the_inverse_against_its_definition(case: str) -> None:
     H = KernelOperator(kernel, X.to(dtype), noise)
     precondition, found = _apply(H, 4, N - 1)
     assert bool(len(precondition.singles)) == (case == "sparse places")
-    expected = _reference(kernel, X.to(dtype).double(), noise, _groups(precondition, N), averages.MAX_AVERAGES)
+    expected = _reference(kernel, X.to(dtype).double(), noise, [_groups(precondition, N)], averages.MAX_AVERAGES)
     assert torch.allclose(found, expected, atol=(1e-4 if case == "float32" else 1e-8) * float(expected.abs().max()))
     assert float(torch.linalg.eigvalsh(found + found.T).min()) > 0.0
+
+
+def test_averages_of_averages_against_their_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most rows lie in a dense cluster: their averages are averaged again, those of the others are not."""
+    monkeypatch.setattr(averages, "_LEAST_AVERAGES", 20)
+    X = _inputs()
+    X[:70] *= 0.05
+    noise = torch.linspace(0.3, 0.8, N, dtype=torch.float64)
+    kernel = kernels.Scale(kernels.Matern(1.5, 1.0), 0.8)
+    precondition, found = _apply(KernelOperator(kernel, X, noise), 4, N - 1)
+    levels, count, level = [], N, precondition
+    while isinstance(level, AveragedInverse):
+        levels.append(_groups(level, count))
+        count, level = len(levels[-1]), level.factor
+    assert len(levels) > 1
+    assert len(precondition.factor.singles)
+    expected = _reference(kernel, X, noise, levels, averages.MAX_AVERAGES)
+    assert torch.allclose(found, expected, atol=1e-8 * float(expected.abs().max()))
+    assert float(torch.linalg.eigvalsh(found + found.T).min()) > 0.0
+
+
+def test_averages_of_averages_save_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meridians that meet in a pole: rows are far denser there than elsewhere."""
+    radius = torch.linspace(0.0, 1.0, 20, dtype=torch.float64).square()
+    angle = torch.linspace(0.0, 2.0 * math.pi, 151, dtype=torch.float64)[:-1]
+    r, a = torch.meshgrid(radius, angle, indexing="ij")
+    X = torch.stack([r * a.cos(), r * a.sin()], -1).reshape(-1, 2)
+    H = KernelOperator(kernels.Matern(1.5, 0.5), X, 0.3)
+    L = torch.linalg.cholesky(H @ torch.eye(len(X), dtype=torch.float64))
+    B = L @ torch.randn(len(X), 3, generator=_generator(), dtype=torch.float64)
+    iterations = {}
+    for least in (128, len(X)):
+        monkeypatch.setattr(averages, "_LEAST_AVERAGES", least)
+        solution = CG(Vecchia(10, 4)).solve(H, B, tol=1e-2, generator=_generator())
+        assert solution.converged
+        iterations[least] = solution.iterations
+    assert iterations[128] <= 10
+    assert 1.4 * iterations[128] <= iterations[len(X)]
 
 
 def test_equal_points_give_the_inverse() -> None:

@@ -37,12 +37,28 @@ Covariances = Callable[[Tensor], Tensor]
 
 # The largest number of averages on which fluctuations are conditioned.
 MAX_AVERAGES = 30
-# A group with a larger `Groups.unexplained` is divided into single rows.
-_DIVIDE_ABOVE = 0.5
+# A group with a larger `Groups.unexplained` is divided into single rows; a group of averages already with this one.
+_DIVIDE_ABOVE, _DIVIDE_AVERAGES_ABOVE = 0.5, 0.15
+# Averages are averaged again if there are at least this many, in groups of this size, and if at least this share of the
+# groups is not divided.
+_LEAST_AVERAGES, _AVERAGES_PER_GROUP, _LEAST_SHARE = 128, 4, 0.01
 # Number of entries of the gathered columns, those of rows and averages of the groups, that are multiplied at once, on a
 # CPU and on a GPU.
 _AT_ONCE = {"cpu": 2**22}
 _AT_ONCE_GPU = 2**28
+
+
+class NoisyRows(NamedTuple):
+    """Observations of f with independent noise.
+
+    locations: inputs of the kernel (n, d).
+    coordinates: coordinates in which nearby rows have a large covariance (n, c).
+    noise: noise variances (n,).
+    """
+
+    locations: Tensor
+    coordinates: Tensor
+    noise: Tensor
 
 
 class Groups(NamedTuple):
@@ -54,9 +70,7 @@ class Groups(NamedTuple):
     noise, average_weights: noise variances and weights w of the rows (M, g); 1 and 0 for missing rows.
     points: inputs of the rows (M, g, d).
     singles: indices of the rows outside of groups (t,).
-    centres: inputs of the averages (M + t, d).
-    coordinates: coordinates of the averages, in which nearby averages have a large covariance (M + t, c).
-    average_noise: noise variances of the averages (M + t,).
+    averages: of the groups and single rows (M + t); their locations are the centres.
 
     All numbers are float64.
     """
@@ -66,9 +80,7 @@ class Groups(NamedTuple):
     average_weights: Tensor
     points: Tensor
     singles: Tensor
-    centres: Tensor
-    coordinates: Tensor
-    average_noise: Tensor
+    averages: NoisyRows
 
     def condition_on_averages(
         self, covariances: Covariances, selected: Tensor | slice, near: Tensor
@@ -85,9 +97,9 @@ class Groups(NamedTuple):
             F (p, g, g): their conditional covariance.
         """
         m, w = near.shape[1], self.average_weights[selected].unsqueeze(1)
-        K = covariances(torch.cat([self.centres[near], self.points[selected]], 1))
+        K = covariances(torch.cat([self.averages.locations[near], self.points[selected]], 1))
         averages, cross, own = K[:, :m, :m].clone(), K[:, m:, :m], K[:, m:, m:]
-        averages.diagonal(dim1=1, dim2=2).add_(self.average_noise[near])
+        averages.diagonal(dim1=1, dim2=2).add_(self.averages.noise[near])
         # Only triangular solves: other solves of torch process small systems one after the other on a GPU.
         L = torch.linalg.cholesky(averages)
         half = torch.linalg.solve_triangular(L, cross.mT, upper=False)
@@ -108,20 +120,17 @@ class Groups(NamedTuple):
         return torch.linalg.matrix_norm(F / (deviation.unsqueeze(1) * deviation.unsqueeze(2)))
 
 
-def average_groups(locations: Tensor, coordinates: Tensor, noise: Tensor, rows: Tensor, singles: Tensor) -> Groups:
-    """Average inputs (n, d), coordinates (n, c) and noise variances (n,) over groups of rows (M, g).
-
-    ``singles``: indices of the rows outside of groups (t,).
-    """
-    n = len(locations)
+def average_groups(data: NoisyRows, rows: Tensor, singles: Tensor) -> Groups:
+    """Average observations over groups of rows (M, g); ``singles``: indices of the rows outside of groups (t,)."""
+    n = len(data.noise)
     is_row = rows < n
     # Any valid index for missing rows: their weight is zero.
     index = rows.clamp(max=n - 1)
-    noise_of_rows = torch.where(is_row, noise[index].to(torch.float64), 1.0)
+    noise_of_rows = torch.where(is_row, data.noise[index].to(torch.float64), 1.0)
     inverse_noise = torch.where(is_row, 1.0 / noise_of_rows, 0.0)
     average_noise = 1.0 / inverse_noise.sum(1)
     weights = inverse_noise * average_noise.unsqueeze(1)
-    points = locations[index].to(torch.float64)
+    points = data.locations[index].to(torch.float64)
 
     def average(values: Tensor) -> Tensor:
         values = values.to(torch.float64)
@@ -133,10 +142,28 @@ def average_groups(locations: Tensor, coordinates: Tensor, noise: Tensor, rows: 
         average_weights=weights,
         points=points,
         singles=singles,
-        centres=average(locations),
-        coordinates=average(coordinates),
-        average_noise=torch.cat([average_noise, noise[singles].to(torch.float64)]),
+        averages=NoisyRows(
+            locations=average(data.locations),
+            coordinates=average(data.coordinates),
+            noise=torch.cat([average_noise, data.noise[singles].to(torch.float64)]),
+        ),
     )
+
+
+def invert_averages(H: Operator, size: int, neighbours: int, generator: torch.Generator) -> AveragedInverse:
+    """The approximate inverse of H, an operator with `locations` and with positive noise.
+
+    Args:
+        size: the largest number of rows of a group.
+        neighbours: number of neighbours of each average in U.
+        generator: source of the random order of the averages.
+    """
+    assert H.locations is not None
+    assert H.coordinates is not None
+    data = NoisyRows(H.locations, H.coordinates.to(torch.float64), H.noise.expand(H.shape[0]))
+    inverse = AveragedInverse(data, H.covariances, size, _DIVIDE_ABOVE, neighbours, H.dtype, H.memory)
+    inverse.invert_averages(generator)
+    return inverse
 
 
 class AveragedInverse:
@@ -148,54 +175,76 @@ class AveragedInverse:
         e = r - rbar_own - W rbar_near,    q = (I - w 1^T) C^-1 e
         h = U U^T rbar - (sum over all groups of W^T q),    P^-1 r = q + w h_own
 
-    Groups in regions of sparse rows, which the averages leave largely unexplained, are divided into single rows.
+    U U^T is replaced by another `AveragedInverse` if the averages are dense. Groups in regions of sparse rows, which
+    the averages leave largely unexplained, are divided into single rows.
 
     Args:
-        H: an operator with `locations` and with positive noise.
+        data: the rows, with positive noise.
+        covariances: the kernel.
         size: the largest number of rows of a group.
+        divide_above: the largest `Groups.unexplained` of a group.
         neighbours: number of neighbours of each average in U.
-        generator: source of the random order of the averages.
+        dtype: of the stored matrices.
+        memory: budget in bytes.
     """
 
-    def __init__(self, H: Operator, size: int, neighbours: int, generator: torch.Generator) -> None:
-        assert H.locations is not None
-        assert H.coordinates is not None
-        n, self.dtype, self.memory = H.shape[0], H.dtype, H.memory
-        rows = group_nearby_rows(H.coordinates.to(torch.float64), size)
+    def __init__(
+        self,
+        data: NoisyRows,
+        covariances: Covariances,
+        size: int,
+        divide_above: float,
+        neighbours: int,
+        dtype: torch.dtype,
+        memory: int,
+    ) -> None:
+        self.covariances, self.neighbours, self.dtype, self.memory = covariances, neighbours, dtype, memory
+        n = len(data.noise)
+        rows = group_nearby_rows(data.coordinates, size)
         singles = rows.new_empty(0)
-        inputs = (H.locations, H.coordinates, H.noise.expand(n))
-        groups = average_groups(*inputs, rows, singles)
-        unexplained = self._condition(H.covariances, groups, neighbours)
-        if bool((is_too_large := unexplained > _DIVIDE_ABOVE).any()):
+        groups = average_groups(data, rows, singles)
+        unexplained = self._condition(groups)
+        if bool((is_too_large := unexplained > divide_above).any()):
             singles = rows[is_too_large].flatten()
             # Without the index n, which fills up groups.
             singles = singles[singles < n]
-            groups = average_groups(*inputs, rows[~is_too_large], singles)
-            self._condition(H.covariances, groups, neighbours)
+            groups = average_groups(data, rows[~is_too_large], singles)
+            self._condition(groups)
+        self.averages, self.undivided = groups.averages, 1.0 - float(is_too_large.double().mean())
+
+    def invert_averages(self, generator: torch.Generator) -> None:
+        """Set the approximate inverse of the averages; ``generator``: source of their random order in U."""
+        data, count = self.averages, len(self.averages.noise)
+        if count >= _LEAST_AVERAGES:
+            groups = (_AVERAGES_PER_GROUP, _DIVIDE_AVERAGES_ABOVE)
+            inverse = AveragedInverse(data, self.covariances, *groups, self.neighbours, self.dtype, self.memory)
+            if inverse.undivided >= _LEAST_SHARE:
+                inverse.invert_averages(generator)
+                self.factor: Callable[[Tensor], Tensor] = inverse
+                return
 
         def blocks(S: Tensor) -> Tensor:
-            K = H.covariances(groups.centres[S])
-            K.diagonal(dim1=1, dim2=2).add_(groups.average_noise[S])
+            K = self.covariances(data.locations[S])
+            K.diagonal(dim1=1, dim2=2).add_(data.noise[S])
             return K
 
-        count = len(groups.centres)
-        order = permutation(count, generator, H.device)
-        columns = factor_columns(groups.coordinates, blocks, order, min(neighbours, count - 1), H.memory)
+        order = permutation(count, generator, data.noise.device)
+        columns = factor_columns(data.coordinates, blocks, order, min(self.neighbours, count - 1), self.memory)
         self.factor = InverseFactor(*columns)
 
-    def _condition(self, covariances: Covariances, groups: Groups, neighbours: int) -> Tensor:
+    def _condition(self, groups: Groups) -> Tensor:
         """Condition the fluctuations of all groups on the nearest averages; return their `Groups.unexplained` (M,)."""
         (count, width), device = groups.rows.shape, groups.rows.device
-        m = min(neighbours, MAX_AVERAGES, len(groups.centres))
+        m = min(self.neighbours, MAX_AVERAGES, len(groups.averages.noise))
         self.rows, self.singles = groups.rows, groups.singles
         self.average_weights = groups.average_weights.to(self.dtype)
-        self.near = nearest_neighbours(groups.coordinates, m, self.memory)[:count]
+        self.near = nearest_neighbours(groups.averages.coordinates, m, self.memory)[:count]
         self.regression = torch.empty(count, width, m, dtype=self.dtype, device=device)
         self.inverses = torch.empty(count, width, width, dtype=self.dtype, device=device)
         unexplained = torch.empty(count, dtype=torch.float64, device=device)
         identity = torch.eye(width, dtype=torch.float64, device=device)
         for batch in spans(count, systems_at_once(width + m, device, self.memory)):
-            W, F = groups.condition_on_averages(covariances, batch, self.near[batch].long())
+            W, F = groups.condition_on_averages(self.covariances, batch, self.near[batch].long())
             unexplained[batch] = groups.unexplained(F, batch)
             # The fluctuations of f and noise together have the singular covariance
             # F + diag(s^2) - average_noise 1 1^T, with null vector w. The inverse of F + diag(s^2) is a generalised

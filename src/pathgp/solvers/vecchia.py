@@ -14,7 +14,7 @@ from pathgp.compute.hardware import Rates
 from pathgp.compute.random import permutation
 from pathgp.operators import Operator, Preconditioner
 from pathgp.operators.base import Solve, SolveInProgress
-from pathgp.solvers.averages import MAX_AVERAGES, AveragedInverse, Groups, average_groups
+from pathgp.solvers.averages import MAX_AVERAGES, Groups, NoisyRows, average_groups, invert_averages
 from pathgp.solvers.inverse_factor import BYTES_PER_SMALL, InverseFactor, factor_columns
 
 # A rehearsal solves small systems of neighbouring rows by CG, to predict the iterations of the whole solve for every
@@ -99,6 +99,7 @@ class Vecchia(Preconditioner):
     If many noisy rows lie within a length scale, single rows would need hundreds of neighbours. Then groups of up to g
     neighbouring rows are averaged, see `pathgp.solvers.averages`: U is the factor of the averages, and the differences
     of the rows of a group from their average are conditioned on the nearest averages, at most 30.
+    Where the averages are dense, too, they are averaged again.
 
     ``neighbours``: m, at most n - 1. None: CG is tried on two small systems, the 512 rows nearest to a random row each.
     m is the first of 15, 30, 60 and 120 (with averages 30, 60 and 120) with which CG reaches a residual of 0.01 in
@@ -150,9 +151,8 @@ class Vecchia(Preconditioner):
             run.epochs += cost_of_rehearsal(H)
         run.epochs += _build_cost(H, m, g)
         if g > 1:
-            return AveragedInverse(
-                H, g, m, run.generator
-            ), f"Vecchia with averages of {g} rows, {m} neighbours{predicted}"
+            note = f"Vecchia with averages of {g} rows, {m} neighbours{predicted}"
+            return invert_averages(H, g, m, run.generator), note
         coordinates = _coordinates(H)
         order = permutation(H.shape[0], run.generator, H.device)
         factor = InverseFactor(*factor_columns(coordinates, H.small_blocks, order, m, H.memory))
@@ -244,10 +244,10 @@ def rehearse_neighbours(
         b = B[rows, :_REHEARSED_COLUMNS].to(torch.float64)
         if rows_per_average > 1:
             groups = _group(H, rows, rows_per_average)
-            A = H.covariances(groups.centres.unsqueeze(0))[0]
-            A.diagonal().add_(groups.average_noise)
+            A = H.covariances(groups.averages.locations.unsqueeze(0))[0]
+            A.diagonal().add_(groups.averages.noise)
             values = b[groups.rows.clamp(max=len(rows) - 1)]
-            b, coordinates = (groups.average_weights.unsqueeze(2) * values).sum(1), groups.coordinates
+            b, coordinates = (groups.average_weights.unsqueeze(2) * values).sum(1), groups.averages.coordinates
         else:
             A, coordinates = H.small_blocks(rows.unsqueeze(0))[0], C[rows]
         systems.append((coordinates, A, b, permutation(len(A), generator, C.device)))
@@ -274,15 +274,15 @@ def _group(H: Operator, rows: Tensor, rows_per_average: int) -> Groups:
     noise = H.noise[rows] if H.noise.ndim else H.noise.expand(len(rows))
     coordinates = _coordinates(H)[rows]
     groups = group_nearby_rows(coordinates, rows_per_average)
-    return average_groups(H.locations[rows], coordinates, noise, groups, rows[:0])
+    return average_groups(NoisyRows(H.locations[rows], coordinates, noise), groups, rows[:0])
 
 
 def _unexplained(H: Operator, rows: Tensor, rows_per_average: int) -> Tensor:
     """`Groups.unexplained` of the groups of a neighbourhood that are nearest to its centre rows[0]."""
     groups = _group(H, rows, rows_per_average)
-    to_centre = torch.linalg.vector_norm(groups.coordinates - _coordinates(H)[rows[:1]], dim=1)
+    to_centre = torch.linalg.vector_norm(groups.averages.coordinates - _coordinates(H)[rows[:1]], dim=1)
     middle = to_centre.topk(min(_MIDDLE_GROUPS, len(to_centre)), largest=False).indices
-    between_groups = torch.cdist(groups.coordinates[middle], groups.coordinates)
+    between_groups = torch.cdist(groups.averages.coordinates[middle], groups.averages.coordinates)
     near = between_groups.topk(min(_CONDITIONED, len(to_centre)), largest=False).indices
     _, F = groups.condition_on_averages(H.covariances, middle, near)
     return groups.unexplained(F, middle)
