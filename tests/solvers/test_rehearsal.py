@@ -137,11 +137,12 @@ def test_explanations_fit_the_solve(dtype: torch.dtype) -> None:
     H = KernelOperator(ROUGH, X, 0.3)
     solution = AP(block_size=10).solve(H, X, max_epochs=3, tol=1e-9, generator=seeded())
     assert solution.status is Status.BUDGET_EXHAUSTED
-    assert "raise max_epochs" in solution.explanation
+    assert "raise max_epochs, loosen tol" in solution.explain(1e-9)
+    assert "loosen" not in solution.explain(1.0), "the tolerance is not what was missed"
     good = AP().solve(H, X, x0=Cholesky().solve(H, X).x)
     assert (good.solver, good.method, good.iterations) == ("none needed", "none needed", 0)
     for status in (Status.STALLED, Status.DIVERGED):
         for method in ("AP", "SDD"):
-            text = type(solution)(**{**vars(solution), "status": status, "method": method}).explanation
+            text = type(solution)(**{**vars(solution), "status": status, "method": method}).explain(1e-9)
             assert ("float64" in text) == (dtype == torch.float32)
             assert ("use AP" in text) == (method == "SDD")

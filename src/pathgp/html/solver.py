@@ -46,7 +46,7 @@ def solve_verdict(report: ConditionReport) -> Verdict:
     residual = f"worst relative residual {number(report.worst_residual, 2)}, tolerance {report.tol:g}"
     if report.solution.converged:
         return Verdict(True, f"The linear systems behind all numbers of this page were solved ({residual}).")
-    status = f"{report.status.name} ({residual}): {report.solution.explanation}"
+    status = f"{report.status.name} ({residual}): {report.solution.explain(report.tol)}"
     return Verdict(False, f"The solver ended {status}. Predictions may be inaccurate.")
 
 

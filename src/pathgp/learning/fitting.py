@@ -70,7 +70,10 @@ def fit(
     earlier, file = 0.0, checkpoint
     source = gp.begin_fit(data, options, generator)
     costs = predict_costs(source, data, options)
-    with Progress(progress and compute.is_main_process, compute.is_main_process) as shown:
+    with (
+        Progress(progress and compute.is_main_process, compute.is_main_process) as shown,
+        shown.acknowledge_interrupts(),
+    ):
         for start in range(options.starts):
             if checkpoint is not None and start:
                 # A file of its own for every further start.

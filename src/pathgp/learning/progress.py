@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+import signal
+import socket
 import sys
+import threading
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -59,6 +64,37 @@ class Progress:
         solve = f"residual {step.probe_residual:.1e}, {step.epochs:.0f} epochs, " if step.solver else ""
         words = f"step {step.step + 1} on {step.rows:,} rows, {solve}noise {noise:.3g}, gain {step.gain:.4g}"
         self.show(words, left)
+
+    @contextmanager
+    def acknowledge_interrupts(self) -> Iterator[None]:
+        """Say at once that Ctrl-C was noticed: KeyboardInterrupt is raised only when an operation of torch has ended.
+
+        In the main thread, with a bar, and if no event loop uses Python's wakeup file.
+        """
+        if not self.is_shown or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        ours, of_signals = socket.socketpair()
+        of_signals.setblocking(False)
+        before = signal.set_wakeup_fd(of_signals.fileno(), warn_on_full_buffer=False)
+        if before != -1:
+            signal.set_wakeup_fd(before, warn_on_full_buffer=False)
+
+        def read() -> None:
+            while number := ours.recv(1):
+                if number[0] == signal.SIGINT:
+                    self._bar.write("interrupted: stopping when the current operation ends", file=sys.stderr)
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        try:
+            yield
+        finally:
+            if before == -1:
+                signal.set_wakeup_fd(-1)
+            of_signals.close()
+            reader.join()
+            ours.close()
 
     def __enter__(self) -> Self:
         return self

@@ -224,8 +224,8 @@ class FitCosts:
             if not (current.exact or self.is_exact):
                 expected = round(_STAGE_STEPS + _STEPS_PER_NUMBER * self.learned)
                 expected += _FIRST_LOCAL_STEPS if self.neighbours and number == 0 else 0
-            # A stage that has not ended where others do takes a few steps more.
-            count = min(most, max(expected - taken, 3))
+            # A stage that has not ended where others do takes some steps more, the more the longer it has been.
+            count = min(most, max(expected - taken, 3, round(taken / 4)))
             if count > 0:
                 seconds += (count - 1) * self.step(current.rows, exact=current.exact)
                 seconds += self.step(current.rows, is_first=not taken, exact=current.exact)

@@ -18,9 +18,11 @@ def warn_unless_converged(solution: Solution, tol: float, purpose: str, conseque
     ``purpose``: the results that were solved for.  ``consequence``: how far off they may be.
     """
     if not solution.converged:
+        residual = float(solution.residual.max())
+        goal = f"tol {tol:.0e}" + (" is met, but not the goal for the error at the data" if residual <= tol else "")
         message = (
             f"{purpose}: {solution.solver} ended {solution.status.name} with a worst residual of "
-            f"{float(solution.residual.max()):.1e} (tol {tol:.0e}): {solution.explanation}"
+            f"{residual:.1e} ({goal}): {solution.explain(tol)}"
         )
         message = f"{message}. {consequence}" if consequence else message
         warnings.warn(message, ConvergenceWarning, stacklevel=levels_to_the_caller())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Status(Enum):
-    """How a solve ended; the value says what it means. `Solution.explanation` adds what to do."""
+    """How a solve ended; the value says what it means. `Solution.explain` adds what to do."""
 
     CONVERGED = "every residual reached its goal"
     BUDGET_EXHAUSTED = "the epoch budget ended before the residuals reached their goal"
@@ -63,19 +63,22 @@ class Solution:
     def converged(self) -> bool:
         return self.status is Status.CONVERGED
 
-    @property
-    def explanation(self) -> str:
-        """What the status means, and what to do in this dtype and with this solver."""
+    def explain(self, tol: float) -> str:
+        """What the status means, and what to do in this dtype and with this solver, after a solve to a tolerance.
+
+        A looser tolerance changes nothing if the tolerance is met: then the error at the data asked for less.
+        """
         if self.converged:
             return self.status.value
+        loosen = [] if float(self.residual.max()) <= tol else ["loosen tol"]
         if self.status is Status.BUDGET_EXHAUSTED:
-            remedies = ["raise max_epochs", "loosen tol", "start from an earlier solution (x0)"]
+            remedies = ["raise max_epochs", *loosen, "start from an earlier solution (x0)"]
         elif self.status is Status.OUT_OF_TIME:
-            remedies = ["raise time_limit", "loosen tol", "use fewer rows"]
+            remedies = ["raise time_limit", *loosen, "use fewer rows"]
         else:
             remedies = ["use float64"] if self.x.dtype == torch.float32 else []
             if self.status is Status.STALLED:
-                remedies += [] if remedies else ["loosen tol", "accept the residual reached"]
+                remedies += [] if remedies else [*loosen, "accept the residual reached"]
             elif self.method in ("SDD", "SGD"):
                 remedies += ["a smaller step size"]
         if self.method in ("SDD", "SGD") or (self.status is Status.DIVERGED and self.method != "AP"):

@@ -1,0 +1,49 @@
+"""What a fit says while it runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from pathgp.learning.progress import Progress
+
+
+def _interrupt(shown: Progress) -> None:
+    """Ctrl-C during an operation that does not end at once."""
+    with shown.acknowledge_interrupts():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5.0)
+
+
+def test_an_interrupt_is_acknowledged(capfd: pytest.CaptureFixture[str]) -> None:
+    with Progress(True, True) as shown:
+        with pytest.raises(KeyboardInterrupt):
+            _interrupt(shown)
+        assert "interrupted: stopping when the current operation ends" in capfd.readouterr().err
+    assert signal.set_wakeup_fd(-1) == -1, "nothing is left behind"
+
+
+def test_without_a_bar_nothing_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    with Progress(False, True) as shown, pytest.raises(KeyboardInterrupt):
+        _interrupt(shown)
+    assert capfd.readouterr().err == ""
+
+
+def test_other_threads_do_not_listen() -> None:
+    errors = []
+
+    def work() -> None:
+        try:
+            with Progress(True, True) as shown, shown.acknowledge_interrupts():
+                pass
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert errors == []
