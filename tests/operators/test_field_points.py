@@ -16,6 +16,7 @@ from pathgp.operators.field.points import SparseWindows, TiledWindows
 
 MAKERS: dict[str, Callable[[Grid, Tensor], Windows]] = {
     "kept": lambda grid, X: SparseWindows(grid, X, 10**9),
+    "values kept": lambda grid, X: SparseWindows(grid, X, 4 * grid.window * len(X) * X.element_size()),
     "not kept": lambda grid, X: SparseWindows(grid, X, 1),
     "tiles": lambda grid, X: TiledWindows(grid, X, 10**9),
     "one tile at a time": lambda grid, X: TiledWindows(grid, X, 1),
@@ -95,9 +96,10 @@ def test_tiles_of_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_kept_windows_obey_the_budget() -> None:
     grid, X = make_grid((40, 30), 5), make_points((40, 30), 5, "uniform")
-    size = 25 * len(X) * (4 + 8)
-    assert SparseWindows(grid, X, 4 * size).kept is not None
-    assert SparseWindows(grid, X, 4 * size - 1).kept is None
+    entries = 25 * len(X)
+    kept = [SparseWindows(grid, X, 4 * entries * size) for size in (12, 11, 8, 7)]
+    assert [windows.kept is not None for windows in kept] == [True, False, False, False]
+    assert [windows.values is not None for windows in kept] == [True, True, True, False]
 
 
 def test_products_by_tiles(monkeypatch: pytest.MonkeyPatch) -> None:

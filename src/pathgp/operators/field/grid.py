@@ -20,8 +20,8 @@ _NODES = 2**20
 # Steps of the grid per unit of beta in which lags level off: their spectrum ends at 0.8 of the grid's band, pi / 2 per
 # step.
 LEVEL = 2.0 / (0.8 * math.pi / 2.0)
-# Copies of a column on the grid while it is transformed: real, complex, and what the transform needs.
-GRID_COPIES = 6
+# Copies of a column on the grid while it is transformed, real, complex and the transform's own: on a GPU, and on a CPU.
+GRID_COPIES, _COPIES_CPU = 6, {"cpu": 4}
 # Share of the budget for columns on the grid that are transformed together: on a GPU few columns at a time are slow.
 _BATCH_SHARE, _BATCH_SHARE_GPU = {"cpu": 0.25}, 0.5
 
@@ -185,7 +185,7 @@ class GridPart:
 
     def _batches(self, V: Tensor, memory: int, tasks: int | None = None) -> Iterator[slice]:
         threads = tasks or count_threads(V.device)
-        per_column = GRID_COPIES * self.grid.nodes * V.element_size()
+        per_column = _COPIES_CPU.get(V.device.type, GRID_COPIES) * self.grid.nodes * V.element_size()
         share = _BATCH_SHARE.get(V.device.type, _BATCH_SHARE_GPU)
         fitting = max(1, int(share * memory / threads) // per_column)
         return spans(V.shape[1], max(1, min(16, fitting, -(-V.shape[1] // threads))))

@@ -20,8 +20,8 @@ from pathgp.operators.field.grid import Grid
 
 # Entries of the windows of the points that are multiplied together on a CPU.
 _ENTRIES = 2**22
-# Windows are kept if they fit into this share of the budget.
-_KEPT_SHARE = 0.25
+# Windows are kept if they fit into this share of the budget; only their values if indices of four bytes do not fit.
+_KEPT_SHARE, _INDEX_BYTES = 0.25, 4
 # Numbers that a GPU holds for the tiles which it multiplies together.
 _NUMBERS_GPU = 2**27
 # Edges of tiles in steps of the grid, and points of a tile, that are tried.
@@ -38,8 +38,8 @@ def place_points(grid: Grid, X: Tensor, memory: int) -> SparseWindows | TiledWin
 class SparseWindows:
     """Windows as sparse matrices, one for each group of consecutive points and the part of the grid that they reach.
 
-    O(n w^d) time per column, for windows of w nodes per dimension. The matrices are kept if they fit into a quarter of
-    the memory budget, and otherwise made in every product.
+    O(n w^d) time per column, for windows of w nodes per dimension. The matrices, or at least their values, are kept if
+    they fit into a quarter of the memory budget, and otherwise made in every product.
     """
 
     def __init__(self, grid: Grid, X: Tensor, memory: int) -> None:
@@ -49,9 +49,13 @@ class SparseWindows:
         self.order = first.argsort()
         self.first, self.weights = first[self.order], [own[self.order] for own in weights]
         self.groups = list(spans(self.count, max(1, _ENTRIES // grid.window)))
+        entries, limit = self.count * grid.window, _KEPT_SHARE * memory
+        self.values: list[Tensor] | None = None
         self.kept: list[tuple[int, csr_matrix]] | None = None
-        if self.count * grid.window * (4 + X.element_size()) <= _KEPT_SHARE * memory:
-            self.kept = [self._window(group) for group in self.groups]
+        if entries * X.element_size() <= limit:
+            self.values = [self._values(number) for number in range(len(self.groups))]
+        if entries * (X.element_size() + _INDEX_BYTES) <= limit:
+            self.kept = [self._window(number) for number in range(len(self.groups))]
 
     def spread(self, V: Tensor) -> Tensor:
         """W^T V for values V (points, s): (s, nodes)."""
@@ -70,18 +74,22 @@ class SparseWindows:
         return found
 
     def _windows(self) -> Iterator[tuple[slice, tuple[int, csr_matrix]]]:
-        windows = map(self._window, self.groups) if self.kept is None else self.kept
+        windows = map(self._window, range(len(self.groups))) if self.kept is None else self.kept
         return zip(self.groups, windows, strict=True)
 
-    def _window(self, group: slice) -> tuple[int, csr_matrix]:
+    def _window(self, number: int) -> tuple[int, csr_matrix]:
         """The first node that a group of points reaches, and their windows on the nodes from there on."""
-        first, offsets = self.first[group], self.grid.offsets()
+        first, offsets = self.first[self.groups[number]], self.grid.offsets()
         start, count = int(first[0]), len(first)
         index = (first - start).to(torch.int32).unsqueeze(1) + offsets.to(torch.int32)
-        values = outer_rows([own[group] for own in self.weights])
+        values = self._values(number) if self.values is None else self.values[number]
         rows = np.arange(0, index.numel() + 1, len(offsets), dtype=np.int32)
         shape = (count, int(first[-1] + offsets[-1]) + 1 - start)
-        return start, csr_matrix((values.flatten().numpy(), index.flatten().numpy(), rows), shape=shape)
+        return start, csr_matrix((values.numpy(), index.flatten().numpy(), rows), shape=shape, copy=False)
+
+    def _values(self, number: int) -> Tensor:
+        """The entries of the windows of a group, one point after the other."""
+        return outer_rows([own[self.groups[number]] for own in self.weights]).flatten()
 
 
 class TiledWindows:
