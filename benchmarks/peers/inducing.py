@@ -7,9 +7,10 @@ at the same random rows. SGPR: Adam at rate 0.1. SVGP: batches of 1,024 rows, Ad
 natural gradient steps of 0.1 for q(u) in both packages. GPyTorch learns variances, pathgp standard deviations, so that
 their steps differ; after enough steps both are at the same optimum.
 
-Columns: seconds of the fit and of the predictions, the bound per row at the learned hyperparameters (that of SGPR for
-all, computed by pathgp), root mean square error and mean test log-likelihood. The last two rows of a set predict at
-pathgp's own hyperparameters: there the posteriors of both packages are the same function, ``difference`` says how
+The file keeps the rows of other sets. Columns: seconds of the fit and of the predictions, the bound per row at the
+learned hyperparameters (that of SGPR for all, computed by pathgp), root mean square error and mean test log-likelihood.
+The last two rows of a set predict at pathgp's own hyperparameters: there the posteriors of both packages are the same
+function, ``difference`` says how
 closely, in standard deviations of the prediction. GPyTorch's SGPR learns by the bound, and by default predicts with the
 training covariance of FITC (its diagonal correction). In the row at our hyperparameters the correction is off: the mean
 is then that of SGPR, but the variances are those of SoR, so that its log-likelihood differs from ours.
@@ -26,7 +27,7 @@ from torch import Tensor
 
 import pathgp
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, require, seconds, table, write
+from benchmarks.common.recording import device_name, merge, read, require, seconds, table
 from benchmarks.common.uci import UCI, Regression, uci
 from pathgp import kernels
 
@@ -201,13 +202,12 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=None, help="training rows, by default all")
     parser.add_argument("--device", default=device_name())
     options = parse(parser, sets=["elevators"], inducing=50, steps=5, batches=5, rows=600)
-    rows: list[dict[str, Any]] = []
     for name in options.sets:
         data = uci(name, dtype=torch.float64, device=options.device, rows=options.rows)
-        rows += compare(data, options.inducing, options.steps, options.batches)
-        print(table(rows), flush=True)
-    facts = {"inducing": options.inducing, "steps": options.steps, "batches": options.batches}
-    print(write("inducing_peers", rows, **facts))
+        facts = {"n": len(data.y), "inducing": options.inducing, "steps": options.steps, "batches": options.batches}
+        for row in compare(data, options.inducing, options.steps, options.batches):
+            merge(f"inducing_peers_{options.device}", ("set", "n", "inducing", "method"), facts | row)
+        print(table(read(f"inducing_peers_{options.device}")), flush=True)
 
 
 if __name__ == "__main__":
