@@ -131,9 +131,11 @@ def test_plan_and_example(capsys: Capture, tmp_path: Path) -> None:
     assert capsys.readouterr().out == (tmp_path / "a.csv").read_text()
 
 
-# Reports on standard error what must not be imported (the compiler of torch takes seconds), then is the command line.
+# Reports on standard error what must not be imported (parts of SciPy double the time of `import pathgp`, the compiler
+# of torch takes seconds), then is the command line.
 IMPORTS = """
 import sys, torch, pathgp
+print(*{"scipy.optimize", "scipy.sparse", "scipy.spatial"} & sys.modules.keys(), end="", file=sys.stderr)
 X = torch.rand(40, 2, generator=torch.Generator().manual_seed(0))
 post = pathgp.GP(pathgp.kernels.Matern(1.5, 0.3)).condition(X, X[:, 0], samples=4)
 for method in ("solve", "neighbours", "samples"):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import torch
-from scipy.spatial import cKDTree
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pathgp.compute.cells import search_cells, search_cells_around
@@ -19,6 +21,13 @@ _GROWTH, _FIRST = 1.5, 1024
 _AT_ONCE, _BYTES_PER_PAIR = 2**14, 48
 # The largest number of pairs of a tile.
 _LARGEST_TILE = 2**27
+
+
+def search_tree(points: NDArray[np.floating]) -> Any:
+    """A k-d tree of SciPy for points (n, d)."""
+    from scipy.spatial import cKDTree  # `import pathgp` does not wait for it
+
+    return cKDTree(points)
 
 
 def earlier_neighbours(X: Tensor, m: int, memory: int) -> Tensor:
@@ -40,7 +49,7 @@ def nearest_neighbours(X: Tensor, m: int, memory: int) -> Tensor:
     n = len(X)
     if X.device.type == "cpu":
         # A list of neighbours: a single one would be a vector.
-        found = cKDTree(X.numpy()).query(X.numpy(), k=range(1, m + 1), workers=count_threads(X.device))[1]
+        found = search_tree(X.numpy()).query(X.numpy(), k=range(1, m + 1), workers=count_threads(X.device))[1]
         return torch.from_numpy(found).to(torch.int32)
     return search_cells_around(X, m, memory) if X.shape[1] <= 3 and n > _FIRST else search_tiles_around(X, m, memory)
 
@@ -63,7 +72,7 @@ def _search_trees(X: Tensor, m: int, memory: int) -> Tensor:
     nearest[: a - m - 1] = search_tiles(X[:a], m, memory)
     while a < n and m:
         b = min(n, math.ceil(_GROWTH * a))
-        tree = cKDTree(points[:b])
+        tree = search_tree(points[:b])
         # The number of earlier rows among k is about k a / b or more.
         k = math.ceil((m + 2.0 * math.sqrt(m)) * b / a) + 2
         for part in spans(b - a, _AT_ONCE):

@@ -12,9 +12,9 @@ import copy
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
+from pathgp.compute.neighbours import search_tree
 from pathgp.compute.random import permutation
 from pathgp.data.grid import GridObservations
 from pathgp.data.observations import Data, Observations
@@ -141,7 +141,7 @@ def neighbour_lengthscale(X: NDArray[np.floating]) -> float:
     points = np.unique(X, axis=0)
     if len(points) < 2:
         return 1.0
-    return 3.0 * float(np.median(cKDTree(points).query(points, k=2)[0][:, 1]))
+    return 3.0 * float(np.median(search_tree(points).query(points, k=2)[0][:, 1]))
 
 
 def _lengthscale_of_side(X: Tensor, per_column: bool) -> Tensor:

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor
 
 from pathgp.compute.random import permutation
@@ -193,6 +192,8 @@ def fit_subgrids(
         limit = (math.log(low) if low > 0 else None, math.log(high) if high < math.inf else None)
         limits += [limit] * parameter.raw.numel()
     limits += [(None, None)] * sum(p.numel() for p, _ in coordinates.free)
+    from scipy.optimize import minimize  # `import pathgp` does not wait for it
+
     start = coordinates.position()
     options: dict[str, Any] = {"maxiter": steps, "ftol": _LEAST_GAIN, "gtol": 1e-5, "maxls": 10}
     found = minimize(loss, start.numpy(), jac=True, method="L-BFGS-B", bounds=limits, options=options)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -51,7 +51,7 @@ class SparseWindows:
         self.groups = list(spans(self.count, max(1, _ENTRIES // grid.window)))
         entries, limit = self.count * grid.window, _KEPT_SHARE * memory
         self.values: list[Tensor] | None = None
-        self.kept: list[tuple[int, csr_matrix]] | None = None
+        self.kept: list[tuple[int, Any]] | None = None
         if entries * X.element_size() <= limit:
             self.values = [self._values(number) for number in range(len(self.groups))]
         if entries * (X.element_size() + _INDEX_BYTES) <= limit:
@@ -73,12 +73,14 @@ class SparseWindows:
             found[self.order[group]] = torch.from_numpy(W @ part.numpy())
         return found
 
-    def _windows(self) -> Iterator[tuple[slice, tuple[int, csr_matrix]]]:
+    def _windows(self) -> Iterator[tuple[slice, tuple[int, Any]]]:
         windows = map(self._window, range(len(self.groups))) if self.kept is None else self.kept
         return zip(self.groups, windows, strict=True)
 
-    def _window(self, number: int) -> tuple[int, csr_matrix]:
+    def _window(self, number: int) -> tuple[int, Any]:
         """The first node that a group of points reaches, and their windows on the nodes from there on."""
+        from scipy.sparse import csr_matrix  # `import pathgp` does not wait for it
+
         first, offsets = self.first[self.groups[number]], self.grid.offsets()
         start, count = int(first[0]), len(first)
         index = (first - start).to(torch.int32).unsqueeze(1) + offsets.to(torch.int32)
