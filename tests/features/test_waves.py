@@ -29,7 +29,8 @@ def test_sums_in_tiles(entries: int, dtype: torch.dtype, monkeypatch: pytest.Mon
 def test_sums_at_sites_and_times(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the addition theorem, without rows of some sites; the gradient in X is that of the sum."""
     monkeypatch.setattr(waves, "_LEAST_SINES", 1)
-    X = torch.cat([normal(6, 2).repeat(9, 1), torch.linspace(0.0, 4.0, 9).double().repeat_interleave(6)[:, None]], 1)
+    times = torch.linspace(0.0, 4.0, 12).double().repeat_interleave(12)
+    X = torch.cat([normal(12, 2).repeat(12, 1), times[:, None]], 1)
     X, turns, weight = X[7:], 5.0 * normal(5, 3, 20, seed=1), normal(5, 20, seed=2).to(dtype)
     assert waves.find_combination(X) is not None
     points = X.clone().requires_grad_()
