@@ -6,10 +6,19 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from pathgp.learning.progress import Progress
+
+
+@pytest.fixture(autouse=True)
+def _interrupts_are_raised() -> Iterator[None]:
+    """Programs that a shell starts in the background ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def _interrupt(shown: Progress) -> None:
