@@ -223,8 +223,8 @@ def _array(value: Any, name: str) -> np.ndarray[Any, Any]:
     if array.dtype.kind not in "fiub":
         expected = "real" if array.dtype.kind == "c" else "numeric"
         hint = f"; if these are numbers, use {name}.astype(float)" if array.dtype.kind in "OUS" else ""
-        if hasattr(value, "columns"):
-            hint = f": posteriors read numbers only; GPRegressor.predict({name}) reads columns with text and dates"
+        if hint and hasattr(value, "columns"):
+            hint += "; pathgp.sklearn.GPRegressor reads tables with text and dates, in fit and predict"
         raise TypeError(f"{name} must be {expected}, got an array of dtype {array.dtype}{hint}")
     return array
 
