@@ -50,7 +50,7 @@ def angles(X: Tensor, turns: Tensor, dtype: torch.dtype) -> Tensor:
 
 def runs_fused(weight: Tensor) -> bool:
     """Whether sums with these weights are computed by one Triton kernel, without a temporary tensor."""
-    return weight.device.type == "cuda" and weight.dtype == torch.float32 and not missing(weight.device)
+    return weight.device.type == "cuda" and not missing(weight.device)
 
 
 class _SineSum(torch.autograd.Function):
