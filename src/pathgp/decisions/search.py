@@ -124,19 +124,24 @@ class PathSearch:
         ``values``: those of the end points (p, q).  ``min_gain``: see `maximise_paths`.
         """
         score = values if min_gain == 0.0 else self._score_end_points(X, values, min_gain)
-        order = score.argsort(1, descending=True).tolist()
-        keys = [self.domain.keys(end_points) for end_points in X]
-        points, result = [], values.new_empty(len(X))
+        order, keys, q = score.argsort(1, descending=True).tolist(), self.domain.keys(X.flatten(0, 1)), X.shape[1]
+        chosen, alternatives = [], []
         for j, ranked in enumerate(order):
-            k = next((k for k in ranked if keys[j][k] not in taken), None)
-            if k is not None:
-                point, result[j], key = X[j, k], values[j, k], keys[j][k]
+            own = keys[j * q : (j + 1) * q]
+            k = next((k for k in ranked if own[k] not in taken), None)
+            if k is None:
+                k, point, value = ranked[0], *self._alternative(j, X[j, ranked[0]], taken)
+                alternatives.append((j, point, value))
+                taken.update(self.domain.keys(point.unsqueeze(0)))
             else:
-                point, result[j] = self._alternative(j, X[j, ranked[0]], taken)
-                (key,) = self.domain.keys(point.unsqueeze(0))
-            taken.add(key)
-            points.append(point)
-        return torch.stack(points), result
+                taken.add(own[k])
+            chosen.append(k)
+        index = torch.tensor(chosen, device=X.device)
+        rows = torch.arange(len(X), device=X.device)
+        points, result = X[rows, index], values[rows, index]
+        for j, point, value in alternatives:
+            points[j], result[j] = point, value
+        return points, result
 
     @torch.no_grad()
     def _score_end_points(self, X: Tensor, values: Tensor, min_gain: float) -> Tensor:
