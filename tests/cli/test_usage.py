@@ -54,6 +54,7 @@ def test_usage(arguments: list[str], told: str, folder: Path, capsys: Capture, m
         (["fitt"], "invalid choice: 'fitt'"),
         (["fit", "--noise", "0.3", "a.csv"], "--noise-std 0.3 fixes the noise"),
         (["fit", "a.csv", "--noise=2e-1"], "--noise-std 2e-1 fixes the noise"),
+        (["predict", "m.pgp", "a.csv", "--noise", "0.3"], "--noise has no value"),
         (["plan", "1.5", "8"], "expected a whole number, 1 or more, got '1.5'"),
         (["plan", "1e6", "8", "--memory", "8G"], "a text such as '8GB' or '8 GiB', got '8G'"),
         (["predict", "m"], "required: FILE"),

@@ -43,6 +43,14 @@ def test_verdicts_on_calibration(y: np.ndarray, deviation: float, good: bool | N
     assert said in verdict.text
 
 
+@pytest.mark.parametrize("deviation", [0.5, 2.0])
+def test_advice_knows_whether_the_noise_was_learned(deviation: float) -> None:
+    found = compared(NORMAL, deviation)
+    assert "If the noise was not learned from data, learn it; otherwise" in found.calibration().text
+    assert "The noise was given: learn it, or" in found.calibration(False).text
+    assert "noise" not in found.calibration(True).text.split(":", 1)[1]
+
+
 def test_chance_alone_raises_no_alarm() -> None:
     rng = np.random.default_rng(0)
     alarms = sum(compared(rng.normal(size=60)).calibration().good is False for _ in range(300))

@@ -130,6 +130,27 @@ def test_many_rows_are_thinned_and_it_says_so(tmp_path: Path) -> None:
     assert "1,500 of 10,000 rows are drawn" in page.text
 
 
+@pytest.mark.parametrize("fit", ["none", "fixed noise", "learned"])
+def test_advice_fits_the_origin_of_the_noise(fit: str, tmp_path: Path) -> None:
+    """`condition` knows of no fit; a fit may have been given its noise, here ten times too small."""
+    X, y = data(120, 1)
+    gp = GP(kernels.Scale(kernels.Matern(1.5, 0.01)), noise=0.01)
+    gp.constrain("lengthscale", fixed=True).constrain("noise", fixed=fit == "fixed noise")
+    report = None if fit == "none" else gp.fit(X[:60], y[:60], steps=3, samples=2)
+    post = gp.condition(X[:60], y[:60], samples=2) if report is None else gp.posterior
+    # Errors ten times larger than the noise: narrow intervals in all three cases.
+    mean, std = post.mean(X[60:]), np.sqrt(post.variance(X[60:], noise=True))
+    text = page_of(
+        post, tmp_path, X[60:], mean + 10.0 * std * np.random.default_rng(2).normal(size=60), fit=report
+    ).text
+    expected = {
+        "none": "If the noise was not learned",
+        "fixed noise": "The noise was given",
+        "learned": "Look for outliers",
+    }
+    assert [words for words in expected.values() if words in text] == [expected[fit]]
+
+
 class Bump(Stationary):
     """A squared exponential kernel whose spectral measure is not told: it has no features."""
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import pathgp
-from fit_cases import X, Y, close, gp_noise, likelihood, model, optimum, seeded
-from learning_cases import Values
+from fit_cases import TRUTH, X, Y, close, gp_noise, likelihood, model, optimum, seeded
+from learning_cases import SCALED_MATERN, Values
 from pathgp.kernels import Matern, Scale, SquaredExponential
 from pathgp.learning import guard, initialise, loop, policy
 from plain_fits import plain_fit
@@ -135,8 +135,34 @@ def test_initialise_from_data() -> None:
     assert found["noise"].item() == pytest.approx(0.1 * found["signal"].item())
 
 
+@pytest.mark.parametrize("kept", ["current", "data", "larger noise"])
+def test_initialise_with_the_most_likely_of_three(kept: str) -> None:
+    """The values behind the data; far-off values for smooth data; far-off values for pure noise."""
+    y = {"current": Y, "data": torch.sin(3.0 * X[:, 0]), "larger noise": torch.randn(len(X), generator=seeded(3))}[kept]
+    start = {name: value.double() if kept == "current" else 20.0 * value.double() for name, value in TRUTH.items()}
+    found = {}
+    for how in ("best", "data"):
+        gp = model(float(start["noise"]))
+        gp.kernel.signal, gp.kernel.kernel.lengthscale = float(start["signal"]), start["lengthscale"]
+        plain_fit(gp, X, y, steps=0, initialise=how, generator=seeded(6))
+        found[how] = gp.hyperparameters()
+    factor = {"current": None, "data": 1.0, "larger noise": policy.SECOND_NOISE}[kept]
+    expected = start if factor is None else found["data"] | {"noise": factor * found["data"]["noise"]}
+    assert close(found["best"], expected, 1e-6)
+
+
+def test_a_few_steps_from_given_values_are_not_worse_than_these() -> None:
+    """A short second fit continues the first; y has more noise than the default start."""
+    y = X[:, 0] + torch.randn(len(X), generator=seeded(3))
+    gp = model()
+    gp.fit(X, y, generator=seeded(4))
+    first = float(SCALED_MATERN.log_likelihood(gp.hyperparameters(), X, y))
+    gp.fit(X, y, steps=2, generator=seeded(5))
+    assert float(SCALED_MATERN.log_likelihood(gp.hyperparameters(), X, y)) >= first - 1e-3
+
+
 def test_initialise_leaves_what_is_fixed_or_bounded() -> None:
-    for how in ("data", "subsets"):
+    for how in ("data", "best", "subsets"):
         gp = model().constrain("signal", fixed=True).constrain("noise", bounds=(0.4, 0.6))
         gp.constrain("lengthscale", bounds=(0.01, 0.02))
         plain_fit(gp, X[:20], Y[:20], steps=0, initialise=how, generator=seeded(6))

@@ -55,6 +55,16 @@ def test_tables_and_grids(n: int, is_grid: bool, expected: tuple[Any, ...]) -> N
     assert tuple(getattr(chosen, name) for name in names) == expected
 
 
+def test_few_steps_start_from_the_most_likely_values() -> None:
+    chosen = {steps: resolve(500, steps=steps).initialise for steps in (0, 1, 20, 21, 100, None)}
+    assert chosen == {0: "model", 1: "best", 20: "best", 21: "data", 100: "data", None: "data"}
+    assert resolve(10**5, steps=20).initialise == "best"
+    assert resolve(500, steps=5, initialise="data").initialise == "data"
+    assert resolve(500, True, steps=5).initialise == "neighbours"
+    with pytest.raises(ValueError, match="initialise='best' is for tables"):
+        resolve(500, True, initialise="best")
+
+
 def test_adam_for_gradients_that_change_from_call_to_call() -> None:
     assert resolve(2000, warm_start=False).optimiser == "adam"
     assert resolve(1000, warm_start=False).optimiser == "lbfgs"  # exact

@@ -239,6 +239,8 @@ def test_what_is_refused(name: str) -> None:
 
 
 def test_what_a_fit_and_a_posterior_refuse() -> None:
+    with pytest.raises(ValueError, match="initialise='best' is for GP"):
+        InducingGP(kernel()).fit(X, Y, initialise="best")
     with pytest.raises(ValueError, match="leave estimator and stages out"):
         InducingGP(kernel()).fit(X, Y, estimator="pathwise")
     with pytest.raises(ValueError, match="lbfgs cannot use"):

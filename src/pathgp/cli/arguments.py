@@ -58,8 +58,11 @@ def main(arguments: list[str] | None = None) -> int:
     if not arguments:
         parser.print_help()
         return 2
-    if arguments[0] == "fit" and (number := _NOISE_WITH_NUMBER.search(" ".join(arguments))):
-        parser.error(f"--noise has no value and adds noise to predictions: --noise-std {number[1]} fixes the noise")
+    if arguments[0] in ("fit", "predict") and (number := _NOISE_WITH_NUMBER.search(" ".join(arguments))):
+        remedy = (
+            f"--noise-std {number[1]} fixes the noise" if arguments[0] == "fit" else "its size is that of the model"
+        )
+        parser.error(f"--noise has no value and adds noise to predictions: {remedy}")
     options, rest = parser.parse_known_args(arguments)
     options.again = shlex.join(["pathgp", *arguments])
     if rest:

@@ -38,6 +38,16 @@ _MEASURES = (
 )
 
 
+def _advise(is_wide: bool, noise_was_learned: bool | None) -> str:
+    """What may help against intervals that are too wide or too narrow."""
+    others = "transform a skewed target" if is_wide else "look for outliers, or transform the target"
+    if noise_was_learned:
+        return f"{others[0].upper()}{others[1:]}, or learn from more rows."
+    if noise_was_learned is None:
+        return f"If the noise was not learned from data, learn it; otherwise {others}."
+    return f"The noise was given: learn it, or {others}."
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Observed values with their predictive means and variances (noise included).
@@ -107,8 +117,11 @@ class Comparison:
         """How far a good coverage may be from its level: ``close``, or three standard errors for few rows."""
         return max(close, 3.0 * math.sqrt(level * (1 - level) / self.rows))
 
-    def calibration(self) -> Verdict:
-        """Judge whether intervals contain the share of observations that they should."""
+    def calibration(self, noise_was_learned: bool | None = None) -> Verdict:
+        """Judge whether intervals contain the share of observations that they should.
+
+        ``noise_was_learned``: None if that is not known.
+        """
         if self.is_constant:
             return Verdict(None, "All values are equal, so that the intervals cannot be judged.")
         if not self.has_enough_rows:
@@ -130,12 +143,9 @@ class Comparison:
             return Verdict(good, f"{words}: {shape} {_THAN_NORMAL} Look for outliers, or transform the target.")
         if is_tail_right:
             words += f", but {percent(level + gap)} inside their {100 * level:.0f} % intervals"
-        if (gap if is_tail_right else tail_gap) > 0:
-            return Verdict(
-                False, f"{words}: they are too wide. Learn the noise with fit, or transform a skewed target."
-            )
-        advice = "Learn the noise with fit on more rows, look for outliers, or transform the target."
-        return Verdict(False, f"{words}: they are too narrow. {advice}")
+        is_wide = (gap if is_tail_right else tail_gap) > 0
+        shape = "they are too wide" if is_wide else "they are too narrow"
+        return Verdict(False, f"{words}: {shape}. {_advise(is_wide, noise_was_learned)}")
 
     def _tail_heaviness(self) -> float:
         """The width of the errors at 95 % relative to that at 50 %, as a logarithm: 0 for normal errors of any scale.

@@ -68,6 +68,13 @@ def describe_versions() -> str:
     return f"Written by {versions}, Python {platform.python_version()}; {date}"
 
 
+def _noise_was_learned(fit: FitReport | None) -> bool | None:
+    """Whether a fit changed the noise; None without a fit."""
+    if fit is None:
+        return None
+    return len({tuple(values.get("noise", ())) for values in (fit.values, *(step.values for step in fit.history))}) > 1
+
+
 def _summary(post: Any, target: str, content: Content, fit: FitReport | None) -> Section:
     """Sentences about the model, key numbers and verdicts."""
     words, verdicts, tiles = list(content.sentences), [solve_verdict(post.report)], []
@@ -76,9 +83,11 @@ def _summary(post: Any, target: str, content: Content, fit: FitReport | None) ->
     else:
         words.append(comparison.sentence(target))
         if comparison.has_enough_rows and not comparison.is_constant and comparison.r2 <= 0:
-            advice = "Learn kernel and noise with fit." if fit is None else "The inputs may not determine it."
+            advice = "The inputs may not determine it."
+            if fit is None or not fit.history:
+                advice = "If length scales and noise were not learned from data, learn them."
             verdicts.append(Verdict(False, f"It predicts no better than the average of {target}. {advice}"))
-        verdicts.append(comparison.calibration())
+        verdicts.append(comparison.calibration(_noise_was_learned(fit)))
         if comparison.caveat:
             verdicts.append(Verdict(False, comparison.caveat))
         tiles = [tile_list(comparison.tiles())]

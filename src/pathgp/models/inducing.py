@@ -183,8 +183,10 @@ class InducingGP(GP):
         """The gradient is that of the method's own objective; svgp has random gradients, for Adam."""
         if options.estimator not in ("auto", "exact") or options.stages not in ("auto", "full"):
             raise ValueError("a sparse method has its own objective of all rows: leave estimator and stages out")
-        if options.initialise == "subsets":
-            raise ValueError("initialise='subsets' is for GP: use 'data' or 'model'")
+        if options.initialise in ("subsets", "best"):
+            raise ValueError(f"initialise={options.initialise!r} is for GP: use 'data' or 'model'")
+        if options.initialise == "auto":
+            options = replace(options, initialise="model" if options.steps == 0 else "data")
         optimiser = options.optimiser
         if self.method == "svgp":
             if optimiser == "lbfgs":
