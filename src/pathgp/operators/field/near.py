@@ -61,6 +61,8 @@ class NearPart:
     ) -> None:
         self.kernel, self.separation, self.targets, self.dtype = kernel, split, targets, dtype
         self.sources, self.symmetric = sources or targets, sources is None
+        with torch.no_grad():
+            self.smooth = split.polynomials(kernel, dtype, targets.points.device)
         dim = targets.points.shape[2]
         close = partial(is_close, kernel, split, dim)
         self.pairs = close_pairs(targets.boxes, self.sources.boxes, close, self.symmetric)
@@ -128,9 +130,10 @@ class NearPart:
         rows, columns = self.pairs[part].unbind(1)
         left, right = self.targets.points[rows], self.sources.points[columns]
         origin = left[:, :1]
-        left, right = (left - origin).to(self.dtype), (right - origin).to(self.dtype)
-        differences = [left[:, :, None, k] - right[:, None, :, k] for k in range(left.shape[2])]
-        return self.separation.near(self.kernel, differences)
+        left = (left - origin).to(self.dtype).movedim(2, 0).contiguous()
+        right = (right - origin).to(self.dtype).movedim(2, 0).contiguous()
+        differences = [a.unsqueeze(2) - b.unsqueeze(1) for a, b in zip(left, right, strict=True)]
+        return self.separation.near(self.kernel, differences, None if torch.is_grad_enabled() else self.smooth)
 
 
 def contract_values(evaluate: Callable[[], Tensor], weights: Tensor, learned: list[Tensor]) -> ValueAndGradients:
