@@ -60,7 +60,7 @@ class SparseWindows:
     def spread(self, V: Tensor) -> Tensor:
         """W^T V for values V (points, s): (s, nodes)."""
         V = V.detach()[self.order]
-        G = V.new_zeros(V.shape[1], self.grid.nodes)
+        G = V.new_zeros(V.shape[1], self.grid.places)
         for group, (start, W) in self._windows():
             G[:, start : start + W.shape[1]] += torch.from_numpy(W.T @ V[group].numpy()).T
         return G
@@ -126,7 +126,7 @@ class TiledWindows:
         """W^T V for values V (points, s): (s, nodes)."""
         s = V.shape[1]
         V = pad(V[self.order], (0, 0, 0, 1))
-        G = V.new_zeros(self.grid.nodes, s)
+        G = V.new_zeros(self.grid.places, s)
         for index, nodes, left, last in self._windows(s):
             right = (last.unsqueeze(3) * V[index].unsqueeze(2)).flatten(2)
             G.index_add_(0, nodes, torch.bmm(left.mT, right).view(-1, s))
@@ -160,7 +160,7 @@ class TiledWindows:
                 dense.append(own.scatter_(2, places, weights[at]))
             dense[-1] *= is_point.unsqueeze(2)
             nodes = torch.zeros(len(index), 1, dtype=torch.long, device=device)
-            for corner, size in zip(self.corner[part].unbind(1), self.grid.shape, strict=True):
+            for corner, size in zip(self.corner[part].unbind(1), self.grid.box, strict=True):
                 own = (corner.unsqueeze(1) + side) % size
                 nodes = (nodes.unsqueeze(2) * size + own.unsqueeze(1)).flatten(1)
             left = outer_rows([dense[-1].new_ones(index.numel(), 1), *(own.flatten(0, 1) for own in dense[:-1])])
