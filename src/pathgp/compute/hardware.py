@@ -48,9 +48,9 @@ def rates(device: torch.device, dtype: torch.dtype) -> Rates:
     single = dtype == torch.float32
     if device.type == "cpu":
         t = torch.get_num_threads()
-        multiply, small = (80e9, 10e9) if single else (40e9, 5e9)
+        multiply, fourier, small = (80e9, 8e9, 25e9) if single else (40e9, 4e9, 12e9)
         return Rates(
-            multiply * t, 40e9 * t, 40e9 * t, 8e9 * t, 0.125e9 * t, 0.0, 3e-4, 0.4 * small * t, 1.5e9 * t, small * t
+            multiply * t, 40e9 * t, 40e9 * t, 8e9 * t, 0.125e9 * t, 0.0, 3e-4, fourier * t, 1.5e9 * t, small * t
         )
     if full_rate_float64(device):
         return H200
