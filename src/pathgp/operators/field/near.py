@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from pathgp.compute.boxes import bounding_boxes, close_pairs
 from pathgp.compute.compact_groups import group_nearby_rows
 from pathgp.compute.memory import spans
-from pathgp.compute.threads import run_in_order
+from pathgp.compute.threads import run_in_order, run_separately
 from pathgp.kernels import Kernel
 from pathgp.kernels.expression import leaves
 from pathgp.operators.field.split import Split
@@ -51,7 +51,7 @@ class Blocks:
 class NearPart:
     """Tiles of k - k_smooth for all pairs of blocks of targets and sources that are close.
 
-    The tiles are kept if they fit into a quarter of the budget, and are otherwise evaluated in every product. Without
+    As many tiles as fit into a quarter of the budget are kept, the others are evaluated in every product. Without
     ``sources`` the matrix is symmetric, and tiles below the diagonal are the transposes of those above.
     """
 
@@ -69,21 +69,20 @@ class NearPart:
         at_once = min(_AT_ONCE.get(device.type, _AT_ONCE_GPU), memory // (8 * _BYTES_PER_ENTRY))
         self.entries = self.targets.width * self.sources.width
         self.batches = list(spans(len(self.pairs), max(1, at_once // self.entries)))
-        is_kept = len(self.pairs) * self.entries * dtype.itemsize <= KEPT_SHARE * memory
-        self.tiles: list[Tensor] | None = None
-        if is_kept:
-            self.tiles = []
-            with torch.no_grad():
-                run_in_order(self.batches, self._evaluate, lambda part, tile: self._keep(tile), device)
+        fitting = int(KEPT_SHARE * memory) // (self.entries * dtype.itemsize)
+        kept = [part for part in self.batches if part.stop <= fitting]
+        shape = (kept[-1].stop if kept else 0, targets.width, self.sources.width)
+        self.tiles = torch.empty(shape, dtype=dtype, device=device)
+        with torch.no_grad():
+            run_separately(kept, lambda part: self.tiles[part].copy_(self._evaluate(part)), device)
 
     def product(self, V: Tensor, result: Tensor) -> None:
         """Add the product with V (sources, s) to the result (targets, s)."""
         blocks = self.sources.split(V)
         total = blocks.new_zeros(*self.targets.rows.shape, V.shape[1])
 
-        def multiply(number: int) -> tuple[Tensor, Tensor | None]:
-            part = self.batches[number]
-            tiles = self._evaluate(part) if self.tiles is None else self.tiles[number]
+        def multiply(part: slice) -> tuple[Tensor, Tensor | None]:
+            tiles = self.tiles[part] if part.stop <= len(self.tiles) else self._evaluate(part)
             rows, columns = self.pairs[part].unbind(1)
             product = torch.bmm(tiles, blocks[columns])
             if not self.symmetric:
@@ -92,13 +91,13 @@ class NearPart:
             transposed = torch.bmm(tiles.mT, blocks[rows]) * (rows != columns).view(-1, 1, 1)
             return product, transposed
 
-        def add(number: int, parts: tuple[Tensor, Tensor | None]) -> None:
-            for index, part in zip(self.pairs[self.batches[number]].unbind(1), parts, strict=True):
-                if part is not None:
-                    total.index_add_(0, index, part)
+        def add(part: slice, products: tuple[Tensor, Tensor | None]) -> None:
+            for index, values in zip(self.pairs[part].unbind(1), products, strict=True):
+                if values is not None:
+                    total.index_add_(0, index, values)
 
         with torch.no_grad():
-            run_in_order(range(len(self.batches)), multiply, add, V.device)
+            run_in_order(self.batches, multiply, add, V.device)
         self.targets.add(total, result)
 
     def bilinear(self, L: Tensor, R: Tensor, learned: list[Tensor]) -> ValueAndGradients:
@@ -120,10 +119,6 @@ class NearPart:
 
         run_in_order(self.batches, contract, add, L.device)
         return value, grads
-
-    def _keep(self, tile: Tensor) -> None:
-        assert self.tiles is not None
-        self.tiles.append(tile)
 
     def _evaluate(self, part: slice) -> Tensor:
         """Tiles of some pairs of blocks. Coordinates are relative to a point of the block: close points keep digits."""

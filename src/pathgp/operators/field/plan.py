@@ -50,8 +50,8 @@ class Plan:
         grid = self.grid.transform.operations / r.fourier
         windows = self.points * self.grid.window / r.gather
         near = 2.0 * (1 + self.is_symmetric) * self.entries / r.small_products
-        is_kept = self.entries * itemsize <= KEPT_SHARE * memory
-        evaluate = _EVALUATION * self.entries / r.evaluate / (_PRODUCTS if is_kept else 1)
+        kept = min(self.entries, KEPT_SHARE * memory / itemsize)
+        evaluate = _EVALUATION * (self.entries - kept + kept / _PRODUCTS) / r.evaluate
         return s * (grid + windows + near) + evaluate + r.latency
 
 

@@ -87,8 +87,8 @@ class Split:
 
     def polynomials(self, kernel: Kernel, dtype: torch.dtype, device: torch.device) -> Polynomials:
         """p_smooth inside the radius, for every elementary kernel that has one; differentiable."""
-        found = {leaf for leaf, _ in leaves(kernel, range(self.dim)) if self.radii[leaf]}  # type: ignore[index]
-        return {leaf: self._coefficients(leaf, device).to(dtype).unbind() for leaf in found}  # type: ignore[arg-type]
+        found = {leaf for leaf, _ in leaves(kernel, range(self.dim)) if isinstance(leaf, Stationary)}
+        return {leaf: self._coefficients(leaf, device).to(dtype).unbind() for leaf in found if self.radii[leaf]}
 
     def _smooth_profile(self, leaf: Stationary, sq: Tensor, smooth: Polynomials) -> Tensor:
         return leaf.radial(sq.clone()) - self._near_profile(leaf, sq, smooth)
