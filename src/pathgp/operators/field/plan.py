@@ -22,8 +22,6 @@ from pathgp.operators.spacing import find_spacing
 LARGEST_DIM = 3
 # Columns of the product for which the time is divided evenly, and products after which kept tiles have paid off.
 _COLUMNS, _PRODUCTS = 32, 8
-# Time to evaluate an entry of a near tile, relative to an entry of K: its tile is small enough for the cache.
-_EVALUATION = 0.6
 # Radii that are tried: from this part of the extent downwards, by this factor.
 _LARGEST_RADIUS, _RADIUS_STEP, _RADII = 0.25, 2.0**-0.5, 24
 # A smaller radius must leave at most this part of the entries: blocks always have themselves as neighbours.
@@ -51,7 +49,7 @@ class Plan:
         windows = self.points * self.grid.window / r.gather
         near = 2.0 * (1 + self.is_symmetric) * self.entries / r.small_products
         kept = min(self.entries, KEPT_SHARE * memory / itemsize)
-        evaluate = _EVALUATION * (self.entries - kept + kept / _PRODUCTS) / r.evaluate
+        evaluate = (self.entries - kept + kept / _PRODUCTS) / r.evaluate_small
         return s * (grid + windows + near) + evaluate + r.latency
 
 
