@@ -34,7 +34,7 @@ CASES = {
 
 def make_grid(shape: tuple[int, ...], width: int) -> Grid:
     d = len(shape)
-    return Grid(tuple(range(d)), (0.5,) * d, (0.5,) * d, shape, width, tuple(size / 2.0 for size in shape))
+    return Grid(tuple(range(d)), (0.5,) * d, (0.5,) * d, shape, width, tuple(size / 2.0 for size in shape), shape)
 
 
 def make_points(shape: tuple[int, ...], width: int, where: str) -> Tensor:

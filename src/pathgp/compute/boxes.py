@@ -10,8 +10,6 @@ from torch import Tensor
 
 from pathgp.compute.memory import spans
 
-# Bits per column of a Morton code: three columns fit into 63 bits.
-_BITS = 20
 # Blocks that a coarser block combines, and pairs of blocks that are compared together.
 _FAN_OUT, _AT_ONCE = 16, 2**22
 
@@ -32,18 +30,6 @@ class Boxes(NamedTuple):
         parts = (torch.cat([corner, corner[-1:].expand(missing, -1)]) for corner in self)
         lower, upper = (part.view(count, _FAN_OUT, -1) for part in parts)
         return Boxes(lower.amin(1), upper.amax(1))
-
-
-def morton_order(X: Tensor) -> Tensor:
-    """The permutation that sorts points (n, d), d <= 3, along a space-filling curve: consecutive ones are close."""
-    lower, upper = X.amin(0), X.amax(0)
-    extent = (upper - lower).amax().clamp_min(torch.finfo(X.dtype).tiny)
-    cells = ((X - lower) / extent * (2**_BITS - 1)).long()
-    code = torch.zeros_like(cells[:, 0])
-    for bit in range(_BITS):
-        for column in range(X.shape[1]):
-            code |= ((cells[:, column] >> bit) & 1) << (bit * X.shape[1] + column)
-    return code.argsort(stable=True)
 
 
 def bounding_boxes(blocks: Tensor) -> Boxes:

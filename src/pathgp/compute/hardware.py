@@ -21,6 +21,7 @@ class Rates:
     fourier: operations of fast Fourier transforms, 2.5 m log2(m) for m real numbers.
     gather: numbers that are added to, or read from, places of a grid.
     small_products: operations of many products of small tiles.
+    evaluate_small: entries of small tiles of a stationary kernel, less a polynomial.
     """
 
     multiply: float
@@ -33,6 +34,7 @@ class Rates:
     fourier: float
     gather: float
     small_products: float
+    evaluate_small: float
 
     def evaluation(self, backend: str) -> float:
         """Entries per second of blocks and columns of K; infinite if K is kept."""
@@ -40,7 +42,7 @@ class Rates:
 
 
 # Measured on an NVIDIA H200 in float32.
-H200 = Rates(40e12, 40e12, 20e12, 3e12, 0.04e12, 0.41e12, 2e-3, 2e12, 0.2e12, 4e12)
+H200 = Rates(40e12, 40e12, 20e12, 3e12, 0.04e12, 0.41e12, 2e-3, 2e12, 0.2e12, 4e12, 0.02e12)
 
 
 def rates(device: torch.device, dtype: torch.dtype) -> Rates:
@@ -48,13 +50,24 @@ def rates(device: torch.device, dtype: torch.dtype) -> Rates:
     single = dtype == torch.float32
     if device.type == "cpu":
         t = torch.get_num_threads()
-        multiply, small = (80e9, 10e9) if single else (40e9, 5e9)
+        multiply, fourier, small = (80e9, 8e9, 25e9) if single else (40e9, 4e9, 12e9)
         return Rates(
-            multiply * t, 40e9 * t, 40e9 * t, 8e9 * t, 0.125e9 * t, 0.0, 3e-4, 0.4 * small * t, 1.5e9 * t, small * t
+            multiply=multiply * t,
+            multiply64=40e9 * t,
+            factorise=40e9 * t,
+            read=8e9 * t,
+            evaluate=0.125e9 * t,
+            fused=0.0,
+            latency=3e-4,
+            fourier=fourier * t,
+            gather=1.5e9 * t,
+            small_products=small * t,
+            evaluate_small=0.2e9 * t if single else 0.1e9 * t,
         )
     if full_rate_float64(device):
         return H200
-    return Rates(20e12 if single else 0.5e12, 0.5e12, 0.4e12, 0.5e12, 0.004e12, 0.1e12, 2e-3, 0.3e12, 0.05e12, 1e12)
+    multiply = 20e12 if single else 0.5e12
+    return Rates(multiply, 0.5e12, 0.4e12, 0.5e12, 0.004e12, 0.1e12, 2e-3, 0.3e12, 0.05e12, 1e12, 0.002e12)
 
 
 def full_rate_float64(device: torch.device) -> bool:

@@ -13,7 +13,7 @@ from pathgp.compute.memory import spans
 from pathgp.compute.random import normal
 from pathgp.kernels import Kernel
 from pathgp.kernels.blocks import stationary_columns
-from pathgp.operators.field.grid import GRID_COPIES, Grid
+from pathgp.operators.field.grid import Grid
 from pathgp.operators.field.near import Blocks
 from pathgp.operators.field.plan import Plan, nodes_of, plan_products, unsuitable
 from pathgp.operators.field.product import FieldProduct
@@ -66,7 +66,7 @@ class Geometry:
         nodes of the exact grid may be holes.
         """
         dtype, exact = self.X.dtype, None
-        if self.nodes is not None and GRID_COPIES * self.nodes.nodes * dtype.itemsize <= memory / 4:
+        if self.nodes is not None and self.nodes.column_bytes(dtype) <= memory / 4:
             split = Split(accuracy, spectral_accuracy, self.X.shape[1])
             exact = Plan(self.nodes, split, 0.0, 2 * len(self.X), True)
         is_dense = self.nodes is not None and self.nodes.nodes <= _FEW_HOLES * len(self.X)

@@ -8,7 +8,6 @@ from torch import Tensor
 from pathgp.compute.hardware import rates
 from pathgp.kernels import Kernel
 from pathgp.kernels.blocks import stationary_columns
-from pathgp.operators.field.grid import GRID_COPIES
 from pathgp.operators.field.near import Blocks
 from pathgp.operators.field.plan import Plan, nodes_of, plan_products, unsuitable
 from pathgp.operators.field.product import FieldProduct
@@ -43,7 +42,7 @@ def field_cross(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, memory: int, ba
     for spectral in _SPECTRAL:
         if blocks is None:
             assert nodes is not None
-            fits = GRID_COPIES * nodes.nodes * X.element_size() <= memory / 4
+            fits = nodes.column_bytes(X.dtype) <= memory / 4
             plan = Plan(nodes, Split(_ACCURACY, spectral, X.shape[1]), 0.0, m + n, False) if fits else None
         else:
             plan = plan_products(kernel, *blocks, _ACCURACY, spectral, memory, X.dtype)

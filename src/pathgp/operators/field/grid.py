@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pathgp.compute.memory import spans
 from pathgp.compute.threads import count_threads, run_separately
+from pathgp.operators.field.transform import BandTransform, count_signs, fold, invert_even, mirror, transform_even
 from pathgp.operators.field.window import levelling, window_spectrum, window_weights
 
 # Nodes at which a kernel is evaluated together.
@@ -20,8 +21,6 @@ _NODES = 2**20
 # Steps of the grid per unit of beta in which lags level off: their spectrum ends at 0.8 of the grid's band, pi / 2 per
 # step.
 LEVEL = 2.0 / (0.8 * math.pi / 2.0)
-# Copies of a column on the grid while it is transformed, real, complex and the transform's own: on a GPU, and on a CPU.
-GRID_COPIES, _COPIES_CPU = 6, {"cpu": 4}
 # Share of the budget for columns on the grid that are transformed together: on a GPU few columns at a time are slow.
 _BATCH_SHARE, _BATCH_SHARE_GPU = {"cpu": 0.25}, 0.5
 
@@ -32,7 +31,8 @@ class Grid:
 
     columns: those of X that it spans.  lower: coordinates of the first node.  steps: distances of nodes.  shape: number
     of nodes.  width: nodes per dimension of a point's window; 0 if the points are nodes.  extent: the largest lag of
-    two points, in steps, or half of the shape if the kernel vanishes before lags wrap around.
+    two points, in steps, or half of the shape if the kernel vanishes before lags wrap around.  box: number of nodes,
+    from the first one on, in which all windows lie; the numbers of nodes are those in the box.
     """
 
     columns: tuple[int, ...]
@@ -41,10 +41,25 @@ class Grid:
     shape: tuple[int, ...]
     width: int
     extent: tuple[float, ...]
+    box: tuple[int, ...]
 
     @property
     def nodes(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def places(self) -> int:
+        """The number of nodes in the box."""
+        return math.prod(self.box)
+
+    @property
+    def transform(self) -> BandTransform:
+        """Of columns on the grid: windows need the lower half of the frequencies, points that are nodes need all."""
+        return BandTransform(self.shape, self.box, tuple(size // (4 if self.width else 2) for size in self.shape))
+
+    def column_bytes(self, dtype: torch.dtype) -> int:
+        """Bytes of a column in a product: on the nodes, in two orders, and its transform."""
+        return (self.places + self.transform.numbers) * dtype.itemsize
 
     @property
     def window(self) -> int:
@@ -65,7 +80,7 @@ class Grid:
     def number(self, corner: Tensor) -> Tensor:
         """The numbers (n,) of nodes (n, d)."""
         number = torch.zeros_like(corner[:, 0])
-        for own, size in zip(corner.unbind(1), self.shape, strict=True):
+        for own, size in zip(corner.unbind(1), self.box, strict=True):
             number = number * size + own
         return number
 
@@ -73,7 +88,7 @@ class Grid:
         """Numbers of the nodes of a window, relative to its first: (w^d,)."""
         inside = torch.arange(max(1, self.width))
         offset = torch.zeros(1, dtype=torch.long)
-        for size in self.shape:
+        for size in self.box:
             offset = (offset.unsqueeze(1) * size + inside).flatten()
         return offset
 
@@ -105,23 +120,6 @@ def outer(values: Sequence[Tensor]) -> Tensor:
     return reduce(torch.mul, (along(k, part, len(values)) for k, part in enumerate(values)))
 
 
-def mirror(values: Tensor, shape: Sequence[int]) -> Tensor:
-    """Values at all lags of a periodic grid from those at non-negative lags."""
-    for dimension, size in enumerate(shape):
-        number = torch.arange(size, device=values.device)
-        values = values.index_select(dimension, torch.minimum(number, size - number))
-    return values
-
-
-def fold(values: Tensor, shape: Sequence[int]) -> Tensor:
-    """The transpose of `mirror`: sums of values at equal lags."""
-    for dimension, size in enumerate(shape):
-        number = torch.arange(size, device=values.device)
-        folded = values.new_zeros([*values.shape[:dimension], size // 2 + 1, *values.shape[dimension + 1 :]])
-        values = folded.index_add_(dimension, torch.minimum(number, size - number), values)
-    return values
-
-
 class Windows(Protocol):
     """The windows W (points, nodes) of points on a grid."""
 
@@ -143,24 +141,25 @@ class GridPart:
 
     def __init__(self, grid: Grid, values: Tensor, sources: Windows, targets: Windows, dtype: torch.dtype) -> None:
         self.grid, self.sources, self.targets = grid, sources, targets
-        self.dims = tuple(range(1, 1 + len(grid.shape)))
+        self.transform = grid.transform
         self.window = spectrum_of_windows(grid, values.device)
-        transformed = torch.fft.rfftn(mirror(values, grid.shape)).real
-        self.symbol = (transformed * self.window).to(dtype)
+        transformed = transform_even(values, grid.shape, self.transform.last)
         # What the grid does not resolve is, between different points, close to zero; on the diagonal it is added.
         self.unresolved = 0.0
         if grid.width and sources is targets:
-            # The real transform has half of the frequencies: all but the first and the last stand for two.
-            twice = torch.full((transformed.shape[-1],), 2.0, dtype=torch.float64, device=values.device)
-            twice[[0, -1]] = 1.0
-            self.unresolved = float((transformed.masked_fill(self.window > 0, 0.0) * twice).sum()) / grid.nodes
+            resolved = (transformed * self._signs(self.transform.last)).sum() / grid.nodes
+            self.unresolved = float(values.flatten()[0] - resolved)
+        symbol = (transformed * self.window).to(dtype)
+        for dimension, band in enumerate(self.transform.bands[:-1]):
+            symbol = mirror(symbol, band, dimension)
+        self.symbol = symbol
 
     def product(self, V: Tensor, result: Tensor, memory: int) -> None:
         """Add the product with V (sources, s) to the result (targets, s); columns in batches, and on threads."""
 
         def compute(columns: slice) -> None:
             spectrum = self._transform(self.sources, V[:, columns]).mul_(self.symbol)
-            G = torch.fft.irfftn(spectrum, s=self.grid.shape, dim=self.dims)
+            G = self.transform.backward(spectrum)
             result[:, columns] += self.targets.gather(G.flatten(1))
             if self.unresolved:
                 result[:, columns].add_(V[:, columns], alpha=self.unresolved)
@@ -173,34 +172,39 @@ class GridPart:
         for columns in self._batches(L, memory, tasks=1):
             left, right = self._transform(self.targets, L[:, columns]), self._transform(self.sources, R[:, columns])
             total += (left.conj() * right).real.sum(0, dtype=torch.float64)
-        total *= self.window
-        if self.unresolved:
-            total += (L * R).sum(dtype=torch.float64) * (self.window == 0)
-        weights = torch.fft.irfftn(total.to(torch.complex128), s=self.grid.shape)
-        return fold(weights, self.grid.shape)
+        for dimension, band in enumerate(self.transform.bands[:-1]):
+            total = fold(total, band, dimension)
+        # Of both signs of a frequency the average counts; the last dimension has the positive sign only.
+        total *= self.window / self._signs((*self.transform.last[:-1], 0))
+        diagonal = (L * R).sum(dtype=torch.float64) if self.unresolved else 0.0
+        weights = invert_even(total - diagonal, self.grid.shape)
+        weights *= self._signs(tuple(size // 2 for size in self.grid.shape))
+        weights.view(-1)[0] += diagonal
+        return weights
+
+    def _signs(self, last: Sequence[int]) -> Tensor:
+        """The number of lags or frequencies with the same absolute values, up to the last of every dimension."""
+        pairs = zip(self.grid.shape, last, strict=True)
+        return outer([count_signs(size, largest, self.window.device) for size, largest in pairs])
 
     def _transform(self, points: Windows, V: Tensor) -> Tensor:
         """The Fourier transform of spread columns: (s, ...)."""
-        return torch.fft.rfftn(points.spread(V).view(-1, *self.grid.shape), dim=self.dims)
+        return self.transform.forward(points.spread(V).view(-1, *self.grid.box))
 
     def _batches(self, V: Tensor, memory: int, tasks: int | None = None) -> Iterator[slice]:
         threads = tasks or count_threads(V.device)
-        per_column = _COPIES_CPU.get(V.device.type, GRID_COPIES) * self.grid.nodes * V.element_size()
         share = _BATCH_SHARE.get(V.device.type, _BATCH_SHARE_GPU)
-        fitting = max(1, int(share * memory / threads) // per_column)
+        fitting = max(1, int(share * memory / threads) // self.grid.column_bytes(V.dtype))
         return spans(V.shape[1], max(1, min(16, fitting, -(-V.shape[1] // threads))))
 
 
 def spectrum_of_windows(grid: Grid, device: torch.device) -> Tensor:
-    """One over the squared spectra of all windows at the frequencies of the real transform; 0 beyond the band."""
-    if not grid.width:
-        return torch.ones([*grid.shape[:-1], grid.shape[-1] // 2 + 1], dtype=torch.float64, device=device)
+    """One over the squared spectra of all windows at the non-negative frequencies of the band, float64."""
     sides = []
-    for number, size in enumerate(grid.shape):
-        spectrum = window_spectrum(size, grid.width)
-        inverse = torch.where(torch.arange(len(spectrum)) <= size // 4, spectrum.pow(-2.0), 0.0)
-        sides.append(inverse if number + 1 == len(grid.shape) else mirror(inverse, [size]))
-    return outer([side.to(device) for side in sides])
+    for size, last in zip(grid.shape, grid.transform.last, strict=True):
+        side = window_spectrum(size, grid.width).pow(-2.0) if grid.width else torch.ones(last + 1, dtype=torch.float64)
+        sides.append(side[: last + 1].to(device))
+    return outer(sides)
 
 
 def evaluate_nodes(lags: Sequence[Tensor], evaluate: Callable[[list[Tensor]], Tensor], device: torch.device) -> Tensor:

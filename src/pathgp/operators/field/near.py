@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pathgp.compute.boxes import Boxes, bounding_boxes, close_pairs, morton_order
+from pathgp.compute.boxes import bounding_boxes, close_pairs
+from pathgp.compute.compact_groups import group_nearby_rows
 from pathgp.compute.memory import spans
-from pathgp.compute.threads import run_in_order
+from pathgp.compute.threads import run_in_order, run_separately
 from pathgp.kernels import Kernel
 from pathgp.kernels.expression import leaves
 from pathgp.operators.field.split import Split
@@ -26,33 +27,31 @@ KEPT_SHARE = 0.25
 
 
 class Blocks:
-    """Points (n, d) in blocks of `BLOCK` neighbours; the last point is repeated to fill the last block."""
+    """Points (n, d) in blocks of up to `BLOCK` neighbours, all of the same width: shorter ones repeat a point."""
 
     def __init__(self, X: Tensor) -> None:
         self.count = len(X)
-        self.order = morton_order(X)
-        missing = -self.count % BLOCK
-        ordered = X[self.order]
-        self.points = torch.cat([ordered, ordered[-1:].expand(missing, -1)]).view(-1, BLOCK, X.shape[1])
+        self.rows = group_nearby_rows(X, BLOCK)
+        self.width = self.rows.shape[1]
+        self.points = X[self.rows.where(self.rows < self.count, self.rows[:, :1])]
         self.boxes = bounding_boxes(self.points)
+        places = torch.empty(self.count + 1, dtype=torch.long, device=X.device)
+        places[self.rows.flatten()] = torch.arange(self.rows.numel(), device=X.device)
+        self.places = places[:-1]
 
     def split(self, V: Tensor) -> Tensor:
-        """The rows of V (n, s) by blocks, with zeros for repeated points: (blocks, BLOCK, s)."""
-        return pad(V[self.order], (0, 0, 0, -self.count % BLOCK)).view(-1, BLOCK, V.shape[1])
+        """The rows of V (n, s) by blocks, with zeros for repeated points: (blocks, width, s)."""
+        return pad(V, (0, 0, 0, 1))[self.rows]
 
     def add(self, parts: Tensor, result: Tensor) -> None:
-        """Add blocks (blocks, BLOCK, s) to a result (n, s)."""
-        result.index_add_(0, self.order, parts.flatten(0, 1)[: self.count])
-
-    def share(self, part: slice) -> Boxes:
-        """The boxes of some blocks."""
-        return Boxes(self.boxes.lower[part], self.boxes.upper[part])
+        """Add blocks (blocks, width, s) to a result (n, s)."""
+        result += parts.flatten(0, 1)[self.places]
 
 
 class NearPart:
-    """Tiles (BLOCK, BLOCK) of k - k_smooth for all pairs of blocks of targets and sources that are close.
+    """Tiles of k - k_smooth for all pairs of blocks of targets and sources that are close.
 
-    The tiles are kept if they fit into a quarter of the budget, and are otherwise evaluated in every product. Without
+    As many tiles as fit into a quarter of the budget are kept, the others are evaluated in every product. Without
     ``sources`` the matrix is symmetric, and tiles below the diagonal are the transposes of those above.
     """
 
@@ -61,27 +60,29 @@ class NearPart:
     ) -> None:
         self.kernel, self.separation, self.targets, self.dtype = kernel, split, targets, dtype
         self.sources, self.symmetric = sources or targets, sources is None
+        with torch.no_grad():
+            self.smooth = split.polynomials(kernel, dtype, targets.points.device)
         dim = targets.points.shape[2]
         close = partial(is_close, kernel, split, dim)
         self.pairs = close_pairs(targets.boxes, self.sources.boxes, close, self.symmetric)
         device = targets.points.device
         at_once = min(_AT_ONCE.get(device.type, _AT_ONCE_GPU), memory // (8 * _BYTES_PER_ENTRY))
-        self.batches = list(spans(len(self.pairs), max(1, at_once // BLOCK**2)))
-        is_kept = len(self.pairs) * BLOCK**2 * dtype.itemsize <= KEPT_SHARE * memory
-        self.tiles: list[Tensor] | None = None
-        if is_kept:
-            self.tiles = []
-            with torch.no_grad():
-                run_in_order(self.batches, self._evaluate, lambda part, tile: self._keep(tile), device)
+        self.entries = self.targets.width * self.sources.width
+        self.batches = list(spans(len(self.pairs), max(1, at_once // self.entries)))
+        fitting = int(KEPT_SHARE * memory) // (self.entries * dtype.itemsize)
+        kept = [part for part in self.batches if part.stop <= fitting]
+        shape = (kept[-1].stop if kept else 0, targets.width, self.sources.width)
+        self.tiles = torch.empty(shape, dtype=dtype, device=device)
+        with torch.no_grad():
+            run_separately(kept, lambda part: self.tiles[part].copy_(self._evaluate(part)), device)
 
     def product(self, V: Tensor, result: Tensor) -> None:
         """Add the product with V (sources, s) to the result (targets, s)."""
         blocks = self.sources.split(V)
-        total = blocks.new_zeros(len(self.targets.points), BLOCK, V.shape[1])
+        total = blocks.new_zeros(*self.targets.rows.shape, V.shape[1])
 
-        def multiply(number: int) -> tuple[Tensor, Tensor | None]:
-            part = self.batches[number]
-            tiles = self._evaluate(part) if self.tiles is None else self.tiles[number]
+        def multiply(part: slice) -> tuple[Tensor, Tensor | None]:
+            tiles = self.tiles[part] if part.stop <= len(self.tiles) else self._evaluate(part)
             rows, columns = self.pairs[part].unbind(1)
             product = torch.bmm(tiles, blocks[columns])
             if not self.symmetric:
@@ -90,13 +91,13 @@ class NearPart:
             transposed = torch.bmm(tiles.mT, blocks[rows]) * (rows != columns).view(-1, 1, 1)
             return product, transposed
 
-        def add(number: int, parts: tuple[Tensor, Tensor | None]) -> None:
-            for index, part in zip(self.pairs[self.batches[number]].unbind(1), parts, strict=True):
-                if part is not None:
-                    total.index_add_(0, index, part)
+        def add(part: slice, products: tuple[Tensor, Tensor | None]) -> None:
+            for index, values in zip(self.pairs[part].unbind(1), products, strict=True):
+                if values is not None:
+                    total.index_add_(0, index, values)
 
         with torch.no_grad():
-            run_in_order(range(len(self.batches)), multiply, add, V.device)
+            run_in_order(self.batches, multiply, add, V.device)
         self.targets.add(total, result)
 
     def bilinear(self, L: Tensor, R: Tensor, learned: list[Tensor]) -> ValueAndGradients:
@@ -119,18 +120,15 @@ class NearPart:
         run_in_order(self.batches, contract, add, L.device)
         return value, grads
 
-    def _keep(self, tile: Tensor) -> None:
-        assert self.tiles is not None
-        self.tiles.append(tile)
-
     def _evaluate(self, part: slice) -> Tensor:
         """Tiles of some pairs of blocks. Coordinates are relative to a point of the block: close points keep digits."""
         rows, columns = self.pairs[part].unbind(1)
         left, right = self.targets.points[rows], self.sources.points[columns]
         origin = left[:, :1]
-        left, right = (left - origin).to(self.dtype), (right - origin).to(self.dtype)
-        differences = [left[:, :, None, k] - right[:, None, :, k] for k in range(left.shape[2])]
-        return self.separation.near(self.kernel, differences)
+        left = (left - origin).to(self.dtype).movedim(2, 0).contiguous()
+        right = (right - origin).to(self.dtype).movedim(2, 0).contiguous()
+        differences = [a.unsqueeze(2) - b.unsqueeze(1) for a, b in zip(left, right, strict=True)]
+        return self.separation.near(self.kernel, differences, None if torch.is_grad_enabled() else self.smooth)
 
 
 def contract_values(evaluate: Callable[[], Tensor], weights: Tensor, learned: list[Tensor]) -> ValueAndGradients:
@@ -165,4 +163,4 @@ def estimate_entries(kernel: Kernel, split: Split, targets: Blocks, sources: Blo
     lower, upper = targets.boxes.lower[chosen], targets.boxes.upper[chosen]
     gap = torch.maximum(lower.unsqueeze(1) - others.boxes.upper, others.boxes.lower - upper.unsqueeze(1)).clamp_min(0.0)
     pairs = int(is_close(kernel, split, dim, gap.flatten(0, 1)).sum()) * count / len(chosen)
-    return pairs * BLOCK**2 * (0.5 if sources is None else 1.0)
+    return pairs * targets.width * others.width * (0.5 if sources is None else 1.0)

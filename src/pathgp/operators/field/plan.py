@@ -13,7 +13,7 @@ from pathgp.compute.hardware import Rates, rates
 from pathgp.kernels import Kernel, Periodic
 from pathgp.kernels.expression import expand, leaves
 from pathgp.kernels.stationary import Stationary
-from pathgp.operators.field.grid import GRID_COPIES, LEVEL, Grid
+from pathgp.operators.field.grid import LEVEL, Grid
 from pathgp.operators.field.near import KEPT_SHARE, Blocks, estimate_entries
 from pathgp.operators.field.split import Split, leaf_range
 from pathgp.operators.field.window import OVERSAMPLING, good_size, window_width
@@ -45,11 +45,11 @@ class Plan:
 
     def seconds(self, s: int, r: Rates, memory: float, itemsize: int) -> float:
         """Of a product with s columns."""
-        grid = 5.0 * self.grid.nodes * math.log2(max(2, self.grid.nodes)) / r.fourier
+        grid = self.grid.transform.operations / r.fourier
         windows = self.points * self.grid.window / r.gather
         near = 2.0 * (1 + self.is_symmetric) * self.entries / r.small_products
-        is_kept = self.entries * itemsize <= KEPT_SHARE * memory
-        evaluate = 2.0 * self.entries / r.evaluate / (_PRODUCTS if is_kept else 1)
+        kept = min(self.entries, KEPT_SHARE * memory / itemsize)
+        evaluate = (self.entries - kept + kept / _PRODUCTS) / r.evaluate_small
         return s * (grid + windows + near) + evaluate + r.latency
 
 
@@ -81,7 +81,9 @@ def nodes_of(X: Tensor, others: Sequence[Tensor] = ()) -> Grid | None:
     if not columns or math.prod(counts) > _HOLES * len(X):
         return None
     shape = tuple(good_size(2 * count - 1) for count in counts)
-    return Grid(tuple(columns), tuple(lower), tuple(steps), shape, 0, tuple(float(count - 1) for count in counts))
+    return Grid(
+        tuple(columns), tuple(lower), tuple(steps), shape, 0, tuple(float(count - 1) for count in counts), tuple(counts)
+    )
 
 
 def plan_products(
@@ -106,7 +108,7 @@ def plan_products(
     for radius in (0.0, *(_LARGEST_RADIUS * _RADIUS_STEP**k for k in range(_RADII))):
         tried = split.with_radius(kernel, radius * extent)
         grid = _fit_grid(kernel, tried, lower, extent)
-        if grid is None or GRID_COPIES * grid.nodes * dtype.itemsize > memory / 4:
+        if grid is None or grid.column_bytes(dtype) > memory / 4:
             if radius and best is not None:
                 break
             continue
@@ -154,9 +156,10 @@ def _fit_grid(kernel: Kernel, split: Split, lower: Tensor, extent: Tensor) -> Gr
         room = min(ranges[column] / step, count + room_to_level)
         size = good_size(max(count + room, count + width) + width + 2)
         first = float(lower[column]) - (width / 2 + 1) * step
-        found.append((column, first, step, size, count if room >= count else size / 2.0))
-    columns, firsts, widths, sizes, extents = zip(*found, strict=True)
-    return Grid(columns, firsts, widths, sizes, width, extents)
+        box = math.ceil(count) + width + 2
+        found.append((column, first, step, size, count if room >= count else size / 2.0, box))
+    columns, firsts, widths, sizes, extents, boxes = zip(*found, strict=True)
+    return Grid(columns, firsts, widths, sizes, width, extents, boxes)
 
 
 def _ranges(kernel: Kernel, split: Split, dim: int) -> list[float]:

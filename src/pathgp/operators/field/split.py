@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pathgp.kernels import Kernel
 from pathgp.kernels.blocks import stationary_values
-from pathgp.kernels.expression import leaves
+from pathgp.kernels.expression import expand, leaves
 from pathgp.kernels.stationary import Stationary
 
 # Half-width of the interval of r^2 / R^2 around 1 in which the polynomial interpolates p. Degrees, by accuracy:
@@ -26,6 +26,10 @@ from pathgp.kernels.stationary import Stationary
 _HALF_WIDTH, _DEGREES = 0.3, ((1e-4, 5), (1e-6, 7), (0.0, 9))
 # Samples of a profile per radius, per length scale if there is no radius, and their largest number.
 _PER_RADIUS, _PER_LENGTHSCALE, _MOST_SAMPLES = 24, 160, 2**17
+
+
+Polynomials = dict[Stationary, tuple[Tensor, ...]]
+"""The coefficients of p_smooth inside the radius, a polynomial in x = r^2 / R^2 - 1, from the constant one on."""
 
 
 @dataclass
@@ -66,18 +70,36 @@ class Split:
                 result[column] = max(result[column], self.radii[leaf] * scale)
         return result
 
-    def near(self, kernel: Kernel, differences: Sequence[Tensor]) -> Tensor:
-        """k - k_smooth at differences of inputs, one tensor per column; differentiable in the hyperparameters."""
-        smooth = stationary_values(kernel, differences, self._smooth_profile)
-        return stationary_values(kernel, differences, lambda leaf, sq: leaf.radial(sq)).sub_(smooth)
+    def near(self, kernel: Kernel, differences: Sequence[Tensor], smooth: Polynomials | None = None) -> Tensor:
+        """k - k_smooth at differences of inputs, one tensor per column; differentiable in the hyperparameters.
 
-    def _smooth_profile(self, leaf: Stationary, sq: Tensor) -> Tensor:
-        radius = self.radii[leaf]
-        if not radius:
-            return leaf.radial(sq)
-        coefficients = self._coefficients(leaf, sq.device).to(sq.dtype)
-        x = (sq / radius**2).sub_(1.0) if not sq.requires_grad else sq / radius**2 - 1.0
-        return torch.where(x < 0, _polynomial(coefficients, x.clamp(max=0.0)), leaf.radial(sq))
+        ``smooth``: the result of `polynomials`, if it is known.
+        """
+        known = smooth or self.polynomials(kernel, differences[0].dtype, differences[0].device)
+
+        def near_profile(leaf: Stationary, sq: Tensor) -> Tensor:
+            return self._near_profile(leaf, sq, known)
+
+        if all(len(term.leaves) == 1 for term in expand(kernel)):
+            return stationary_values(kernel, differences, near_profile)
+        smooth_values = stationary_values(kernel, differences, lambda leaf, sq: self._smooth_profile(leaf, sq, known))
+        return stationary_values(kernel, differences, lambda leaf, sq: leaf.radial(sq)).sub_(smooth_values)
+
+    def polynomials(self, kernel: Kernel, dtype: torch.dtype, device: torch.device) -> Polynomials:
+        """p_smooth inside the radius, for every elementary kernel that has one; differentiable."""
+        found = {leaf for leaf, _ in leaves(kernel, range(self.dim)) if isinstance(leaf, Stationary)}
+        return {leaf: self._coefficients(leaf, device).to(dtype).unbind() for leaf in found if self.radii[leaf]}
+
+    def _smooth_profile(self, leaf: Stationary, sq: Tensor, smooth: Polynomials) -> Tensor:
+        return leaf.radial(sq.clone()) - self._near_profile(leaf, sq, smooth)
+
+    def _near_profile(self, leaf: Stationary, sq: Tensor, smooth: Polynomials) -> Tensor:
+        """p - p_smooth, exactly zero beyond the radius; may overwrite ``sq``."""
+        if leaf not in smooth:
+            return torch.zeros_like(sq)
+        x = (sq / self.radii[leaf] ** 2).sub_(1.0).clamp_(max=0.0)
+        # The sign is 0 beyond the radius. Selection by a mask would take ten times as long as this multiplication.
+        return _polynomial(smooth[leaf], x).sub_(leaf.radial(sq)).mul_(x.sign())
 
     def _coefficients(self, leaf: Stationary, device: torch.device) -> Tensor:
         """Those of the polynomial in x = r^2 / R^2 - 1, from the constant one on, float64."""
@@ -102,7 +124,8 @@ class Split:
         r = torch.arange(count, dtype=torch.float64) * step
         # Beyond the reach the function is free: it falls to zero smoothly.
         taper = 0.5 * torch.erfc((r / reach - 1.5) * 8.0)
-        f = taper * self._smooth_profile(leaf, r.square().to(next(leaf.parameters()).device)).cpu()
+        sq = r.square().to(next(leaf.parameters()).device)
+        f = taper * self._smooth_profile(leaf, sq, self.polynomials(leaf, sq.dtype, sq.device)).cpu()
         even, odd = (
             torch.cat([f, f.new_zeros(1), f[1:].flip(0)]),
             torch.cat([r * f, f.new_zeros(1), -(r * f)[1:].flip(0)]),
@@ -126,10 +149,10 @@ def leaf_range(leaf: Stationary, accuracy: float) -> float:
     return float(r[min(int(above[-1]) + 1, len(r) - 1)]) if len(above) else float(r[0])
 
 
-def _polynomial(coefficients: Tensor, x: Tensor) -> Tensor:
-    """Horner's rule."""
-    *rest, value = coefficients.unbind()
-    result = value.expand_as(x)
+def _polynomial(coefficients: Sequence[Tensor], x: Tensor) -> Tensor:
+    """Horner's rule, a fresh tensor."""
+    *rest, second, first = coefficients
+    result = (first * x).add_(second)
     for coefficient in reversed(rest):
         result = torch.addcmul(coefficient, result, x)
     return result
