@@ -7,6 +7,7 @@ computed in the same pass over K. On a GPU the entries exist only inside a gener
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -64,6 +65,9 @@ def _sum_tiles(
 ) -> tuple[Tensor, Tensor | None]:
     """Values (s, q) and, if asked for, their derivatives (s, q, d), in tiles of K."""
     weights = V.T.contiguous()
+    if with_slopes:
+        # With learned hyperparameters the backward pass of a tile would compute gradients in these and in Z as well.
+        kernel = deepcopy(kernel).requires_grad_(False)
 
     def evaluate(task: Task) -> tuple[Tensor, Tensor | None]:
         J, I, C = task
