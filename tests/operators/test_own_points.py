@@ -92,6 +92,11 @@ def test_the_rows_are_split_and_results_repeat(monkeypatch: pytest.MonkeyPatch) 
     assert all(map(torch.equal, first, evaluate(kernels.Matern(2.5, 0.8), X, Z, V, "fused")))
 
 
+def test_weights_are_copied_for_a_group_of_functions_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_points, "_COPIED", 5 * N)
+    check(kernels.Matern(2.5, 0.8), points(9, 3, 2), normal(N, 2, 1), normal(N, 9, 2))
+
+
 def test_second_derivatives() -> None:
     results = []
     for dtype, backend in ((torch.float32, "fused"), (torch.float64, "streamed")):

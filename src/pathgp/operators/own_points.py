@@ -124,8 +124,8 @@ def own_product(
 ) -> Tensor:
     """sum_i k(X[j, k], z_i) V[i, j]: (s, q) for X (s, q, d), Z (n, d), V (n, s); differentiable in X.
 
-    Time O(s q n d) for values and first derivatives; memory a copy of V, X and the output, beside one tile for every
-    thread. Second derivatives keep all s q n entries.
+    Time O(s q n d) for values and first derivatives. Memory X and the output, beside one tile for every thread and a
+    copy of V; fused, a copy of at most 1 GB of V. Second derivatives keep all s q n entries.
 
     ``backend``: "streamed", in tiles; "fused", ValueError if that is not possible; "auto" or "exact", fused on a GPU
     where possible: float32, at most 64 columns that are not too many length scales apart, and the kernels of fused

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pathgp.compute.counts import CountRows
+from pathgp.compute.memory import spans
 from pathgp.compute.triton import missing
 from pathgp.kernels import Kernel
 from pathgp.operators.fused.expression import Expression
@@ -29,6 +30,9 @@ _THREADS = 128
 # sums are float32.
 _PROGRAMS = 8192
 _SHORTEST, _LONGEST = 1024, 2**18
+# Weights that are copied at a time, and the multiple of functions that keeps pointers to their points aligned.
+_COPIED = 2**28
+_ALIGNED = 4
 
 
 @dataclass(frozen=True)
@@ -64,10 +68,13 @@ class OwnPoints:
     def sums(self, V: Tensor) -> tuple[Tensor, Tensor | None]:
         """sum_i k(x_jk, z_i) V_ij (s, q), and the gradient of each in x_jk (s, q, d) if prepared for it: float32.
 
-        Time O(s q n d), memory a copy of V (n, s).
+        Time O(s q n d), memory a copy of at most 1 GB of V (n, s), or of four of its columns.
         """
         with_gradient = self.inputs.requires_grad
-        found = self._launch(V.T.contiguous(), with_gradient)
+        n, s = V.shape
+        group = max(_ALIGNED, _COPIED // n // _ALIGNED * _ALIGNED)
+        parts = [self._launch(V[:, J].T.contiguous(), J.start, with_gradient) for J in spans(s, group)]
+        found = torch.cat(parts)
         values = found[:, 0].view(self.shape[:2]).to(torch.float32)
         if not with_gradient:
             return values, None
@@ -75,15 +82,17 @@ class OwnPoints:
         (grad,) = torch.autograd.grad(self.prepared, self.inputs, outer)
         return values, grad.view(self.shape)
 
-    def _launch(self, weights: Tensor, with_gradient: bool) -> Tensor:
-        """Values and gradients in the prepared points: (s q, 1 + columns) or (s q, 1), float64."""
+    def _launch(self, weights: Tensor, first: int, with_gradient: bool) -> Tensor:
+        """Values and gradients in the prepared points for weights (s, n) of s functions from number ``first`` on:
+        (s q, 1 + columns) or (s q, 1), float64.
+        """
         (s, n), q, structure = weights.shape, self.shape[1], self.frame.structure
         points = points_at_once(structure, q)
         blocks = -(-q // points)
         parts, span = split_rows(s * blocks, n)
         width = 1 + (sum(leaf.columns for leaf in structure.leaves) if with_gradient else 0)
         out = torch.empty(parts, s * q, width, dtype=torch.float32, device=weights.device)
-        sides = self.left.fine, self.left.padded, self.right.fine, self.right.padded
+        sides = self.left.fine[:, first * q :], self.left.padded, self.right.fine, self.right.padded
         options: dict[str, Any] = {"num_warps": _THREADS // 32, "num_stages": 1, "enable_fp_fusion": True}
         kernel = own_kernel(structure, with_gradient)
         kernel[(s * blocks, parts)](
