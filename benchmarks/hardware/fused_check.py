@@ -24,7 +24,7 @@ from benchmarks.hardware.fused import (
     sampled_error,
 )
 from pathgp import Compute, kernels
-from pathgp.operators import KernelOperator, cross_product
+from pathgp.operators import KernelOperator, cross_product, own_product
 
 CHECKED = 1500
 # The largest errors that docs/performance.md states, and which of them bounds an operation; None: its precision's.
@@ -37,6 +37,8 @@ OPERATIONS = {
     "cross": "high",
     "gradients": "gradient",
     "cross gradient": "gradient",
+    "own points": "high",
+    "own points gradient": "gradient",
 }
 
 
@@ -144,12 +146,16 @@ def errors(kernel: kernels.Kernel, X: Tensor, precision: str, s: int) -> dict[st
     wanted = torch.autograd.grad((L.double() * (exact @ V.double())).sum(), list(kernel.parameters()))
     found = torch.autograd.grad(H.bilinear(L, V), list(kernel.parameters()))
     pairs = [(torch.cat([g.flatten() for g in gs])) for gs in (found, wanted)]
-    ways = []
+    ways, own = [], []
     for dtype, backend in ((torch.float32, "fused"), (torch.float64, "streamed")):
         # Counts stay counts.
         A = (X[:400] + 0.01 * bool(X.frac().any())).to(dtype).requires_grad_()
         value = cross_product(kernel, A, X.to(dtype), V.to(dtype), backend=backend)
         ways.append((value, torch.autograd.grad(value, A, L[:400].to(dtype))[0]))
+        # Fused where possible: not in more than 64 columns.
+        A = A.detach()[: 2 * s].unflatten(0, (s, 2)).requires_grad_()
+        value = own_product(kernel, A, X.to(dtype), V.to(dtype))
+        own.append((value, torch.autograd.grad(value, A, L[:2].T.to(dtype))[0]))
     return {
         "form": forms(H),
         "product": relative(H @ V, dense @ V.double()),
@@ -159,4 +165,6 @@ def errors(kernel: kernels.Kernel, X: Tensor, precision: str, s: int) -> dict[st
         "gradients": relative(*pairs),
         "cross": relative(ways[0][0], ways[1][0]),
         "cross gradient": relative(ways[0][1], ways[1][1]),
+        "own points": relative(own[0][0], own[1][0]),
+        "own points gradient": relative(own[0][1], own[1][1]),
     }

@@ -110,9 +110,9 @@ def product(
 
 @cache
 def kernel(structure: Structure) -> Any:
-    tile = [*source._tile(structure), f"K = theta_0 * {source._value(structure.tree, '')}"]
-    body = PRODUCT.format(load=source._indent(source._loads(structure), 4), tile=source._indent(tile, 8))
-    return source._compile(body, "product")
+    tile = [*source._tile(structure), f"K = theta_0 * {source.node_value(structure.tree, '')}"]
+    body = PRODUCT.format(load=source.indent(source._loads(structure), 4), tile=source.indent(tile, 8))
+    return source.compile_source(body, "product")
 
 
 def product(H: KernelOperator, V: Tensor, tile: Tile, way: str) -> Tensor:

@@ -119,7 +119,7 @@ class UpdatePaths:
 
     def at(self, Xs: Tensor) -> Tensor:
         """Values (s, q) of function j at its own points Xs[j], Xs (s, q, d); differentiable in Xs. Time O(s q n)."""
-        return own_product(self.kernel, Xs, self.X, self.weights, self.memory)
+        return own_product(self.kernel, Xs, self.X, self.weights, self.memory, self.backend)
 
 
 def variance_from_paths(g: Tensor, h: Tensor, prior: Tensor) -> Tensor:

@@ -63,6 +63,25 @@ def test_the_gradient_of_the_square_matrix(name: str) -> None:
         torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_of_several_strips(dtype: torch.dtype) -> None:
+    """Of a matrix that is converted to float64 strip by strip, in X and Z and in each of them alone."""
+    kernel, scale = kernels.SquaredExponential(0.8).requires_grad_(False), 1.0 / 0.8**2
+    X, Z, W = points(230, 0), points(1000, 1), torch.linspace(-1.0, 2.0, 1000, dtype=torch.float64)
+    inputs = [A.to(dtype, copy=True).requires_grad_() for A in (X, Z)]
+    A = kernel(X, Z) * W * scale
+    expected = A @ Z - A.sum(1, keepdim=True) * X, A.T @ X - A.sum(0).unsqueeze(1) * Z
+    both = torch.autograd.grad((kernel(*inputs) * W).sum(), inputs)
+    alone = (
+        torch.autograd.grad((kernel(inputs[0], Z.to(dtype)) * W).sum(), inputs[0])[0],
+        torch.autograd.grad((kernel(X.to(dtype), inputs[1]) * W).sum(), inputs[1])[0],
+    )
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    for found in (both, alone):
+        for a, b in zip(found, expected, strict=True):
+            assert float((a - b).norm() / b.norm()) < tolerance
+
+
 @pytest.mark.parametrize("name", SMOOTH)
 def test_second_derivative_in_the_inputs_at_a_point(name: str) -> None:
     """d^2 k / dx dz at x = z, the variance of the slope of a path, is the limit of differences."""

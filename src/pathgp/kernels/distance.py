@@ -96,6 +96,9 @@ class _SquaredDistance(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         columns = Columns(*ctx.saved_tensors)
         needed = Columns(*ctx.needs_input_grad[2:])
+        if not torch.is_grad_enabled() and not len(columns.scale):
+            in_X, in_Z = _pull_narrow(grads[0], columns.X, columns.Z, needed)
+            return None, None, in_X, in_Z, None, None, None
         A = grads[0].to(torch.float64)
         grad_X = grad_Z = None
         if needed.X:
@@ -103,6 +106,26 @@ class _SquaredDistance(torch.autograd.Function):
         if needed.Z:
             grad_Z = 2.0 * (A.sum(0).unsqueeze(1) * columns.Z - A.T @ columns.X)
         return None, None, grad_X, grad_Z, *pull_differences(A, *columns[2:])
+
+
+def _pull_narrow(A: Tensor, X: Tensor, Z: Tensor, needed: Columns) -> tuple[Tensor | None, Tensor | None]:
+    """The gradient of sum_ij A_ij D_ij in narrow columns X (n, c) and Z (m, c), where it is needed: float64.
+
+    On a CPU A is converted to float64 in strips that stay in the cache.
+    """
+    left, right = (torch.cat([points, torch.ones_like(points[:, :1])], 1) for points in (X, Z))
+    in_X = torch.empty_like(left) if needed.X else None
+    in_Z = torch.zeros_like(right) if needed.Z else None
+    height = max(1, _IN_CACHE // max(1, len(Z)) if X.device.type == "cpu" else len(X))
+    for rows in spans(len(X), height):
+        strip = A[rows].to(torch.float64)
+        if in_X is not None:
+            torch.mm(strip, right, out=in_X[rows])
+        if in_Z is not None:
+            in_Z.addmm_(strip.T, left[rows])
+    pairs = ((in_X, X), (in_Z, Z))
+    in_X, in_Z = (None if p is None else 2.0 * (p[:, -1:] * points - p[:, :-1]) for p, points in pairs)
+    return in_X, in_Z
 
 
 def pull_differences(A: Tensor, X: Tensor, Z: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:

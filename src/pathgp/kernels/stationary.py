@@ -32,7 +32,10 @@ class _Radial(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         sq, *shape = ctx.saved_tensors
-        grad_sq = grads[0] * ctx.kernel.slope(sq, *shape) if ctx.needs_input_grad[1] else None
+        grad_sq = None
+        if ctx.needs_input_grad[1]:
+            slope = ctx.kernel.slope(sq, *shape)
+            grad_sq = grads[0] * slope if torch.is_grad_enabled() else slope.mul_(grads[0])
         if not any(ctx.needs_input_grad[2:]):
             return (None, grad_sq, *(None for _ in shape))
         slopes = ctx.kernel.shape_slopes(sq, *shape)

@@ -111,7 +111,7 @@ def load_rows(structure: Structure, l: int) -> Iterator[str]:
     if leaf.fine_parts:
         if leaf.columns <= _HELD:
             for d in range(leaf.fine_parts * leaf.columns):
-                yield f"x{l}_{d} = {_fine('X', leaf, d)}"
+                yield f"x{l}_{d} = {fine('X', leaf, d)}"
     elif leaf.form == "levels":
         yield f"x{l}n = tl.load(Xn + {leaf.norm} * m + i + row)"
     else:
@@ -137,7 +137,7 @@ def value(structure: Structure, l: int) -> Iterator[str]:
             yield f"q{l} = {term}" if p == 0 else f"q{l} += {term}"
         if leaf.kind != "linear":
             yield f"q{l} = tl.where(q{l} > floor_{l}, q{l}, 0.0)"
-    yield from (line.format(l=l) for line in _PROFILES[leaf.kind])
+    yield from (line.format(l=l) for line in PROFILES[leaf.kind])
 
 
 def pull(structure: Structure, l: int, weight: str) -> Iterator[str]:
@@ -151,7 +151,7 @@ def pull(structure: Structure, l: int, weight: str) -> Iterator[str]:
     yield f"G = {weight} * ({slope})" if slope else f"G = {weight}"
     if leaf.fine_parts:
         for d in range(leaf.columns):
-            z = f"{_fine('Z', leaf, d)}[None, :]"
+            z = f"{fine('Z', leaf, d)}[None, :]"
             yield f"pulled = tl.sum(G * ({z if leaf.kind == 'linear' else _difference(l, leaf, d, held=False)}), 1)"
             yield f"pull_{l} += tl.where(tl.arange(0, {leaf.width})[None, :] == {d}, pulled[:, None], 0.0)"
         return
@@ -201,8 +201,8 @@ def _differences(l: int, leaf: Leaf) -> Iterator[str]:
     yield f"q{l} = tl.zeros((M, N), tl.float32)"
     for d in range(leaf.columns):
         if leaf.kind == "linear":
-            x = f"x{l}_{d}" if leaf.columns <= _HELD else _fine("X", leaf, d)
-            yield f"q{l} += {x}[:, None] * {_fine('Z', leaf, d)}[None, :]"
+            x = f"x{l}_{d}" if leaf.columns <= _HELD else fine("X", leaf, d)
+            yield f"q{l} += {x}[:, None] * {fine('Z', leaf, d)}[None, :]"
         else:
             yield f"delta = {_difference(l, leaf, d, leaf.columns <= _HELD)}"
             yield f"q{l} += delta * delta"
@@ -212,8 +212,8 @@ def _difference(l: int, leaf: Leaf, d: int, held: bool) -> str:
     """x - z in one dimension. High parts of close points have an exact difference, and so have their low parts."""
     parts = []
     for column in range(d, leaf.fine_parts * leaf.columns, leaf.columns):
-        x = f"x{l}_{column}" if held else _fine("X", leaf, column)
-        parts.append(f"({x}[:, None] - {_fine('Z', leaf, column)}[None, :])")
+        x = f"x{l}_{column}" if held else fine("X", leaf, column)
+        parts.append(f"({x}[:, None] - {fine('Z', leaf, column)}[None, :])")
     return " + ".join(parts)
 
 
@@ -233,7 +233,7 @@ def _common(structure: Structure, l: int) -> Iterator[str]:
     yield f"union_{l} = (x{l}n[:, None] + z{l}n[None, :]) - q{l}"
 
 
-def _fine(points: str, leaf: Leaf, d: int) -> str:
+def fine(points: str, leaf: Leaf, d: int) -> str:
     """One dimension of the rows' points X, or of the columns' points Z."""
     count, place = ("m", "i + row") if points == "X" else ("n", "j + column")
     return f"tl.load({points}f + {leaf.offset + d} * {count} + {place})"
@@ -242,7 +242,7 @@ def _fine(points: str, leaf: Leaf, d: int) -> str:
 # log(1 + u) = 2 artanh(s): as a series in w = s^2 for u < 1, where the logarithm of a rounded 1 + u would lose digits.
 _SERIES = reduce(lambda inner, k: f"({inner} * w{{l}} + {1 / k})", (11, 9, 7, 5, 3, 1), f"{1 / 13}")
 _RADIUS = f"r{{l}} = tl.minimum(tl.sqrt(q{{l}}), {_LOWEST})"
-_PROFILES = {
+PROFILES = {
     "squared_exponential": [f"k{{l}} = tl.exp2(-tl.minimum(q{{l}}, {_LOWEST}))"],
     "matern12": [_RADIUS, "k{l} = tl.exp2(-r{l})"],
     "matern32": [_RADIUS, "e{l} = tl.exp2(-r{l})", f"k{{l}} = ({_LN2} * r{{l}} + 1.0) * e{{l}}"],

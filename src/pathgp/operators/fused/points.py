@@ -130,19 +130,22 @@ class Frame:
     theta: Tensor
 
     @classmethod
-    def around(cls, extent: Extent, precision: str = "high", exact: bool = False) -> Frame:
+    def around(
+        cls, extent: Extent, precision: str = "high", exact: bool = False, by_differences: bool = False
+    ) -> Frame:
         """The frame that holds sets of prepared points; ValueError if there is none.
 
-        ``exact``: for entries and gradients.
+        ``exact``: for entries and gradients.  ``by_differences``: no leaf uses tensor cores, except for counts.
         """
         expression = extent.expression
         leaves: list[Leaf] = []
         units, floors, largest = [], [], []
         fine = width = norm = levels = 0
         parts = zip(expression.kinds, expression.shapes, extent.centres, extent.radii, extent.spreads, strict=True)
+        few = max(map(len, extent.centres)) if by_differences else _FEW
         for kind, shape, centre, radius, spread in parts:
             columns = len(centre)
-            form, unit = _choose_form(expression, kind, columns, radius, spread, precision, exact)
+            form, unit = _choose_form(expression, kind, columns, few, radius, spread, precision, exact)
             if form == "levels":
                 count = max(1, -(-int(radius) // LEVELS)) * LEVELS
                 leaf = Leaf(kind, form, 0, 0, levels, norm, shape, count)
@@ -231,9 +234,19 @@ def half_width(columns: int) -> int:
 
 
 def _choose_form(
-    expression: Expression, kind: str, columns: int, radius: float, spread: float, precision: str, exact: bool
+    expression: Expression,
+    kind: str,
+    columns: int,
+    few: int,
+    radius: float,
+    spread: float,
+    precision: str,
+    exact: bool,
 ) -> tuple[str, float]:
-    """The form of a leaf's points and the unit of their high part; ValueError if no form keeps enough digits."""
+    """The form of a leaf's points and the unit of their high part; ValueError if no form keeps enough digits.
+
+    ``few``: columns up to which points are differences.
+    """
     if kind == "tanimoto":
         return "levels", 1.0
     if kind == "linear" and radius > _LINEAR_RATIO * spread:
@@ -243,13 +256,13 @@ def _choose_form(
         )
     unit = 2.0 ** max(-12, math.ceil(math.log2(max(radius, 1e-30) / _INTEGERS)))
     # Differences of two parts cost little with few columns; with many they are for distant points.
-    limit = _SPLIT_RADIUS if columns <= _FEW else _TRIPLE_RADIUS
+    limit = _SPLIT_RADIUS if columns <= few else _TRIPLE_RADIUS
     form = "differences" if radius <= limit or kind == "linear" else "double"
-    if columns > _FEW and kind == "linear":
+    if columns > few and kind == "linear":
         if radius < 2.0**14 and radius <= _LINEAR_SPLIT * spread:
             form = "split"
     # The square root of Matern-1/2 magnifies the errors of small distances without a bound.
-    elif columns > _FEW and kind != "matern12":
+    elif columns > few and kind != "matern12":
         if precision == "low" and _coarse_error(expression, kind, unit) <= _COARSE_ERROR:
             form = "coarse"
         elif radius <= _SPLIT_RADIUS:

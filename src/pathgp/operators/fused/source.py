@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import linecache
 import zlib
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import Any
 
 from pathgp.operators.fused import leaves
@@ -30,21 +30,21 @@ _BLOCKS = (("i", "row"), ("j", "column"))
 def product_kernel(structure: Structure) -> Any:
     """The kernel out = K V for a structure."""
     body = _PRODUCT.format(
-        load=_indent(_loads(structure), 4),
-        tile=_indent([*_tile(structure), f"K = theta_0 * {_value(structure.tree, '')}"], 8),
+        load=indent(_loads(structure), 4),
+        tile=indent([*_tile(structure), f"K = theta_0 * {node_value(structure.tree, '')}"], 8),
     )
-    return _compile(body, "product")
+    return compile_source(body, "product")
 
 
 @cache
 def evaluate_kernel(structure: Structure) -> Any:
     """The kernel out = K for a structure."""
     body = _EVALUATE.format(
-        load=_indent(_loads(structure), 4),
-        tile=_indent([*_tile(structure), f"K = {_value(structure.tree, '')}"], 4),
+        load=indent(_loads(structure), 4),
+        tile=indent([*_tile(structure), f"K = {node_value(structure.tree, '')}"], 4),
         coefficient=structure.coefficient(),
     )
-    return _compile(body, "evaluate")
+    return compile_source(body, "evaluate")
 
 
 @cache
@@ -60,8 +60,8 @@ def pull_kernel(structure: Structure, chunks: tuple[int, ...]) -> Any:
     tile.append("W = tl.zeros((M, N), tl.float32)")
     tile += [f"W = tl.dot(a{c}{p}, b{c}{q}, W)" for c in range(len(chunks)) for p, q in ("lh", "hl")]
     tile += [f"W = tl.dot(a{c}h, b{c}h, W)" for c in range(len(chunks))]
-    tile += [*_tile(structure), f"value += tl.sum(W * {_value(structure.tree, '')}, 1)"]
-    tile += _reverse(structure, structure.tree, "", "W")
+    tile += [*_tile(structure), f"value += tl.sum(W * {node_value(structure.tree, '')}, 1)"]
+    tile += reverse(structure.tree, "", "W", partial(leaves.pull, structure), with_numbers=True)
     load.append("value = tl.zeros((M,), tl.float32)")
     store.append("tl.store(sums, scale * tl.sum(value.to(tl.float64), 0))")
     for k in range(structure.numbers):
@@ -78,9 +78,9 @@ def pull_kernel(structure: Structure, chunks: tuple[int, ...]) -> Any:
         columns = f"({start} + tl.arange(0, {leaf.width}))[None, :]"
         store += [*leaves.gradient(l, leaf), f"tl.store(pulls + row[:, None] * {total} + {columns}, gradient)"]
     body = _PULL.format(
-        load=_indent(load, 4), tile=_indent(tile, 8), store=_indent(store, 4), pulls=total, sums=1 + structure.numbers
+        load=indent(load, 4), tile=indent(tile, 8), store=indent(store, 4), pulls=total, sums=1 + structure.numbers
     )
-    return _compile(body, "pull")
+    return compile_source(body, "pull")
 
 
 _PRODUCT = """
@@ -180,10 +180,15 @@ def evaluate(
 """
 
 
-def _loads(structure: Structure) -> Iterator[str]:
-    """Before the loop: the numbers, and the rows that a program holds."""
+def load_numbers(structure: Structure) -> Iterator[str]:
+    """Before the loop: the numbers of the tree."""
     for k in range(structure.numbers):
         yield f"theta_{k + 1} = tl.load(theta + {k + 1})"
+
+
+def _loads(structure: Structure) -> Iterator[str]:
+    """Before the loop: the numbers, and the rows that a program holds."""
+    yield from load_numbers(structure)
     for l in range(len(structure.leaves)):
         yield from leaves.load_rows(structure, l)
 
@@ -192,10 +197,10 @@ def _tile(structure: Structure) -> Iterator[str]:
     """Inside the loop: the value of every leaf, and the tree's."""
     for l in range(len(structure.leaves)):
         yield from leaves.value(structure, l)
-    yield from _forward(structure.tree, "")
+    yield from forward(structure.tree, "")
 
 
-def _value(tree: Node, path: str) -> str:
+def node_value(tree: Node, path: str) -> str:
     """The name of a node's value; ``path``: the way to it from the root."""
     return f"k{tree.place}" if tree.kind == "leaf" else f"node{path}"
 
@@ -204,37 +209,43 @@ def _children(tree: Node, path: str) -> list[tuple[Node, str]]:
     return [(child, f"{path}_{c}") for c, child in enumerate(tree.children)]
 
 
-def _forward(tree: Node, path: str) -> Iterator[str]:
+def forward(tree: Node, path: str) -> Iterator[str]:
     """The value of every node, from the leaves up."""
     for child in _children(tree, path):
-        yield from _forward(*child)
-    names = [_value(*child) for child in _children(tree, path)]
+        yield from forward(*child)
+    names = [node_value(*child) for child in _children(tree, path)]
     if tree.kind == "scale":
         yield f"node{path} = theta_{tree.place + 1} * {names[0]}"
     elif tree.kind != "leaf":
         yield f"node{path} = " + (" + " if tree.kind == "sum" else " * ").join(names)
 
 
-def _reverse(structure: Structure, tree: Node, path: str, weight: str) -> Iterator[str]:
-    """The chain rule from a node down, ``weight`` being the derivative of the sum in its value."""
+def reverse(
+    tree: Node, path: str, weight: str, pull: Callable[[int, str], Iterator[str]], with_numbers: bool
+) -> Iterator[str]:
+    """The chain rule from a node down, ``weight`` being the derivative of the sum in its value.
+
+    ``pull``: the lines of a leaf with this weight.  ``with_numbers``: with gradients in the numbers of scales.
+    """
     if tree.kind == "leaf":
-        yield from leaves.pull(structure, tree.place, weight)
+        yield from pull(tree.place, weight)
     children = _children(tree, path)
     for child in children:
         inner = weight if tree.kind == "sum" else f"W{child[1]}"
         if tree.kind == "scale":
-            yield f"number_{tree.place} += tl.sum({weight} * {_value(*child)}, 1)"
+            if with_numbers:
+                yield f"number_{tree.place} += tl.sum({weight} * {node_value(*child)}, 1)"
             yield f"{inner} = {weight} * theta_{tree.place + 1}"
         elif tree.kind == "product":
-            yield f"{inner} = " + " * ".join([weight, *(_value(*other) for other in children if other != child)])
-        yield from _reverse(structure, *child, inner)
+            yield f"{inner} = " + " * ".join([weight, *(node_value(*other) for other in children if other != child)])
+        yield from reverse(*child, inner, pull, with_numbers)
 
 
-def _indent(lines: Any, spaces: int) -> str:
+def indent(lines: Any, spaces: int) -> str:
     return "\n".join(" " * spaces + line for line in lines)
 
 
-def _compile(text: str, name: str) -> Any:
+def compile_source(text: str, name: str) -> Any:
     """The function ``name`` of a source text. Triton reads the text again, which `linecache` keeps for it."""
     file = f"<fused {name} {zlib.crc32(text.encode()):x}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
