@@ -119,9 +119,7 @@ def table_section(item: Item) -> list[str]:
         f'`python -m benchmarks.thesis run "{item.name}"`. Thesis: {tables()[item.name]["caption"]}.',
         _provenance(module.RESULTS),
         LEGEND,
-        f"Within or better: **{good} of {judged}** cells that can be compared."
-        if judged
-        else "No cell can be compared.",
+        comparison,
     ]
     for block in tables()[item.name]["blocks"]:
         parts += [f"**{block}**", _block(item.name, [cell for cell in cells if cell.block == block])]
