@@ -28,6 +28,8 @@ PAGES = {
     "learning.md": [],
     "grids.md": [],
     "fields.md": [],
+    "inducing.md": [],
+    "evidence.md": [],
     "saving.md": [],
     "kernels.md": [],
     "trends.md": [],

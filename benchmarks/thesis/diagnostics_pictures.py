@@ -48,7 +48,7 @@ def regions_of_a_map(path: Path, rows: int | None) -> Path:
         panel.set_title(f"share of k(x, x): {name}", **_TITLE)
     image = _map(axes[0, 3], side, np.asarray(distance), _ramp(plots.MEAN), None)
     axes[0, 3].set_title(f"distance to the exact posterior, SDD, {post.report.epochs:.0f} epochs", **_TITLE)
-    figure.colorbar(image, ax=axes[0, 3], shrink=0.8).ax.tick_params(labelsize=7)
+    figure.colorbar(image, ax=axes[0, 3], shrink=0.8).ax.tick_params(labelsize=8)
     for panel in axes[0]:
         panel.plot(X[:, 0], X[:, 1], ".", color=plots.INK, ms=1.4, mew=0, alpha=0.35)
         panel.set_aspect("equal")

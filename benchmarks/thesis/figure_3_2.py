@@ -20,7 +20,7 @@ from pathgp.pathwise import PriorPaths
 TITLE = "Noise of the gradient, and inducing points"
 TEXT = """\
 Left: the variance of the gradient from one random row along full-batch descent on `elevators`, in closed form. With the
-noise in the regulariser (loss 2, what `SGD` uses) the gradient is quieter from the start.
+noise in the regulariser (loss 2, what `SGD` uses) the gradient has a smaller variance from the start.
 
 Other panels: stochastic gradient descent on all rows, and with inducing points at a part of them, with the same number
 of epochs. With fewer points the errors rise. The thesis shows two million rows of `houseelectric`, which could not be

@@ -19,8 +19,8 @@ from pathgp.diagnostics import REGIONS, ExactSolution, SpectralBasis
 TITLE = "Error and spectral basis functions"
 TEXT = """\
 Primal descent, stopped early, beside the exact posterior with the same random draws. The distance to the exact
-posterior is small where there are data and far away from them, and concentrates between: there lie the spectral basis
-functions with small eigenvalues. See [diagnostics](../diagnostics.md)."""
+posterior is small where there are data and far away from them, and largest in between, where the spectral basis
+functions with small eigenvalues lie. See [diagnostics](../diagnostics.md)."""
 CPU_ROWS = 1000
 WINDOW = (-7.0, 7.0)
 SHOWN = (1, 2, 3, 5, 10, 15, 20, 25)

@@ -16,8 +16,8 @@ from pathgp import GP, ConvergenceWarning, metrics, plots, solvers
 TITLE = "Test errors by compute time"
 TEXT = """\
 Every marker is a solve from zero with its own budget of epochs, for the mean and 64 samples; the last is the largest
-budget. Gradient methods improve steadily. CG spends most of a small budget before predictions become good, with a
-preconditioner because its construction counts as well. Alternating projections need the fewest epochs. Dotted: the
+budget. Gradient methods improve steadily. CG needs most of its budget before predictions become good; with a
+preconditioner, the time to construct it counts as well. Alternating projections need the fewest epochs. Dotted: the
 exact posterior with 64 samples."""
 SETS = ("pol", "elevators", "bike")
 ENTRANTS: dict[str, solvers.Solver] = {

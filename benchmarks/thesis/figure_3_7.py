@@ -1,4 +1,4 @@
-"""Figure 3.7: Thompson sampling with 1,000 points per round, SGD and CG."""
+"""Figure 3.7: Thompson sampling with many points per round, by solver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from benchmarks.thesis.thompson_curves import draw_runs
 TITLE = "Parallel Thompson sampling with SGD, CG and SVGP"
 TEXT = """\
 The target is a draw from a Matérn-3/2 prior over eight inputs. Every round maximises as many posterior functions as it
-evaluates points. Lines are means, bands standard errors over length scales and seeds."""
+evaluates points. Lines are means and bands are standard errors, over length scales and
+seeds. SGD was not run. AP, which the thesis does not show here, and uniform random points are added."""
 NEEDS = "thompson"
 
 

@@ -14,10 +14,10 @@ from pathgp import FitReport
 
 TITLE = "Time of learning"
 TEXT = """\
-Seconds of four methods relative to the first; hatched: the solver. Warm starts reduce its share for every solver. On
-the few rows of a CPU the pathwise estimator spends most of its time on right-hand sides, because every path has its own
-frequencies; their cost grows as n and that of the solver as n², so that on all rows the solver dominates, as in the
-thesis. The seconds of the posterior after the fit are apart: the pathwise estimator has it already."""
+Seconds of four methods, relative to the first one. The time of the solver is hatched; warm starts reduce it. This run
+on a CPU has few rows. There the pathwise estimator spends most of its time on right-hand sides, because every path has
+its own frequencies. Their cost grows as n and that of the solver as n², so on all rows the solver dominates, as in the
+thesis. The lightest part is the posterior after the fit."""
 CPU_ROWS = 1000
 SETS = ("pol", "elevators")
 # Where the time of a fit goes, and how it is drawn.
@@ -43,7 +43,7 @@ def draw(path: Path, size: Size) -> dict[str, Any]:
                     style = {"color": COLOURS[number], "edgecolor": "white", "lw": 0.6, **style}
                     panel.bar(place, seconds / whole, bottom=below, width=0.85, **style)
                     below += seconds / whole
-                panel.text(place, below, f"{sum(parts):.3g} s", fontsize=7.5, ha="center", va="bottom")
+                panel.text(place, below, f"{sum(parts):.3g} s", fontsize=8, ha="center", va="bottom")
         panel.set_xticks([5 * group + 1.5 for group in range(len(solvers))], solvers)
         panel.set_title(f"{name}, {size.steps} steps", fontsize=9, loc="left")
     axes[0, 0].set_ylabel("time relative to standard", fontsize=9)

@@ -15,8 +15,8 @@ TITLE = "Learning on large sets"
 TEXT = """\
 Residuals of the probes at every step, pathwise estimator, a budget of 10 epochs per step; and the test log-likelihood
 with the hyperparameters before and after the fit. The sets of the thesis (391,386 to 1,844,352 rows) could not be
-obtained: the relief of the Earth and a draw from a known process stand in. Made from the results of
-`benchmarks/hardware/learning_scale.py`; `--cold` and `--solver` add the thesis's other lines."""
+obtained. The relief of the Earth and a draw from a known process replace them. The data are the results of
+`benchmarks/hardware/learning_scale.py`. Its options `--cold` and `--solver` add the other lines of the thesis."""
 NEEDS = "learning_scale"
 
 
@@ -29,13 +29,14 @@ def draw(path: Path, size: Size) -> dict[str, Any]:
     for number, file in enumerate(files):
         record = json.loads(file.read_text())
         start = "cold" if record.get("warm_start") is False else "warm"
-        label = f"{record['problem']}, n = {record['n']:,}, {record.get('solver', 'ap').upper()}, {start}"
+        problem = "known process" if record["problem"].startswith("known") else "relief (etopo5)"
+        label = f"{problem}, n = {record['n']:,}, {record.get('solver', 'ap').upper()}, {start}"
         label += f", to {record['tol']:g}"
         style = {"color": COLOURS[number % len(COLOURS)], "ls": "-" if start == "warm" else "--"}
         residuals = [row["residual"] for row in record["rows"]]
-        axes[0, 0].plot(range(1, 1 + len(residuals)), residuals, "o-", ms=3, lw=1.4, label=label, **style)
+        axes[0, 0].plot(range(1, 1 + len(residuals)), residuals, marker="o", ms=3, lw=1.4, label=label, **style)
         scores = [record[key] for key in ("log_likelihood before", "log_likelihood after") if key in record]
-        axes[0, 1].plot([0, len(residuals)][: len(scores)], scores, "o-", ms=4, lw=1.4, **style)
+        axes[0, 1].plot([0, len(residuals)][: len(scores)], scores, marker="o", ms=4, lw=1.4, **style)
         facts[f"{label}: last residual"] = residuals[-1]
     axes[0, 0].axhline(0.01, color=plots.INK, lw=0.8, ls=":")
     axes[0, 0].set_yscale("log")

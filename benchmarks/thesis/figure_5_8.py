@@ -10,7 +10,7 @@ from benchmarks.thesis.trajectories import draw_trajectories
 
 TITLE = "Trajectories with warm starts"
 TEXT = """\
-The same with frozen draws and warm starts."""
+The same comparison as figure 5.5, with random numbers that are drawn once, and with warm starts."""
 CPU_ROWS = 1000
 
 

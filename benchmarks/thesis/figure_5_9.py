@@ -42,7 +42,7 @@ def draw(path: Path, size: Size) -> dict[str, Any]:
                 panel.plot(residuals, color=COLOURS[number], lw=1.2, label=f"{budget} epochs: {score:.2f}")
             panel.axhline(TOL, color=plots.INK, lw=0.8, ls=":")
             panel.set_yscale("log")
-            panel.legend(loc="upper left", frameon=False, fontsize=7, handlelength=1.2)
+            panel.legend(loc="upper left", frameon=False, fontsize=8, handlelength=1.2)
             if row == 0:
                 panel.set_title(method, fontsize=9, loc="left")
         axes[row, 0].set_ylabel(f"{solver}: residual of the probes", fontsize=9)

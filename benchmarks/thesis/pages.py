@@ -28,9 +28,9 @@ CHAPTERS = {
 }
 MARKS = {"within": "=", "better": "▲", "worse": "▼", "not comparable": "·", "not run": ""}
 LEGEND = """\
-Every cell: ours, and in brackets the thesis's. `=` is within its error bar, `▲` better, `▼` worse, `·` not comparable.
-The allowed difference is the root of the sum of both squared standard errors, plus half a unit of the last digit that
-the thesis prints. A cell without a number of ours was not run."""
+A cell shows our number, and in brackets that of the thesis. `=` means within its error bar, `▲` better, `▼` worse, `·`
+not comparable. The allowed difference is the root of the sum of both squared standard errors, plus half a unit of
+the last digit that the thesis prints. A dash in place of our number means that this case was not run."""
 NOTE = "<!-- Written by python -m benchmarks.thesis pages. -->"
 
 
@@ -63,7 +63,7 @@ def make_index(known: list[Item]) -> str:
     drawn = [item for item in known if item.kind == "figure" and picture(item).exists()]
     figures = [item for item in known if item.kind == "figure"]
     missing = ", ".join(item.number for item in figures if item not in drawn)
-    sentence = f"Drawn: {len(drawn)} of {len(figures)} figures." + (f" Missing: {missing}." if missing else "")
+    sentence = f"{len(drawn)} of {len(figures)} figures are drawn." + (f" Missing: {missing}." if missing else "")
     chapters = "\n".join(f"- [Chapter {n}: {_start_low(title)}](chapter-{n}.md)" for n, title in CHAPTERS.items())
     return (
         "\n\n".join(["# The thesis by command", NOTE, INTRODUCTION, chapters, "\n".join(lines), LEGEND, sentence])
@@ -81,8 +81,9 @@ python -m benchmarks.thesis all --quick          # everything, at tiny sizes
 python -m benchmarks.thesis pages                # these pages, from the results
 ```
 
-Results are JSON files in `benchmarks/results` with device, versions, date, revision and command. Data sets come from
-[public sources](../datasets.md); several of the thesis could not be obtained."""
+Results are JSON files in `benchmarks/results` with device, versions, date, revision and command. A plus sign after a
+revision means that files differed from it. Data sets come from [public sources](../datasets.md); several sets of the
+thesis could not be obtained."""
 
 
 def _count_line(name: str, found: Counter[str]) -> str:
@@ -110,12 +111,15 @@ def table_section(item: Item) -> list[str]:
     cells: list[Cell] = module.table_cells()
     found = verdicts(item)
     good, judged = found["within"] + found["better"], found["within"] + found["better"] + found["worse"]
+    comparison = f"Within or better: **{good} of {judged}** cells that can be compared."
+    if not judged:
+        comparison = "No cell can be compared."
     parts = [
         f"## {item.name.capitalize()}: {_start_low(module.TITLE)} {{ #{_anchor(item)} }}",
         f'`python -m benchmarks.thesis run "{item.name}"`. Thesis: {tables()[item.name]["caption"]}.',
         _provenance(module.RESULTS),
         LEGEND,
-        f"Within or better: **{good} of {judged}** cells that can be compared.",
+        comparison,
     ]
     for block in tables()[item.name]["blocks"]:
         parts += [f"**{block}**", _block(item.name, [cell for cell in cells if cell.block == block])]
@@ -164,7 +168,8 @@ def _reasons(item: Item, cells: list[Cell]) -> list[str]:
             values = ", ".join(f"{value:.3f}" for value in cell.values)
             why = explain(cell) if explain else ""
             lines.append(f"- {cell.block}, {cell.row}, {cell.column}: {values}{f'; {why}' if why else ''}.")
-        parts += ["Worse cells, our value of every split or seed, and what is known:\n\n" + "\n".join(lines)]
+        heading = "Cells that are worse, with our value for every split or seed, and what is known about the cause:"
+        parts += [heading + "\n\n" + "\n".join(lines)]
     return parts
 
 
@@ -182,11 +187,10 @@ def figure_section(item: Item) -> list[str]:
     if file.exists():
         record = json.loads(file.read_text())
         facts = "; ".join(f"{row['fact']}: {_number(row['value'])}" for row in record["rows"])
-        parts.append(
-            f"{facts[0].upper()}{facts[1:]}. {_provenance((item.key,))}" if facts else _provenance((item.key,))
-        )
+        parts.append(f"Run: {facts}. {_provenance((item.key,))}" if facts else _provenance((item.key,)))
     elif picture(item).exists():
-        parts.append("Drawn before results of figures were recorded; the command draws it again.")
+        again = f'`python -m benchmarks.thesis run "{item.name}"`'
+        parts.append(f"This figure has no record of its run. {again} draws it again and writes one.")
     return parts
 
 

@@ -17,6 +17,8 @@ from typing import Any
 
 FILE = Path(__file__).with_name("published.json")
 VERDICTS = ("within", "better", "worse", "not comparable", "not run")
+# Why minutes of runs that shared the device have no verdict.
+SHARED_DEVICE = "another device, shared with other work, so minutes are shown and not judged"
 
 
 @cache

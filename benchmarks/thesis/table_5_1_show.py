@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.common.recording import results_file, table, write
 from benchmarks.common.uci import UCI
-from benchmarks.thesis.published import Cell, mean, tables
+from benchmarks.thesis.published import SHARED_DEVICE, Cell, mean, tables
 
 ROWS = (*tables()["table 5.1"]["blocks"]["minutes"], "AP-shuffled-pathwise-warm")
 # For the page: what cold_estimators.py measures.
@@ -126,7 +126,7 @@ def table_cells() -> list[Cell]:
             for column in UCI:
                 mine = [r for r in whole if (r["set"], r["row"]) == (column, row) and r[score] is not None]
                 scale = 1 / 60 if block == "minutes" else 1.0
-                reason = "another device, shared: minutes are shown, not judged" if block == "minutes" and mine else ""
+                reason = SHARED_DEVICE if block == "minutes" and mine else ""
                 values = tuple(scale * r[score] for r in mine)
                 found.append(Cell(block, row, column, values, reason, higher_is_better=block != "minutes"))
     return found

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.common.recording import read, table
 from benchmarks.thesis.lcbench_curves import SETS
-from benchmarks.thesis.published import Cell, mean, tables
+from benchmarks.thesis.published import SHARED_DEVICE, Cell, mean, tables
 
 # By how much an NLL may exceed the thesis's.
 MARGIN = 0.1
@@ -62,7 +62,7 @@ def _cell(block: str, method: str, column: str, values: tuple[float, ...]) -> Ce
     elif column == "average rank":
         reason = "a rank needs all four methods on all 35 sets"
     elif block == "minutes":
-        values, reason = tuple(value / 60 for value in values), "another device, shared: shown, not judged"
+        values, reason = tuple(value / 60 for value in values), SHARED_DEVICE
     elif method != "LKGP" and values:
         reason = "fewer inducing points or neighbours, and the seconds of ours"
     return Cell(block, method, column, values, reason)

@@ -60,7 +60,7 @@ from pathgp.operators.grid_base import multiply_sides
 TITLE = "Fields over space and time"
 RESULTS = ("climate_cuda",)
 NOISE = 0.1
-STAND_IN = "the Nordic Gridded Climate Dataset could not be obtained; a stand-in of another field"
+STAND_IN = "the Nordic Gridded Climate Dataset could not be obtained; another field replaces it"
 # Stand-ins for the two fields of the thesis.
 STAND_INS = {"temperature": "era5_uk_t2m", "precipitation": "pacific_sst"}
 

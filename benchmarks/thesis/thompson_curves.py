@@ -27,7 +27,7 @@ def draw_runs(path: Path, solvers: tuple[str, ...], figure_name: str) -> dict[st
     rows = [row for row in rows if len(row["best"]) == max(len(line["best"]) for line in rows)]
     figure, axes = grid(1, 2, width=10, height=3.2)
     shown = [solver for solver in solvers if any(row["solver"] == solver for row in rows)]
-    facts: dict[str, Any] = {"results": name, "runs per method": 0}
+    facts: dict[str, Any] = {"results file": name, "runs per method": 0}
     for colour, solver in zip(COLOURS, shown, strict=False):
         mine = [row for row in rows if row["solver"] == solver]
         gains = np.array([np.array(row["best"]) - row["best"][0] for row in mine])

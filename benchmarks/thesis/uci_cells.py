@@ -12,7 +12,7 @@ from benchmarks.thesis.uci_inference import stored
 OURS = {"automatic (ours)": ("auto", "AP"), "exact posterior": ("exact",)}
 SCORES = {"RMSE": "rmse", "low-noise RMSE": "rmse", "NLL": "nll", "minutes": "seconds"}
 ABSENT = "the data set could not be obtained"
-DEVICE = "another device: minutes are shown, not judged"
+DEVICE = "another device, so minutes are shown and not judged"
 
 
 def make_cells(table: str, rows: dict[str, tuple[str, ...]]) -> list[Cell]:

@@ -240,7 +240,8 @@ def _scatter(comparison: Comparison, target: str) -> Html:
     x_axis, y_axis = Axis.around(mean, label=f"predicted {target}"), Axis.around(y, label=f"observed {target}")
     chart = Chart("scatter", "Predicted against observed", finding, x_axis, y_axis)
     at, width = _typical(comparison.mean, half)
-    if len(at) > 1:
+    has_band = len(at) > 1
+    if has_band:
         chart.band(at, at - width, at + width)
     chart.dots(mean[~outside], y[~outside], "data")
     chart.dots(mean[outside], y[outside], "warn")
@@ -248,6 +249,8 @@ def _scatter(comparison: Comparison, target: str) -> Html:
     if ends[0] < ends[1]:
         chart.line(ends, ends, "dashed")
     caption = "Band: a typical 95 % interval at each prediction; red: values outside their own interval."
+    if not has_band:
+        caption = "Dashed: predictions equal to the observations; red: values outside their own 95 % interval."
     if len(drawn) < comparison.rows:
         caption = f"{len(drawn):,} of {comparison.rows:,} rows are drawn. {caption}"
     return figure("Predicted against observed", caption, chart.svg())

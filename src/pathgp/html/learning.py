@@ -24,13 +24,14 @@ def learning_section(fit: FitReport, names: Sequence[str]) -> Section:
     items = table(["Fit", "Value"], [item for item in fit.summary_items() if item[0] not in in_words])
     if not fit.history:
         return Section("learning", "Learning", [paragraph("The fit took no steps: there are no curves."), items])
+    has_solves = any(step.solver for step in fit.history)
+    epochs = f" and {number(fit.epochs)} epochs (one epoch is one product with the kernel matrix)" if has_solves else ""
     words = (
-        f"{count(len(fit.history), 'step')} took {seconds(fit.seconds)} and {number(fit.epochs)} epochs (one epoch is "
-        f"one product with the kernel matrix). Optimiser: {fit.optimiser}. Gradients: {fit.estimator}. "
-        f"Why it ended: {fit.stopped}."
+        f"{count(len(fit.history), 'step')} took {seconds(fit.seconds)}{epochs}. Optimiser: {fit.optimiser}. "
+        f"Gradients: {fit.estimator}. Why it ended: {fit.stopped}."
     )
     drawn = [_gain(fit), _hyperparameters(fit, names)]
-    if any(step.solver for step in fit.history):
+    if has_solves:
         drawn += [_residuals(fit), _costs(fit)]
     return Section("learning", "Learning", [paragraph(words), chart_grid(drawn), items])
 

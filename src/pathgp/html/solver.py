@@ -56,7 +56,7 @@ def describe_error(post: Posterior | GridPosterior) -> str:
     if math.isnan(report.resolution):
         return "The error of the iterative solver at the data is not known."
     words = f"At the data the solver's error is about {number(report.resolution, 2)}"
-    words += f", {number(report.relative_resolution, 2)} posterior standard deviations"
+    words += f" ({number(report.relative_resolution, 2)} posterior standard deviations)"
     if not report.error_bound < post.noise_std:
         return f"{words}."
     bound = f"The computed mean differs from the exact one by at most {number(report.error_bound, 2)}"
