@@ -108,8 +108,9 @@ def test_direct_for_small_and_iterative_for_large(backend: str) -> None:
 
 def test_predictions_grow_as_the_work_does() -> None:
     small, large = Pretend(10_000, "dense"), Pretend(20_000, "dense")
-    for predict in (predict_ap, predict_cg):
-        assert predict(large, 64, 20) > 3 * predict(small, 64, 20)
+    # CG builds a preconditioner of a fixed rank, in time proportional to n.
+    for predict, factor in ((predict_ap, 3), (predict_cg, 2)):
+        assert predict(large, 64, 20) > factor * predict(small, 64, 20)
         assert predict(large, 128, 20) > 1.4 * predict(large, 64, 20)
     assert predict_ap(Pretend(20_000, "streamed"), 8, 20) > predict_ap(Pretend(20_000, "dense"), 8, 20)
     half = Pretend(20_000, "dense", torch.float64)

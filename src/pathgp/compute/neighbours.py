@@ -41,17 +41,20 @@ def earlier_neighbours(X: Tensor, m: int, memory: int) -> Tensor:
     return search_cells(X, m, memory, search_tiles) if X.shape[1] <= 3 else search_tiles(X, m, memory)
 
 
-def nearest_neighbours(X: Tensor, m: int, memory: int) -> Tensor:
+def nearest_neighbours(X: Tensor, m: int, memory: int, count: int | None = None) -> Tensor:
     """For every row of X (n, d), the m <= n rows nearest to it, itself among them, in no order: (n, m).
 
-    Time O(n m log n): by a k-d tree on a CPU, elsewhere by cells; few points, and more than three columns, by tiles.
+    ``count``: return the neighbours of the first rows only, (count, m). Time O(n m log n): by a k-d tree on a CPU,
+    elsewhere by cells; few points, and more than three columns, by tiles.
     """
     n = len(X)
     if X.device.type == "cpu":
         # A list of neighbours: a single one would be a vector.
-        found = search_tree(X.numpy()).query(X.numpy(), k=range(1, m + 1), workers=count_threads(X.device))[1]
+        targets = X[:count].numpy()
+        found = search_tree(X.numpy()).query(targets, k=range(1, m + 1), workers=count_threads(X.device))[1]
         return torch.from_numpy(found).to(torch.int32)
-    return search_cells_around(X, m, memory) if X.shape[1] <= 3 and n > _FIRST else search_tiles_around(X, m, memory)
+    search = search_cells_around if X.shape[1] <= 3 and n > _FIRST else search_tiles_around
+    return search(X, m, memory)[:count]
 
 
 def search_tiles_around(X: Tensor, m: int, memory: int) -> Tensor:

@@ -41,7 +41,7 @@ MAX_AVERAGES = 30
 _DIVIDE_ABOVE, _DIVIDE_AVERAGES_ABOVE = 0.5, 0.15
 # Averages are averaged again if there are at least this many, in groups of this size, and if at least this share of the
 # groups is not divided.
-_LEAST_AVERAGES, _AVERAGES_PER_GROUP, _LEAST_SHARE = 128, 4, 0.01
+_LEAST_AVERAGES, _AVERAGES_PER_GROUP, _LEAST_SHARE = 128, 4, 0.03
 # Number of entries of the gathered columns, those of rows and averages of the groups, that are multiplied at once, on a
 # CPU and on a GPU.
 _AT_ONCE = {"cpu": 2**22}
@@ -238,7 +238,7 @@ class AveragedInverse:
         m = min(self.neighbours, MAX_AVERAGES, len(groups.averages.noise))
         self.rows, self.singles = groups.rows, groups.singles
         self.average_weights = groups.average_weights.to(self.dtype)
-        self.near = nearest_neighbours(groups.averages.coordinates, m, self.memory)[:count]
+        self.near = nearest_neighbours(groups.averages.coordinates, m, self.memory, count)
         self.regression = torch.empty(count, width, m, dtype=self.dtype, device=device)
         self.inverses = torch.empty(count, width, width, dtype=self.dtype, device=device)
         unexplained = torch.empty(count, dtype=torch.float64, device=device)

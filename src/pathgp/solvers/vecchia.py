@@ -60,11 +60,11 @@ _CONDITIONED = 15
 # Bytes per entry of U: U and its transpose, the neighbours, and the sort that transposes.
 _BYTES_PER_ENTRY = 48
 # Rate at which small systems are factorised, relative to a large one. Measured on a CPU.
-_FACTORISE_RATE = 0.04
+_FACTORISE_RATE = 0.08
 # Rate at which entries of small systems are evaluated, relative to those of a tile of K. Measured on a CPU.
-_EVALUATE_RATE = 0.35
+_EVALUATE_RATE = 0.8
 # Seconds of a CPU thread per neighbour found.
-_SECONDS_PER_NEIGHBOUR = 5e-7
+_SECONDS_PER_NEIGHBOUR = 2.5e-7
 # Seconds of a GPU per neighbour found, if cells are searched, and the number of its launches.
 _SECONDS_PER_NEIGHBOUR_GPU, _SEARCH_LAUNCHES = 1e-8, 20
 # A GPU searches cells for inputs of up to this number of columns, and otherwise compares all pairs of rows.
@@ -76,9 +76,9 @@ _GROUP_SYSTEMS = 1.5
 # Bytes that are moved per row each time that the groups are divided in two.
 _BYTES_PER_DIVISION = 1000
 # Bytes that are moved per number that an application gathers for the groups.
-_BYTES_PER_GATHERED = 100
+_BYTES_PER_GATHERED = 55
 # Bytes that an application moves per entry of U and column, and its launches: those of both products with U together.
-_BYTES_PER_APPLIED, _APPLICATION_LAUNCHES = 16, 0.25
+_BYTES_PER_APPLIED, _APPLICATION_LAUNCHES = 10, 0.25
 # Bytes that are moved per row of the data to find the rows nearest to a random row.
 _BYTES_PER_DISTANCE = 100
 # Launches to evaluate and factorise a set of small systems.
