@@ -9,7 +9,6 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-
 # Larger residuals leave nothing of a solution.
 _USABLE = 0.1
 
