@@ -27,6 +27,8 @@ CHAPTERS = {
     6: "Latent Kronecker structure",
 }
 MARKS = {"within": "=", "better": "▲", "worse": "▼", "not comparable": "·", "not run": ""}
+# Between a mark, a number and its error: lines of a narrow cell break before the bracket only.
+_NO_BREAK = "\u00a0"
 LEGEND = """\
 A cell shows our number, and in brackets that of the thesis. `=` means within its error bar, `▲` better, `▼` worse, `·`
 not comparable. The allowed difference is the root of the sum of both squared standard errors, plus half a unit of
@@ -145,7 +147,8 @@ def _shown(table: str, cell: Cell) -> str:
     digits = len(theirs[0].partition(".")[2]) if theirs else 2
     bracket = f" ({' ± '.join(theirs)})" if theirs else ""
     mark = MARKS[cell.verdict(theirs)] if theirs else ""
-    return f"{mark} {cell.text(max(2, digits + 1))}{bracket}".strip()
+    shown = f"{mark} {cell.text(max(2, digits + 1))}".strip().replace(" ", _NO_BREAK)
+    return shown + bracket.replace(" ± ", f"{_NO_BREAK}±{_NO_BREAK}")
 
 
 def _reasons(item: Item, cells: list[Cell]) -> list[str]:

@@ -184,6 +184,7 @@ def test_a_file_that_does_not_go_with_the_model(folder: Path, tmp_path: Path, ca
     assert "column 'soil' has 'peat' in line 3, which is none of its categories at the fit: 'clay', " in fails(
         capsys, "predict", model, path, "--out", tmp_path / "p.csv"
     )
+    assert "'peat' in line 3" in fails(capsys, "predict", model, path), "and no titles without predictions"
     new["soil"][1], new["water"][2] = "clay", "wet"
     path = write(tmp_path / "a.csv", new)
     assert "column 'water' holds numbers, but 'wet' in line 4" in fails(

@@ -155,6 +155,12 @@ REFUSED: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
         "lengthscale has 3 entries, but the inputs have 2 columns",
     ),
     (
+        "length scales that do not match, in a fit",
+        lambda: pathgp.GP(Matern(lengthscale=torch.ones(3))).fit(X, Y),
+        ValueError,
+        "lengthscale has 3 entries, but the inputs have 2 columns",
+    ),
+    (
         "a column that is not there",
         lambda: pathgp.GP(Matern(active_dims=[5])).condition(X, Y, samples=0),
         ValueError,

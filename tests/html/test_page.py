@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pathgp
 from page_cases import EVIL, Page, check, page_of
 from pathgp import GP, ConvergenceWarning, kernels, metrics
 from pathgp.html import style
+from pathgp.html.learning import fit_verdict
 from pathgp.html.numbers import number
 from pathgp.kernels.stationary import Stationary
 from pathgp.posterior.table import Posterior
@@ -81,6 +83,21 @@ def test_learning_curves_name_what_was_learned(full: Page) -> None:
     described = dict(zip(full.words("title")[1:], full.words("desc"), strict=True))
     assert "noise" in described["Hyperparameters"]
     assert "in 5 steps" in described["Log marginal likelihood"]
+
+
+@pytest.mark.parametrize(("per_step", "is_good"), [(0.01, False), (0.0005, True)])
+def test_a_fit_that_ends_before_its_optimum_is_not_good(fitted: tuple, per_step: float, is_good: bool) -> None:
+    report = fitted[1]
+    history = [replace(step, gain=per_step * step.step * report.rows) for step in report.history]
+    verdict = fit_verdict(replace(report, history=history))
+    assert verdict.good == is_good
+    assert ("still rising" in verdict.text) != is_good
+
+
+def test_learned_values_have_units(full: Page) -> None:
+    headings = full.words("th")
+    assert headings.count("noise") == 1
+    assert "In units of standard deviations" in headings[: headings.index("noise")]
 
 
 def test_the_scatter_draws_every_row_once_and_those_outside_in_red(full: Page, fitted: tuple) -> None:

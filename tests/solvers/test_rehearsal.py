@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -143,6 +144,21 @@ def test_explanations_fit_the_solve(dtype: torch.dtype) -> None:
     assert (good.solver, good.method, good.iterations) == ("none needed", "none needed", 0)
     for status in (Status.STALLED, Status.DIVERGED):
         for method in ("AP", "SDD"):
-            text = type(solution)(**{**vars(solution), "status": status, "method": method}).explain(1e-9)
+            text = replace(solution, status=status, method=method).explain(1e-9)
             assert ("float64" in text) == (dtype == torch.float32)
             assert ("use AP" in text) == (method == "SDD")
+
+
+def test_only_a_useful_residual_may_be_accepted() -> None:
+    X = torch.rand(200, 1, generator=seeded(), dtype=torch.float64)
+    H = KernelOperator(SMOOTH, X, 1e-8)
+    B = torch.sin(6.0 * X)
+    lost = CG().solve(H, B, tol=1e-8, max_epochs=200)
+    assert not lost.converged
+    assert float(lost.residual.max()) > 0.1
+    stalled = replace(lost, status=Status.STALLED)
+    assert stalled.explain(1e-8).endswith(": use AP")
+    found = AP().solve(H, B, tol=1e-8, generator=seeded())
+    assert float(found.residual.max()) < 1e-3, "the advice is right"
+    assert "accept the residual" in replace(found, status=Status.STALLED).explain(1e-8)
+    assert "rougher kernel" in replace(stalled, method="AP").explain(1e-8)

@@ -140,7 +140,8 @@ def _write(
     empty_line = "," * (len(titles) - 1) + "\n"
     totals = np.zeros(4)
     with writing(options.out, options.file, options.model) as file:
-        file.write((",".join(map(_quote, [*options.id, *titles])) + "\n").encode())
+        # The titles follow the check of the first block: an error leaves standard output empty.
+        unwritten = ",".join(map(_quote, [*options.id, *titles])) + "\n"
         for X, y, missing, copied in read_inputs(options, table, columns, target):
             results: list[NDArray[Any]] = [np.empty(0)] * len(titles)
             if len(X):
@@ -151,8 +152,10 @@ def _write(
             lines = (empty_line if is_missing else next(numbers) for is_missing in missing)
             if copied:
                 lines = (",".join([*map(_quote, cells), rest]) for *cells, rest in zip(*copied, lines, strict=True))
-            file.write("".join(lines).encode())
+            file.write("".join([unwritten, *lines]).encode())
+            unwritten = ""
             rows, skipped = rows + len(missing), skipped + int(missing.sum())
+        file.write(unwritten.encode())
     if not rows:
         print_note(f"warning: {table.name} has no rows")
     errors = None

@@ -16,12 +16,15 @@ from pathgp.learning.report import FitReport
 _MOST_CURVES = 40
 _LABELLED = 3
 _CHARACTERS = 15
+# A fit whose last tenth of the steps gains more than this, in nats per row and step, has not ended at an optimum.
+_RISING = 0.001
 
 
 def learning_section(fit: FitReport, names: Sequence[str]) -> Section:
     """Charts of all steps and the table of the fit."""
-    in_words = ("data", "estimator", "optimiser")
-    items = table(["Fit", "Value"], [item for item in fit.summary_items() if item[0] not in in_words])
+    # The learned values stand in the next section, with their units.
+    elsewhere = {"data", "estimator", "optimiser", *fit.values}
+    items = table(["Fit", "Value"], [item for item in fit.summary_items() if item[0] not in elsewhere])
     if not fit.history:
         return Section("learning", "Learning", [paragraph("The fit took no steps: there are no curves."), items])
     has_solves = any(step.solver for step in fit.history)
@@ -44,9 +47,8 @@ def fit_verdict(fit: FitReport) -> Verdict:
     if unconverged:
         advice = "Their gradients are less accurate; raise max_epochs if the curves fluctuate."
         return Verdict(False, f"{words}; in {unconverged} of them the solver stopped above its tolerance. {advice}")
-    tail = max(2, len(steps) // 10)
-    # The last tenth of the steps gained more than a hundredth of a nat per row.
-    if len(steps) > tail and (steps[-1].gain - steps[-tail].gain) / fit.rows > 0.01:
+    tail = max(1, len(steps) // 10)
+    if len(steps) > tail and steps[-1].gain - steps[-1 - tail].gain > _RISING * tail * fit.rows:
         return Verdict(False, f"{words}; the likelihood was still rising at the last one: take more steps.")
     return Verdict(True, f"{words}.")
 

@@ -13,7 +13,10 @@ from pathgp.kernels.stationary import Stationary
 
 
 def length_scales(kernel: Kernel, X: Tensor) -> list[tuple[Positive, Tensor]]:
-    """All length scales of the stationary parts of a kernel, each with its points (n, c), for inputs X (n, d)."""
+    """All length scales of the stationary parts of a kernel, each with its points (n, c), for inputs X (n, d).
+
+    ValueError if a vector of length scales has another number of entries than its points have columns.
+    """
     embedding = Embedding(kernel, X.shape[1])
     points = embedding(X)
     found: list[tuple[Positive, Tensor]] = []
@@ -22,4 +25,6 @@ def length_scales(kernel: Kernel, X: Tensor) -> list[tuple[Positive, Tensor]]:
             found.append((positive(leaf, "lengthscale"), points[:, list(columns)]))
         elif isinstance(leaf, Gneiting):
             found += leaf.scales(points[:, list(columns)])
+    for parameter, columns_of_leaf in found:
+        parameter.matching(columns_of_leaf.shape[1], X.device)
     return found

@@ -9,6 +9,9 @@ from enum import Enum
 import torch
 from torch import Tensor
 
+# Larger residuals leave nothing of a solution.
+_USABLE = 0.1
+
 
 class Status(Enum):
     """How a solve ended; the value says what it means. `Solution.explain` adds what to do."""
@@ -70,19 +73,26 @@ class Solution:
         """
         if self.converged:
             return self.status.value
-        loosen = [] if float(self.residual.max()) <= tol else ["loosen tol"]
+        residual, is_descent = float(self.residual.max()), self.method in ("SDD", "SGD")
+        loosen = [] if residual <= tol else ["loosen tol"]
         if self.status is Status.BUDGET_EXHAUSTED:
             remedies = ["raise max_epochs", *loosen, "start from an earlier solution (x0)"]
         elif self.status is Status.OUT_OF_TIME:
             remedies = ["raise time_limit", *loosen, "use fewer rows"]
+        elif self.x.dtype == torch.float32:
+            remedies = ["use float64"]
+        elif self.status is Status.STALLED and residual <= _USABLE:
+            remedies = [*loosen, "accept the residual reached"]
         else:
-            remedies = ["use float64"] if self.x.dtype == torch.float32 else []
-            if self.status is Status.STALLED:
-                remedies += [] if remedies else [*loosen, "accept the residual reached"]
-            elif self.method in ("SDD", "SGD"):
-                remedies += ["a smaller step size"]
-        if self.method in ("SDD", "SGD") or (self.status is Status.DIVERGED and self.method != "AP"):
+            remedies = []
+        if self.status is Status.DIVERGED and is_descent:
+            remedies += ["use a smaller step size"]
+        # With little noise rounding stops CG at its start, where AP reaches residuals of 1e-6.
+        is_lost = self.status is Status.DIVERGED or (self.status is Status.STALLED and residual > _USABLE)
+        if is_descent or (is_lost and self.method not in ("AP", "Cholesky")):
             remedies += ["use AP"]
+        if not remedies and self.status is Status.STALLED:
+            remedies = ["use a rougher kernel, such as Matern(1.5),", "merge rows with equal inputs"]
         *first, last = remedies or ["check the inputs for extreme values"]
         remedy = f"{', '.join(first)} or {last}" if first else last
         return f"{self.status.value}: {remedy}"
