@@ -18,7 +18,7 @@ from pathgp.kernels import Kernel, Matern, Scale, Task
 from pathgp.kernels.parameters import positive, short
 from pathgp.learning.model import Mean
 from pathgp.models.base import Model
-from pathgp.models.kernel_choice import choose_kernels
+from pathgp.models.kernel_choice import choose_kernels, has_empty_entries
 from pathgp.operators import LatentKroneckerOperator, Operator
 from pathgp.operators.latent_kronecker import require_memory_only
 from pathgp.posterior.conditioning import Settings, SolveRequest
@@ -89,7 +89,11 @@ class LatentKroneckerGP(Model[GridPosterior]):
             self.noise = best.noise.detach()
         self.is_chosen = True
         chosen = ", ".join(f"{self.sides[side]!r} for side {side}" for side in self.open_sides)
-        return f"kernels chosen by the likelihood of sub-grids: {chosen}"
+        lines = ", ".join(f"side {side}" for side in self.open_sides if has_empty_entries(data, side))
+        note = (
+            f"; that of {lines} by single lines along it, because of its entries without observations" if lines else ""
+        )
+        return f"kernels chosen by the likelihood of sub-grids: {chosen}{note}"
 
     def prior(
         self, samples: int, features: int = 512, generator: torch.Generator | None = None
