@@ -52,7 +52,7 @@ def test_a_fit_finds_the_season_where_whole_times_are_missing() -> None:
     report = gp.fit(factors, Y, steps=1, samples=2, generator=generator)
     season = next(part for part in gp.sides[1].modules() if isinstance(part, kernels.Periodic))
     assert float(season.period.detach()) == pytest.approx(12.0, rel=0.02)
-    assert "side 1 by single lines" in report.note
+    assert report.note.endswith("; that of side 1 by single lines along it")
     assert not any(parameter.requires_grad for parameter in gp.sides[1].parameters())
     assert all(parameter.requires_grad for parameter in gp.sides[0].parameters())
     observed = ~Y[0].isnan().numpy()

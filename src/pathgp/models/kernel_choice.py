@@ -210,6 +210,8 @@ def strongest_period(data: GridObservations, side: int) -> float:
     t = data.factors[side][:, 0].to(torch.float64)
     t, order = t.sort()
     extent, gap = float(t[-1] - t[0]), float(t.diff().median())
+    # Repeated values of the factor have no difference in time.
+    least = 0.1 * (gap or extent / len(t))
     highest = max(1.0 / (3.0 * gap) if gap > 0 else math.inf, 3.0 / extent)
     frequencies = torch.arange(
         2.0 / extent, min(highest, len(t) / extent), 0.25 / extent, dtype=t.dtype, device=t.device
@@ -221,14 +223,15 @@ def strongest_period(data: GridObservations, side: int) -> float:
     weights, norms = torch.zeros(len(t), len(lines), dtype=t.dtype, device=t.device), []
     for number, line in enumerate(lines):
         known = observed[:, line].nonzero().flatten()
-        gaps = t[known].diff().clamp_min(1e-9 * extent)
+        gaps = t[known].diff().clamp_min(least)
         # Differences of a random walk have variances in proportion to the gaps. Their products with differences of
         # waves are products of ``weights`` with the waves.
         scaled = values[known, line].diff() / gaps
         weights[known[1:], number] += scaled
         weights[known[:-1], number] -= scaled
-        lengths, counts = (1e6 / extent * gaps).round().unique(return_counts=True)
-        lengths = (1e-6 * extent * lengths).clamp_min(1e-9 * extent)
+        # Gaps that differ by less than a hundredth count as equal.
+        lengths, counts = (100.0 * gaps.log()).round().unique(return_counts=True)
+        lengths = (lengths / 100.0).exp()
         norms.append((counts / lengths * (math.pi * frequencies.unsqueeze(1) * lengths).sin().square()).sum(1))
     phase = 2.0 * math.pi * frequencies.unsqueeze(1) * (t - t[0])
     power = (phase.cos() @ weights).square() + (phase.sin() @ weights).square()

@@ -35,8 +35,8 @@ class LatentKroneckerGP(Model[GridPosterior]):
     Args:
         kernels: one covariance function per side of the grid; the model keeps deep copies. Let only one of them carry
             a signal scale, `kernels.Scale`. None for a side means that `fit` chooses its kernel by the likelihood of
-            sub-grids (`models.kernel_choice`); if no given kernel is a `Scale` or a `Task`, the first such side gets
-            the signal.
+            sub-grids, or of single lines along a side with many entries without observations
+            (`models.kernel_choice`); if no given kernel is a `Scale` or a `Task`, the first such side gets the signal.
         noise: standard deviation of the noise.
         mean: a number, or a function from inputs (n, d_1 + ... + d_k) to values (n,), in the units of y; the
             parameters of a torch module such as `means.Constant` are learned.
@@ -90,10 +90,8 @@ class LatentKroneckerGP(Model[GridPosterior]):
         self.is_chosen = True
         chosen = ", ".join(f"{self.sides[side]!r} for side {side}" for side in self.open_sides)
         lines = ", ".join(f"side {side}" for side in self.open_sides if has_empty_entries(data, side))
-        note = (
-            f"; that of {lines} by single lines along it, because of its entries without observations" if lines else ""
-        )
-        return f"kernels chosen by the likelihood of sub-grids: {chosen}{note}"
+        note = f"kernels chosen by the likelihood of sub-grids: {chosen}"
+        return f"{note}; that of {lines} by single lines along it" if lines else note
 
     def prior(
         self, samples: int, features: int = 512, generator: torch.Generator | None = None
