@@ -40,6 +40,8 @@ SUBGRID_STEPS = 50
 CHOICE_CELLS = 500
 CHOICES_PER_SIDE = 2
 CHOICE_STEPS = 25
+# Single lines for the choice along a side with many entries without observations.
+CHOICE_LINES = 16
 # Up to this number of observed cells one kernel of all coordinates competes with a product: predictions at all cells
 # are sums over all observations.
 JOINT_CELLS = 200_000

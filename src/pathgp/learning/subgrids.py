@@ -33,6 +33,8 @@ from pathgp.operators.grid_base import unravel
 _LONG, _GROUP = 128, 12
 # Observed share of the cells below which a sub-grid does not grow further.
 _LEAST_OBSERVED = 0.25
+# Cells that are tried for every line that is wanted: some lie on the same line.
+_TRIALS = 32
 # Stop if an iteration improves the objective by less than this number of nats per cell.
 _LEAST_GAIN = 1e-5
 
@@ -118,6 +120,28 @@ def choose_subgrids(
                 index.append(pick(F.to(torch.float64), int(places[i]), count, generator).sort().values)
             found.append(_subgrid(data, index))
     return found
+
+
+def choose_lines(data: GridObservations, side: int, cells: int, count: int) -> list[SubGrid]:
+    """``count`` lines along a side through random observed cells, with at most ``cells`` entries each, in groups of
+    neighbours; fewer if the grid has fewer lines.
+
+    As sub-grids they count as independent. The draws are the same in every call.
+    """
+    generator = torch.Generator().manual_seed(0)
+    found: dict[tuple[int, ...], SubGrid] = {}
+    places = data.observed.nonzero()
+    for centre in permutation(len(data.y), generator, data.device)[: _TRIALS * count].tolist():
+        line = tuple(place for i, place in enumerate(places[centre].tolist()) if i != side)
+        if line in found:
+            continue
+        index = [places[centre, i : i + 1] for i in range(data.observed.ndim)]
+        F = data.factors[side].to(torch.float64)
+        index[side] = _spread(F, int(places[centre, side]), min(cells, len(F)), generator)
+        found[line] = _subgrid(data, index)
+        if len(found) == count:
+            break
+    return list(found.values())
 
 
 def _counts(sizes: Sequence[int], side: int, cells: float) -> list[int]:

@@ -194,7 +194,7 @@ class Model(Learnable, Generic[P]):
                 with the highest marginal likelihood is kept.
             min_gain: end early if ten steps change the log likelihood by less than this, in nats per row. If the
                 quadratic model of L-BFGS predicts a smaller gain, too, four steps with 0.4 times this change suffice in
-                stages that continue an earlier one. 0 never ends early.
+                stages that continue an earlier one, two with 0.2 times on a grid after sub-grids. 0 never ends early.
             checkpoint: file to save the fit to and to resume it from; `Checkpoint` also sets how often.
             progress: print the plan of the fit, and show a bar with the time left. Without it a fit that is predicted
                 to take more than three minutes issues a `LongFitWarning`.

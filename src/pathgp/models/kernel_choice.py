@@ -4,6 +4,11 @@ For every side in turn: Matern kernels of three degrees of smoothness with one l
 them, one length scale per column, or for a side with one column a local part plus a season, if that pays for its
 further hyperparameters. The period of the season is the strongest one in the differences of the data.
 
+If many holes lie at entries of a side without any observation, such as whole times, predictions there are
+interpolations along this side alone, with the same weights for all scales along the others. The likelihood of all cells
+determines these weights by the smallest scales, which are most numerous and vary fastest. Such a side gets the kernel
+that is most likely for single lines along it, in which every scale has the weight of its variance, and keeps it.
+
 A product of kernels of the sides is not isotropic: for fields in space, one kernel of all coordinates together competes
 with it (`prefer_joint_kernel`).
 """
@@ -27,8 +32,8 @@ from pathgp.learning.bounds import DefaultBounds
 from pathgp.learning.hyperparameters import Coordinates
 from pathgp.learning.initialise import set_values
 from pathgp.learning.model import Learnable
-from pathgp.learning.policy import CHOICE_CELLS, CHOICE_STEPS, CHOICES_PER_SIDE, JOINT_CELLS
-from pathgp.learning.subgrids import SubGrid, choose_subgrids, fit_subgrids
+from pathgp.learning.policy import CHOICE_CELLS, CHOICE_LINES, CHOICE_STEPS, CHOICES_PER_SIDE, JOINT_CELLS
+from pathgp.learning.subgrids import SubGrid, choose_lines, choose_subgrids, fit_subgrids
 from pathgp.models.gp import GP
 
 if TYPE_CHECKING:
@@ -37,35 +42,37 @@ if TYPE_CHECKING:
 _SMOOTHNESS = (1.5, 0.5, 2.5)
 # The least entries of a side with a season, and the number of lines from which its period is estimated.
 _LEAST_ENTRIES, _LINES = 24, 64
-# The largest factor between the estimated and the learned period.
-_PERIOD_FACTOR = 1.2
+# Values of a season to start from: its length scale, and its signal relative to that of the local part.
+_SEASONS = ((1.0, 1.0), (0.3, 0.3))
+# A side is learned from single lines if at least this part of all holes lie at its entries without observations. An
+# error there is several times as large as in a hole between observed neighbours.
+_EMPTY_SHARE = 0.1
+# Multiples of a frequency that count as the same season.
+_OVERTONES = 4
 
 
 def choose_kernels(model: LatentKroneckerGP, data: GridObservations, sides: Sequence[int]) -> LatentKroneckerGP:
     """Return a copy of the model with the chosen kernels of these sides; given kernels keep their form.
 
-    About four fits of at most 25 evaluations per side, each of the likelihood of a few sub-grids of 500 cells.
+    About five fits of at most 25 evaluations per side, each of the likelihood of a few sub-grids of 500 cells, or of
+    single lines for a side with many empty entries.
     """
     subgrids = choose_subgrids(data, CHOICE_CELLS, CHOICES_PER_SIDE)
-    cells = sum(len(subgrid.y) for subgrid in subgrids)
     best, given = copy.deepcopy(model), copy.deepcopy(model)
     set_values(best, data, torch.Generator().manual_seed(0), has_sides=True)
     for side in set(range(len(model.sides))).difference(sides):
         best.kernels[side] = given.kernels[side]
     for side in sides:
-        value = -math.inf
-        for nu in _SMOOTHNESS:
-            lengthscale = positive(inner(best.sides[side]), "lengthscale").value.detach()
-            candidate = _fit(best, data, subgrids, side, Matern(nu, lengthscale))
-            if candidate[0] > value:
-                value, best = candidate
-        local = inner(best.sides[side])
-        for kernel, parameters in _refinements(local, data, side):
-            candidate = _fit(best, data, subgrids, side, kernel)
-            # The Bayesian information criterion (Schwarz 1978).
-            if (candidate[0] - value) * cells > 0.5 * parameters * math.log(cells):
-                value, best = candidate
-    return best
+        best = _choose_side(best, data, subgrids, side)
+    from_lines = [side for side in sides if has_empty_entries(data, side)]
+    return _learn_from_lines(best, data, subgrids, from_lines) if from_lines else best
+
+
+def has_empty_entries(data: GridObservations, side: int) -> bool:
+    """Whether many of the holes lie at entries of a side at which nothing is observed."""
+    observed = data.observed.movedim(side, 0).flatten(1)
+    holes, empty = int((~observed).sum()), int((~observed.any(1)).sum())
+    return empty > 0 and empty * observed.shape[1] >= _EMPTY_SHARE * holes
 
 
 def prefer_joint_kernel(
@@ -114,6 +121,46 @@ def prefer_joint_kernel(
     return (best if is_forced or value > of_product else None), note
 
 
+def _learn_from_lines(
+    model: LatentKroneckerGP, data: GridObservations, subgrids: list[SubGrid], sides: Sequence[int]
+) -> LatentKroneckerGP:
+    """The model with kernels of these sides that are chosen by single lines along them, and no longer learned.
+
+    The noise is that of the sub-grids: a line alone does not tell it from variation that neighbouring lines share.
+    """
+    best, noise = copy.deepcopy(model), positive(model, "noise")
+    is_learned = noise.raw.requires_grad
+    positive(best, "noise").raw.requires_grad_(False)
+    for side in sides:
+        best = _choose_side(best, data, choose_lines(data, side, CHOICE_CELLS // 2, CHOICE_LINES), side)
+    positive(best, "noise").raw.requires_grad_(is_learned)
+    for side in sides:
+        inner(best.sides[side]).requires_grad_(False)
+    _maximise(best, data, subgrids)
+    return best
+
+
+def _choose_side(
+    model: LatentKroneckerGP, data: GridObservations, subgrids: list[SubGrid], side: int
+) -> LatentKroneckerGP:
+    """The model with the best kernel of one side."""
+    cells = sum(len(subgrid.y) for subgrid in subgrids)
+    best, value = model, -math.inf
+    for nu in _SMOOTHNESS:
+        present = next(part for part in best.sides[side].modules() if isinstance(part, Matern))
+        lengthscale = present.lengthscale.detach().log().mean().exp()
+        candidate = _fit(best, data, subgrids, side, Matern(nu, lengthscale))
+        if candidate[0] > value:
+            value, best = candidate
+    local = inner(best.sides[side])
+    for kernel, parameters in _refinements(local, data, side):
+        candidate = _fit(best, data, subgrids, side, kernel)
+        # The Bayesian information criterion (Schwarz 1978).
+        if (candidate[0] - value) * cells > 0.5 * parameters * math.log(cells):
+            value, best = candidate
+    return best
+
+
 def _fit(
     model: LatentKroneckerGP, data: GridObservations, subgrids: list[SubGrid], side: int, kernel: Kernel
 ) -> tuple[float, LatentKroneckerGP]:
@@ -144,32 +191,59 @@ def _refinements(local: Kernel, data: GridObservations, side: int) -> Iterator[t
     if columns > 1:
         yield Matern(local.nu, lengthscale.expand(columns).clone()), columns - 1
     elif len(F) >= _LEAST_ENTRIES:
-        period = strongest_period(data, side)
-        season = Periodic(period, 1.0)
-        # A multiple of the period is another optimum.
-        positive(season, "period").bounds = (period / _PERIOD_FACTOR, period * _PERIOD_FACTOR)
-        yield copy.deepcopy(local) + Scale(season * Matern(1.5, float(F.max() - F.min())), 1.0), 4
+        period, extent = strongest_period(data, side), float(F.max() - F.min())
+        for width, signal in _SEASONS:
+            season = Periodic(period, width)
+            # Beyond half a cycle more or less along the side lie other optima.
+            factor = 1.0 + 0.5 * period / extent
+            positive(season, "period").bounds = (period / factor, period * factor)
+            yield copy.deepcopy(local) + Scale(season * Matern(1.5, extent), signal), 4
 
 
 def strongest_period(data: GridObservations, side: int) -> float:
-    """The period with the largest power in the differences of the data along a side, in the units of the factor.
+    """The period that explains most of the differences between successive observations along a side.
 
-    Between three typical distances of neighbours and half of the extent of the side. Power is summed over a few lines;
-    each frequency is weighted by its square, as differences do, for slow changes have most of the power otherwise.
+    In the units of the factor, between three typical distances of neighbours and half of the extent of the side. For
+    every frequency a sine and a cosine are fitted to the differences of a few lines, as if the rest of the field were a
+    random walk: slow changes and any pattern of holes then add equal power to all frequencies.
     """
     t = data.factors[side][:, 0].to(torch.float64)
-    grid = torch.zeros(data.observed.shape, dtype=torch.float64, device=t.device).masked_scatter(data.observed, data.y)
-    observed = data.observed.movedim(side, 0).flatten(1)
-    lines = observed.sum(0).topk(min(_LINES, observed.shape[1])).indices
-    weight = observed[:, lines].to(torch.float64)
-    values = grid.movedim(side, 0).flatten(1)[:, lines]
-    counts = weight.sum(0).clamp_min(1.0)
-    values = (values - values.sum(0) / counts) * weight
-    extent, gap = float(t.max() - t.min()), float(t.sort().values.diff().median())
+    t, order = t.sort()
+    extent, gap = float(t[-1] - t[0]), float(t.diff().median())
+    # Repeated values of the factor have no difference in time.
+    least = 0.1 * (gap or extent / len(t))
     highest = max(1.0 / (3.0 * gap) if gap > 0 else math.inf, 3.0 / extent)
     frequencies = torch.arange(
         2.0 / extent, min(highest, len(t) / extent), 0.25 / extent, dtype=t.dtype, device=t.device
     )
-    phase = 2.0 * math.pi * frequencies.unsqueeze(1) * (t - t.min())
-    power = ((phase.cos() @ values).square() + (phase.sin() @ values).square()) / counts
-    return float(1.0 / frequencies[int((power.sum(1) * frequencies.square()).argmax())])
+    grid = torch.zeros(data.observed.shape, dtype=torch.float64, device=t.device).masked_scatter(data.observed, data.y)
+    observed = data.observed.movedim(side, 0).flatten(1)[order]
+    values = grid.movedim(side, 0).flatten(1)[order]
+    lines = observed.sum(0).topk(min(_LINES, observed.shape[1])).indices.tolist()
+    weights, norms = torch.zeros(len(t), len(lines), dtype=t.dtype, device=t.device), []
+    for number, line in enumerate(lines):
+        known = observed[:, line].nonzero().flatten()
+        gaps = t[known].diff().clamp_min(least)
+        # Differences of a random walk have variances in proportion to the gaps. Their products with differences of
+        # waves are products of ``weights`` with the waves.
+        scaled = values[known, line].diff() / gaps
+        weights[known[1:], number] += scaled
+        weights[known[:-1], number] -= scaled
+        # Gaps that differ by less than a hundredth count as equal.
+        lengths, counts = (100.0 * gaps.log()).round().unique(return_counts=True)
+        lengths = (lengths / 100.0).exp()
+        norms.append((counts / lengths * (math.pi * frequencies.unsqueeze(1) * lengths).sin().square()).sum(1))
+    phase = 2.0 * math.pi * frequencies.unsqueeze(1) * (t - t[0])
+    power = (phase.cos() @ weights).square() + (phase.sin() @ weights).square()
+    norm = torch.stack(norms, 1).clamp_min(torch.finfo(t.dtype).tiny)
+    explained = (power / norm).sum(1)
+    return float(1.0 / frequencies[_fundamental(explained - explained.median())])
+
+
+def _fundamental(power: Tensor) -> int:
+    """The frequency at which the power of the fundamental and its overtones is largest, for power at (8 + i) f0."""
+    total = torch.zeros_like(power)
+    for multiple in range(1, _OVERTONES + 1):
+        overtone = power[multiple * 8 - 8 :: multiple]
+        total[: len(overtone)] += overtone / multiple**0.5
+    return int(total.argmax())

@@ -18,7 +18,7 @@ from pathgp.kernels import Kernel, Matern, Scale, Task
 from pathgp.kernels.parameters import positive, short
 from pathgp.learning.model import Mean
 from pathgp.models.base import Model
-from pathgp.models.kernel_choice import choose_kernels
+from pathgp.models.kernel_choice import choose_kernels, has_empty_entries
 from pathgp.operators import LatentKroneckerOperator, Operator
 from pathgp.operators.latent_kronecker import require_memory_only
 from pathgp.posterior.conditioning import Settings, SolveRequest
@@ -35,8 +35,8 @@ class LatentKroneckerGP(Model[GridPosterior]):
     Args:
         kernels: one covariance function per side of the grid; the model keeps deep copies. Let only one of them carry
             a signal scale, `kernels.Scale`. None for a side means that `fit` chooses its kernel by the likelihood of
-            sub-grids (`models.kernel_choice`); if no given kernel is a `Scale` or a `Task`, the first such side gets
-            the signal.
+            sub-grids, or of single lines along a side with many entries without observations
+            (`models.kernel_choice`); if no given kernel is a `Scale` or a `Task`, the first such side gets the signal.
         noise: standard deviation of the noise.
         mean: a number, or a function from inputs (n, d_1 + ... + d_k) to values (n,), in the units of y; the
             parameters of a torch module such as `means.Constant` are learned.
@@ -89,7 +89,9 @@ class LatentKroneckerGP(Model[GridPosterior]):
             self.noise = best.noise.detach()
         self.is_chosen = True
         chosen = ", ".join(f"{self.sides[side]!r} for side {side}" for side in self.open_sides)
-        return f"kernels chosen by the likelihood of sub-grids: {chosen}"
+        lines = ", ".join(f"side {side}" for side in self.open_sides if has_empty_entries(data, side))
+        note = f"kernels chosen by the likelihood of sub-grids: {chosen}"
+        return f"{note}; that of {lines} by single lines along it" if lines else note
 
     def prior(
         self, samples: int, features: int = 512, generator: torch.Generator | None = None
