@@ -16,7 +16,7 @@ from pathgp.operators import kernel as kernel_module
 from pathgp.operators.dense import Dense
 from pathgp.operators.fused import backend, fallback_reason
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.6")
 
 
 def test_nothing_to_do() -> None:

@@ -243,7 +243,7 @@ def test_a_dense_matrix_may_exceed_one_member() -> None:
 @pytest.mark.parametrize("backend", ["fused", "dense"])
 def test_precision_is_a_matter_of_all_members(backend: str) -> None:
     """Rough products between the checks, the same solution, and the report tells; a dense K knows no other."""
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", minversion="3.6")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     X = torch.randn(40, 9, generator=torch.Generator().manual_seed(0)).to(device)
     gp = pathgp.GP(kernels.Matern(1.5, 3.0), noise=1.0)
@@ -269,7 +269,7 @@ def test_precision_is_a_matter_of_all_members(backend: str) -> None:
 
 def test_rough_products_are_those_of_the_same_kernel() -> None:
     """Whatever becomes of its parameters before they are asked for."""
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", minversion="3.6")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     X = torch.randn(40, 9, generator=torch.Generator().manual_seed(0)).to(device)
     kernel = kernels.Matern(1.5, 3.0)
