@@ -162,6 +162,7 @@ def test_the_first_rank_saves_and_one_process_loads(run: Run, tmp_path: Path) ->
         torch.testing.assert_close(getattr(loaded, ask)(Xs), expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.skipif(torch.__version__ < (2, 8), reason="destroy_process_group of Gloo may wait forever")
 def test_the_example_on_two_ranks_prints_what_it_prints_alone(
     forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
