@@ -142,6 +142,17 @@ def test_every_extra_is_explained() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)) == for_users
 
 
+def test_what_is_declared_was_tried() -> None:
+    """The table of versions has every Python of the classifiers, and the oldest torch that is allowed."""
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {c.split(" :: ")[-1] for c in project["classifiers"] if re.search(r"Python :: 3\.", c)}
+    page = (DOCS / "install.md").read_text(encoding="utf-8")
+    tried = re.findall(r"^\| (3\.\d+) \| (\d+\.\d+)", page, flags=re.MULTILINE)
+    assert {python for python, _ in tried} == declared
+    oldest = min((torch for _, torch in tried), key=lambda torch: [int(part) for part in torch.split(".")])
+    assert f"torch>={oldest}" in project["dependencies"]
+
+
 def test_every_page_can_be_found() -> None:
     navigation = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
     pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}

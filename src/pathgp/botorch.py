@@ -34,7 +34,7 @@ try:
     from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
     from botorch.sampling.pathwise.utils import get_input_transform, get_train_inputs, get_train_targets
 except ImportError as error:
-    raise ImportError("the door to BoTorch needs it: pip install 'pathgp[botorch]'") from error
+    raise ImportError("pathgp.botorch needs BoTorch: pip install 'pathgp[botorch]'") from error
 
 from pathgp.gpytorch import from_gpytorch, read_noise
 

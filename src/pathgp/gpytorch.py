@@ -29,7 +29,7 @@ from pathgp.posterior.table import Posterior
 try:
     import gpytorch
 except ImportError as error:
-    raise ImportError("the door to GPyTorch needs it: pip install 'pathgp[botorch]'") from error
+    raise ImportError("pathgp.gpytorch needs GPyTorch: pip install 'pathgp[botorch]'") from error
 
 theirs = gpytorch.kernels
 

@@ -145,6 +145,16 @@ def relevance(
     return [(int(i), names[i], float(values[i])) for i in np.argsort(-values, kind="stable")]
 
 
+def new_figure(size: tuple[float, float]) -> Any:
+    """An empty figure of this size in inches."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("figures need matplotlib: pip install 'pathgp[plots]'") from error
+    # Without pyplot: no window, and no list of open figures.
+    return Figure(figsize=size, layout="constrained")
+
+
 def tidy(axes: Any) -> None:
     """Keep the left and the lower axis, thin and grey."""
     for side in ("top", "right"):

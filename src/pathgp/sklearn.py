@@ -34,7 +34,7 @@ try:
     from sklearn.utils import check_random_state
     from sklearn.utils.validation import check_array, check_is_fitted, check_X_y, validate_data
 except ImportError as error:
-    raise ImportError("the door to scikit-learn needs it: pip install 'pathgp[sklearn]'") from error
+    raise ImportError("pathgp.sklearn needs scikit-learn: pip install 'pathgp[sklearn]'") from error
 
 _DTYPES = (np.float64, np.float32)
 

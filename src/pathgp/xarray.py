@@ -41,7 +41,7 @@ from pathgp.solvers import Solver
 try:
     import xarray as xr
 except ImportError as error:
-    raise ImportError("the door to xarray needs it: pip install 'pathgp[xarray]'") from error
+    raise ImportError("pathgp.xarray needs xarray: pip install 'pathgp[xarray]'") from error
 
 _LATITUDE, _LONGITUDE = ("lat", "latitude"), ("lon", "long", "longitude")
 # Degrees beyond which longitudes go around the Earth.

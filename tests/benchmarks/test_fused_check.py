@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-triton = pytest.importorskip("triton")
+triton = pytest.importorskip("triton", minversion="3.6")
 
 
 @pytest.fixture

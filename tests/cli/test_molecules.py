@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -65,3 +66,9 @@ def test_options_that_contradict(table: Path, capsys: Capture) -> None:
     twice = ["--target", "molecule", "--smiles", "molecule"]
     assert "cannot be an input and the target" in fails(capsys, "fit", table, *twice, code=2)
     assert "--smiles needs a file" in fails(capsys, "fit", "--smiles", "molecule", code=2)
+
+
+def test_missing_library(table: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rdkit", None)
+    monkeypatch.delitem(sys.modules, "pathgp.chem")
+    assert "pip install 'pathgp[chem]'" in fails(capsys, "fit", table, *FIT)

@@ -136,7 +136,7 @@ PAIRS = [
 def pair(request: pytest.FixtureRequest) -> tuple[Case, torch.dtype]:
     case, dtype = request.param
     if case.is_fused:
-        pytest.importorskip("triton")
+        pytest.importorskip("triton", minversion="3.6")
     return case, dtype
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from pathgp import kernels
 from pathgp.features import waves
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.6")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

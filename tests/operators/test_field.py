@@ -47,6 +47,7 @@ def error(H: KernelOperator, V: Tensor) -> float:
 CASES = {
     "1 column, rough": (1, lambda: kernels.Matern(0.5, 0.3)),
     "1 column, short": (1, lambda: kernels.Matern(1.5, 0.01)),
+    "1 column, SE of many length scales": (1, lambda: kernels.SquaredExponential(0.002)),  # p_smooth is zero
     "2 columns, rough": (2, lambda: kernels.Scale(kernels.Matern(0.5, 0.3), 2.0)),
     "2 columns, long": (2, lambda: kernels.Matern(1.5, 3.0)),
     "2 columns, of any order": (2, lambda: kernels.Matern(0.8, 0.3)),

@@ -11,7 +11,7 @@ from pathgp.operators import KernelOperator
 from pathgp.operators.dense import Dense
 from pathgp.operators.fused import backend, engine
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.6")
 
 
 @pytest.mark.parametrize(("name", "form"), KERNELS_AND_FORMS, indirect=["form"])

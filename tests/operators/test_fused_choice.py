@@ -16,7 +16,7 @@ from pathgp.operators import kernel as kernel_module
 from pathgp.operators.dense import Dense
 from pathgp.operators.fused import backend, fallback_reason
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.6")
 
 
 def test_nothing_to_do() -> None:
@@ -51,6 +51,15 @@ def test_what_is_not_fused_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton, "interpreting", lambda: False)
     with pytest.raises(ValueError, match="CUDA"):
         KernelOperator(kernels.SquaredExponential(1.0), X.cpu(), compute=pathgp.Compute("fused"))
+
+
+@pytest.mark.parametrize(
+    ("version", "runs"), [("3.2.0", False), ("3.5.1", False), ("3.6.0+git1a2b", True), ("4.0", True)]
+)
+def test_an_old_triton_is_not_used(version: str, runs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton, "_version", lambda: version)
+    reason = triton.missing(torch.device("cuda"))
+    assert reason == "" if runs else f"Triton 3.6, which comes with torch 2.10; this is Triton {version}" in reason
 
 
 def test_the_automatic_choice(monkeypatch: pytest.MonkeyPatch) -> None:

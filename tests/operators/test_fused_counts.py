@@ -12,7 +12,7 @@ from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator, cross_product
 from pathgp.operators.fused import leaves
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.6")
 
 FINGERPRINTS: dict[str, Callable[[], kernels.Kernel]] = {
     "alone": kernels.Tanimoto,

@@ -11,7 +11,7 @@ from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator, cross_product
 from pathgp.operators.fused import backend, engine, points
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.6")
 
 
 @pytest.mark.parametrize(("name", "form"), KERNELS_AND_FORMS, indirect=["form"])

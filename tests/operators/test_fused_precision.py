@@ -12,7 +12,7 @@ from fused_cases import N, check_product, normal
 from pathgp import kernels
 from pathgp.operators.fused import backend
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.6")
 
 
 @pytest.mark.parametrize("precision", ["medium", "low"])

@@ -13,7 +13,7 @@ from pathgp.compute import triton
 from pathgp.operators import own_product
 from pathgp.operators.fused import OwnPoints, own_points
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.6")
 
 
 def points(s: int, q: int, d: int, seed: int = 0) -> Tensor:

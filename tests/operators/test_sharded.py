@@ -162,6 +162,7 @@ def test_the_first_rank_saves_and_one_process_loads(run: Run, tmp_path: Path) ->
         torch.testing.assert_close(getattr(loaded, ask)(Xs), expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.skipif(torch.__version__ < (2, 8), reason="destroy_process_group of Gloo may wait forever")
 def test_the_example_on_two_ranks_prints_what_it_prints_alone(
     forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,7 +244,7 @@ def test_a_dense_matrix_may_exceed_one_member() -> None:
 @pytest.mark.parametrize("backend", ["fused", "dense"])
 def test_precision_is_a_matter_of_all_members(backend: str) -> None:
     """Rough products between the checks, the same solution, and the report tells; a dense K knows no other."""
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", minversion="3.6")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     X = torch.randn(40, 9, generator=torch.Generator().manual_seed(0)).to(device)
     gp = pathgp.GP(kernels.Matern(1.5, 3.0), noise=1.0)
@@ -269,7 +270,7 @@ def test_precision_is_a_matter_of_all_members(backend: str) -> None:
 
 def test_rough_products_are_those_of_the_same_kernel() -> None:
     """Whatever becomes of its parameters before they are asked for."""
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", minversion="3.6")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     X = torch.randn(40, 9, generator=torch.Generator().manual_seed(0)).to(device)
     kernel = kernels.Matern(1.5, 3.0)

@@ -12,7 +12,7 @@ from pathgp import Compute, kernels
 from pathgp.operators import KernelOperator
 from pathgp.operators.fused import engine, fallback_reason, tiles
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.6")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CANDIDATES = [tiles.Tile(), tiles.Tile(columns=32), tiles.Tile(64, 32, 4)]

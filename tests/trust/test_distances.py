@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from cli_cases import Capture, numbers, read, write
 from fused_cases import DEVICE
 from pathgp import GP, Compute, kernels
 from pathgp.cli import main
+from pathgp.compute.triton import missing
 from pathgp.kernels import distance
 from pathgp.operators import KernelOperator, cross_product
 from pathgp.operators.fused import backend
@@ -215,7 +215,8 @@ def test_close_points_of_rough_kernels(nu: float, d: int) -> None:
     torch.testing.assert_close(found, reference.matern(X, Z, nu), rtol=0, atol=1e-10)
 
 
-fused = pytest.mark.skipif(find_spec("triton") is None, reason="no Triton")
+no_triton = missing(torch.device("cuda"))
+fused = pytest.mark.skipif(bool(no_triton), reason=no_triton)
 
 
 @fused

@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
             # The reader of the pipe has gone, as `head` does: discard what is still in the buffer.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
-        except (ValueError, TypeError, OSError, NotImplementedError, RuntimeError, MemoryError) as error:
+        except (ValueError, TypeError, OSError, ImportError, NotImplementedError, RuntimeError, MemoryError) as error:
             print_note(f"error: {_one_line(error)}")
             return 1
 

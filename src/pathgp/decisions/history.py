@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from pathgp.plots import COLOURS, DATA, tidy
+from pathgp.plots import COLOURS, DATA, new_figure, tidy
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,7 @@ class History:
         """
         if not self.rounds:
             raise ValueError("there are no evaluations yet: call tell first")
-        if figure is None:
-            from matplotlib.figure import Figure
-
-            figure = Figure(figsize=(8.0, 2.8), layout="constrained")
+        figure = new_figure((8.0, 2.8)) if figure is None else figure
         for axes, name in zip(figure.subplots(1, 2, sharey=True), ("evaluations", "seconds"), strict=True):
             self.draw(axes, name, optimum)
             axes.set_xlabel(name, fontsize=8)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pathgp.kriging.targets import Grid
-from pathgp.plots import COLOURS, INK, MEAN, tidy
+from pathgp.plots import COLOURS, INK, MEAN, new_figure, tidy
 
 if TYPE_CHECKING:
     from pathgp.kriging.empirical_variogram import Variogram
@@ -23,7 +23,7 @@ _MOST_MARKS = 2000
 
 def draw_variogram(variogram: Variogram, axes: Any = None) -> Any:
     """Draw an empirical variogram as dots, larger for more pairs, and that of the model as lines; returns the axes."""
-    axes = _new_figure((5.2, 3.6)).subplots() if axes is None else axes
+    axes = new_figure((5.2, 3.6)).subplots() if axes is None else axes
     lags, values, pairs = (np.atleast_2d(part) for part in (variogram.lags, variogram.values, variogram.pairs))
     for number, (lag, value, count) in enumerate(zip(lags, values, pairs, strict=True)):
         label = "empirical" if variogram.directions is None else f"{variogram.directions[number]:g}°"
@@ -52,7 +52,7 @@ def draw_maps(result: Kriging, threshold: float | None = None, figure: Any = Non
     fields = {"mean": (f"mean of {result.field.name}", result.mean), "std": ("standard deviation", result.std)}
     if threshold is not None:
         fields["exceedance"] = (f"probability above {threshold:g}", result.exceedance(threshold))
-    figure = _new_figure((4.4 * len(fields) + 0.4, 3.8)) if figure is None else figure
+    figure = new_figure((4.4 * len(fields) + 0.4, 3.8)) if figure is None else figure
     panels = figure.subplots(1, len(fields), squeeze=False)[0]
     x, y = shown
     for axes, (key, (title, values)) in zip(panels, fields.items(), strict=True):
@@ -94,12 +94,3 @@ def _aspect(result: Kriging, x: int, y: int) -> float | str:
         return 1.0 / shrinks if shrinks > 0.2 else 1.0
     spans = np.ptp(X[:, [x, y]], axis=0)
     return "equal" if spans.min() > 0 and spans.max() < 5 * spans.min() else "auto"
-
-
-def _new_figure(size: tuple[float, float]) -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("pictures need matplotlib: pip install 'pathgp[plots]'") from error
-    # Without pyplot: no window, and no list of open figures.
-    return Figure(figsize=size, layout="constrained")

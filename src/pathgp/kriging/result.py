@@ -130,8 +130,10 @@ class Kriging:
 
         threshold: adds a column ``exceedance``.
         """
-        import pandas as pd
-
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError("to_frame needs pandas: pip install 'pathgp[xarray]'") from error
         results = {"mean": self.mean, "std": self.std}
         if threshold is not None:
             results["exceedance"] = self.exceedance(threshold)

@@ -112,8 +112,10 @@ class FitReport:
 
     def to_frame(self) -> Any:
         """A pandas data frame with a row per step and a column per number; length scales are numbered."""
-        import pandas as pd
-
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError("to_frame needs pandas: pip install 'pathgp[xarray]'") from error
         return pd.DataFrame([_flat(step) for step in self.history]).set_index("step")
 
     def summary_items(self) -> list[tuple[str, str]]:

@@ -136,7 +136,8 @@ class Split:
         energy = spectrum.square() * frequency ** (self.dim - 1)
         tail = (energy.flip(0).cumsum(0).flip(0) / energy.sum()).sqrt()
         is_needed = (tail > self.accuracy) | (spectrum > self.spectral_accuracy * spectrum.max())
-        last = int(torch.nonzero(is_needed)[-1])
+        # None is needed if p_smooth rounds to zero, as for a squared exponential with a radius of many length scales.
+        last = int(torch.nonzero(is_needed)[-1]) if is_needed.any() else 0
         return float(frequency[last]) if last < 0.9 * count else math.inf
 
 
