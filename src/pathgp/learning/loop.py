@@ -36,22 +36,13 @@ from pathgp.learning.pace import TIME_LIMIT, Pace
 from pathgp.learning.policy import VALIDATE_EVERY
 from pathgp.learning.report import VECCHIA, Step
 from pathgp.learning.row_order import draw_order
+from pathgp.learning.stopping import stopping_reason
 from pathgp.learning.vecchia import VecchiaLikelihood
 from pathgp.solvers import Status
 from pathgp.solvers.solution import NumericalFailure
 
 # Number of times that a failed step is shortened before the fit ends at the previous step.
 _MAX_RETRIES = 8
-# A stage ends early if the objective changed by less than the minimum gain over this number of steps.
-WINDOW = 10
-# A shorter window, if L-BFGS predicts that further steps gain less than the minimum as well. The minimum gain is then
-# multiplied by WINDOW_LBFGS / WINDOW. Stages that start from initial values use the longer window, because on a plateau
-# the predicted gain is small. Test log-likelihoods of a fit of 30,000 rows of the flights data: -1.331 with four steps,
-# -1.357 with two steps, -1.41 with two steps in all stages.
-WINDOW_LBFGS = 4
-# The same for a grid that begins at the optimum of sub-grids: its steps are few, and most of the gain is that of the
-# first ones. The stations of colorado_monthly_met gained 412 nats in three steps, and 3 in the next four.
-WINDOW_SUBGRIDS = 2
 
 
 class StalledSolve(NumericalFailure):
@@ -91,7 +82,7 @@ class Fit(Resumable):
         """
         total = sum(stage.steps for stage in self.stages)
         # A resumed fit may have new options, such as more steps or another min_gain: decide again whether to stop.
-        self.stop_reason = self._stopping_reason() if self.stage + 1 == len(self.stages) else ""
+        self.stop_reason = stopping_reason(self) if self.stage + 1 == len(self.stages) else ""
         with nullcontext() if self.checkpoint is None else at_sigterm(exit_on_signal):
             try:
                 while not self.stop_reason and len(self.history) < total and self._check_time():
@@ -136,7 +127,7 @@ class Fit(Resumable):
         self.optimiser.step()
         self.project()
         if self.stage + 1 == len(self.stages):
-            self.stop_reason = self._stopping_reason()
+            self.stop_reason = stopping_reason(self)
         self._before_step = None
         return True
 
@@ -322,7 +313,7 @@ class Fit(Resumable):
         if not self.history or self.stage + 1 == len(self.stages):
             return self.stage
         is_done = len(self.history) - self.stage_began >= self.stages[self.stage].steps
-        return self.stage + 1 if is_done or self._stopping_reason() else self.stage
+        return self.stage + 1 if is_done or stopping_reason(self) else self.stage
 
     def _check_time(self) -> bool:
         """Return whether the time limit allows another step; if not, record the time limit as reason to stop."""
@@ -358,30 +349,6 @@ class Fit(Resumable):
             self.order = draw_order(self.model, self.data, self.options.settings, self.generator)
         # Sorted, so that rows of the data are read in order of memory.
         return self.order[:count].sort().values
-
-    def _stopping_reason(self) -> str:
-        """Return the reason to end the stage: the objective no longer changes. Empty if it still does."""
-        gains, min_gain = [step.gain for step in self.history[self.stage_began :]], self._min_gain
-        may_gain_more = not isinstance(self.optimiser, LBFGS) or self.optimiser.predicted_gain >= min_gain
-        resets_hyperparameters = self.stage == 0 or self.stages[self.stage].noise_factor is not None
-        starts_from_initial = resets_hyperparameters and not self.options.begins_on_subgrids
-        shorter = WINDOW_SUBGRIDS if self.options.begins_on_subgrids else WINDOW_LBFGS
-        window = WINDOW if may_gain_more or starts_from_initial else shorter
-        recent, limit = gains[-1 - window :], min_gain * window / WINDOW
-        if len(gains) <= window or max(recent) - min(recent) >= limit * len(self.data.y):
-            return ""
-        return f"{window} steps changed the objective by less than {limit:g} nats per row"
-
-    @property
-    def _min_gain(self) -> float:
-        """Minimum gain of the current stage, in nats per row.
-
-        If p hyperparameters are learned from m rows, the likelihood of other rows is about p / (2 m) nats per row below
-        its maximum. A stage on a subset of the rows needs no higher accuracy.
-        """
-        if self._num_rows == len(self.data.y) or not self.options.min_gain:
-            return self.options.min_gain
-        return max(self.options.min_gain, 0.5 * len(self.coordinates.position()) / self._num_rows)
 
     def _choose_final(self) -> None:
         """Choose the final hyperparameters.

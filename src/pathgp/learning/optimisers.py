@@ -115,11 +115,19 @@ class LBFGS(Adam):
         x, g = self.coordinates.position(), self.coordinates.gradient()
         if self.origin is not None and self.direction is not None:
             x0, g0 = self.origin
-            before, after = float(g0 @ self.direction), float(g @ self.direction)
-            # A bound may have stopped a parameter on the way: the pair is what really happened.
-            moved, change = x - x0, g - g0
+            # A bound may have stopped a parameter on the way. It does not count for the slopes: at its bound it has no
+            # gradient, and without it the slope at the beginning may be positive.
+            free = self.direction.masked_fill(g == 0, 0.0)
+            before, after = float(g0 @ free), float(g @ free)
+            # The pair is what really happened, without the jump to no gradient at a bound.
+            moved, change = x - x0, (g - g0).masked_fill(g == 0, 0.0)
             if float(moved @ change) > 1e-10 * float(change @ change):
                 self.pairs = [*self.pairs, (moved, change)][-MEMORY:]
+            if after > 0.5 * abs(before) and before >= 0:
+                # Only what was stopped moves; the next direction leads the others along the bound.
+                self.direction = self.direction - free
+                self.coordinates.move(x0 + self.direction)
+                return
             if after > 0.5 * abs(before):
                 self.reach = max(0.25 * self.reach, 1e-4)
                 self.direction = self.direction * max(0.1, before / (before - after))
@@ -131,6 +139,9 @@ class LBFGS(Adam):
         if not float(direction @ g) < 0:
             self.pairs, direction = [], -g
         self.predicted_gain = -0.5 * float(direction @ g) if len(self.pairs) >= LEAST_PAIRS else math.inf
+        if not bool(direction.any()):
+            # Every parameter is at its optimum or at a bound.
+            return self.forget_last_step()
         widest = max(float(direction.abs().max()), torch.finfo(direction.dtype).tiny)
         length = self.reach / widest
         self.origin, self.direction = (x, g), direction * (min(1.0, length) if self.pairs else length)

@@ -193,8 +193,10 @@ class Model(Learnable, Generic[P]):
             starts: number of starts. All but the first multiply the initial values by random factors exp(z). The fit
                 with the highest marginal likelihood is kept.
             min_gain: end early if ten steps change the log likelihood by less than this, in nats per row. If the
-                quadratic model of L-BFGS predicts a smaller gain, too, four steps with 0.4 times this change suffice in
-                stages that continue an earlier one, two with 0.2 times on a grid after sub-grids. 0 never ends early.
+                quadratic model of L-BFGS predicts a smaller gain, too, four steps suffice in stages that continue an
+                earlier one; except in the last stage of a table with estimated gradients, they must change the
+                likelihood by less than 0.4 times this. On a grid after sub-grids two steps suffice, with 0.2 times
+                this. 0 never ends early.
             checkpoint: file to save the fit to and to resume it from; `Checkpoint` also sets how often.
             progress: print the plan of the fit, and show a bar with the time left. Without it a fit that is predicted
                 to take more than three minutes issues a `LongFitWarning`.
