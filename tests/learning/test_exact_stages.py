@@ -11,7 +11,11 @@ import pathgp
 from fit_cases import seeded
 from pathgp.kernels import Matern, Scale
 from pathgp.learning import checkpoint, guard, policy
+from pathgp.learning.loop import Fit
+from pathgp.learning.policy import FitOptions
 from pathgp.learning.report import Step
+from pathgp.posterior.conditioning import Settings
+from pathgp.solvers.solution import NumericalFailure
 
 
 @pytest.fixture
@@ -81,3 +85,29 @@ def test_resumes_in_every_exact_stage(interrupted_at: int, tmp_path: Path) -> No
     found = _fit(_model(), checkpoint=file)
     for a, b in zip(expected, found, strict=True):
         assert a.values == b.values
+
+
+@pytest.mark.usefixtures("small_stages")
+@pytest.mark.parametrize("is_better", [True, False])
+def test_more_rows_decide_before_a_step_is_rejected(is_better: bool) -> None:
+    """The 40 rows of the guard have seen a better value; all rows accept the current one unless it is bad for them."""
+    X, y = _data()
+    gp = _model()
+    data = gp.prepare_data(X, y)
+    options = FitOptions(Settings.read("auto", 1e-2, None), estimator="pathwise").resolve(len(y), is_grid=False)
+    fit = Fit(gp, data, options, seeded(0))
+    gp.noise = 30.0 if is_better else 0.8
+    assert fit.guard is not None
+    fit.guard = fit.guard.update(5.0, fit.copy_parameters())
+    gp.noise = 0.8 if is_better else 30.0
+    noise = float(gp.noise.detach())
+    if is_better:
+        value = fit._check_step()
+        assert value == pytest.approx(fit.guard.value(gp, data))
+        assert len(fit.guard.rows) == len(y)
+        assert fit.guard.best < value
+    else:
+        with pytest.raises(NumericalFailure, match="of 160 rows fell"):
+            fit._check_step()
+        assert len(fit.guard.rows) == 40
+    assert float(gp.noise.detach()) == noise

@@ -13,6 +13,7 @@ rejects bad steps. After the loop, `fitting` solves once more at the final theta
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from pathgp.learning.exact_stages import (
     restore_best_validated,
     validation_likelihood,
 )
+from pathgp.learning.guard import Guard
 from pathgp.learning.hyperparameters import log_prior, values
 from pathgp.learning.optimisers import LBFGS
 from pathgp.learning.pace import TIME_LIMIT, Pace
@@ -219,11 +221,9 @@ class Fit(Resumable):
 
     def _compute_estimate(self) -> tuple[GradientEstimate, float | None]:
         """Set ``grad`` to the gradient of the estimator; return the estimate and, if known, the objective per row."""
-        model, guard, prior = self.model, self.guard, self.state.prior
+        model, prior = self.model, self.state.prior
         n = len(self.data.y)
-        if guard is not None:
-            likelihood = self.compute.on_main_process(lambda: guard.value(model, self.data))
-            guard.check(likelihood)
+        likelihood = self._check_step()
         if prior is not None:
             self.state.prior = prior.follow(self.generator)
             if self.state.prior is not prior:
@@ -235,8 +235,8 @@ class Fit(Resumable):
             raise OutOfTime
         if estimate.solution is not None and estimate.solution.status in (Status.STALLED, Status.DIVERGED):
             raise StalledSolve(f"the solver ended {estimate.solution.status.name}")
-        if guard is not None:
-            self.guard = guard.update(likelihood, self.evaluated_at)
+        if self.guard is not None:
+            self.guard = self.guard.update(likelihood, self.evaluated_at)
         log_prior_value = log_prior(model)
         self.model.zero_grad()
         # Per row, so that the objectives of all stages are comparable.
@@ -245,6 +245,23 @@ class Fit(Resumable):
         if estimate.value is None:
             return estimate, None
         return estimate, estimate.value / self._num_rows + float(log_prior_value.detach()) / n
+
+    def _check_step(self) -> float:
+        """Return the likelihood of the guard's rows, NaN without a guard; raise NumericalFailure if it is rejected.
+
+        Before a step is rejected, the guard is enlarged.
+        """
+        if (guard := self.guard) is None:
+            return math.nan
+        value = self.compute.on_main_process(lambda: guard.value(self.model, self.data))
+        if guard.accepts(value) or guard.is_large:
+            guard.check(value)
+            return value
+        larger = self.compute.on_main_process(lambda: guard.enlarge(self.model, self.data))
+        value = self.compute.on_main_process(lambda: larger.value(self.model, self.data))
+        larger.check(value)
+        self.guard = larger
+        return value
 
     def _record(self, estimate: GradientEstimate | None, value: float | None, start_time: float) -> None:
         """Append the step to the history, and remember it if it is the best so far."""
@@ -357,7 +374,8 @@ class Fit(Resumable):
         - Otherwise, with L-BFGS: the last evaluated ones, because its last step may be long.
         - Otherwise, with Adam: those after the last step, because its steps are small.
 
-        If the guard rejects this choice, take the hyperparameters with the largest likelihood of the guard's rows.
+        If the guard rejects this choice, and so do more rows, take the hyperparameters with the largest likelihood of
+        the guard's rows.
         """
         self.state.restrict_rows(None, len(self.data.y))
         # Default bounds of length scales and signals hold during the fit only.
@@ -367,9 +385,14 @@ class Fit(Resumable):
         elif isinstance(self.optimiser, LBFGS) and self.history:
             self.model.load_state_dict(self.evaluated_at)
         guard = self.guard
-        if guard is not None and guard.state is not None and self.history:
-            value = self.compute.on_main_process(lambda: guard.value(self.model, self.data))
-            # Tolerate a loss of min_gain.
-            if not guard.accepts_final(value + self.options.min_gain):
-                self.model.load_state_dict(guard.state)
-                self.stop_reason += f"; the step with the largest likelihood of {len(guard.rows)} rows was kept"
+        if guard is None or guard.state is None or not self.history or self._accepts_final(guard):
+            return
+        larger = guard if guard.is_large else self.compute.on_main_process(lambda: guard.enlarge(self.model, self.data))
+        if larger is guard or not self._accepts_final(larger):
+            self.model.load_state_dict(guard.state)
+            self.stop_reason += f"; the step with the largest likelihood of {len(guard.rows)} rows was kept"
+
+    def _accepts_final(self, guard: Guard) -> bool:
+        """Whether a guard accepts the current hyperparameters at the end; a loss of ``min_gain`` is tolerated."""
+        value = self.compute.on_main_process(lambda: guard.value(self.model, self.data))
+        return guard.accepts_final(value + self.options.min_gain)
