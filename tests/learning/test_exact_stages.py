@@ -14,6 +14,7 @@ from pathgp.learning import checkpoint, guard, policy
 from pathgp.learning.loop import Fit
 from pathgp.learning.policy import FitOptions
 from pathgp.learning.report import Step
+from pathgp.learning.step_checks import check_step
 from pathgp.posterior.conditioning import Settings
 from pathgp.solvers.solution import NumericalFailure
 
@@ -102,12 +103,12 @@ def test_more_rows_decide_before_a_step_is_rejected(is_better: bool) -> None:
     gp.noise = 0.8 if is_better else 30.0
     noise = float(gp.noise.detach())
     if is_better:
-        value = fit._check_step()
+        value = check_step(fit)
         assert value == pytest.approx(fit.guard.value(gp, data))
         assert len(fit.guard.rows) == len(y)
         assert fit.guard.best < value
     else:
         with pytest.raises(NumericalFailure, match="of 160 rows fell"):
-            fit._check_step()
+            check_step(fit)
         assert len(fit.guard.rows) == 40
     assert float(gp.noise.detach()) == noise

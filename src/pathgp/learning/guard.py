@@ -57,15 +57,17 @@ class Guard:
         n, rows = len(data.y), rows or GUARD_ROWS
         return cls(permutation(n, torch.Generator().manual_seed(seed), data.device)[:rows].sort().values, n)
 
-    def enlarge(self, model: Learnable, data: Data) -> Guard:
-        """Return a guard with 4,000 rows, or all, that knows its value at the best parameters of this one."""
-        larger = Guard.draw(data, min(self.n, _MORE_ROWS))
-        assert self.state is not None
+    def enlarge(self, data: Data) -> Guard:
+        """Return a guard with 4,000 rows, or all, that knows no values yet."""
+        return Guard.draw(data, min(self.n, _MORE_ROWS))
+
+    def value_at(self, state: dict[str, Tensor], model: Learnable, data: Data) -> float:
+        """`value` at the parameters ``state``; those of the model stay."""
         current = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        model.load_state_dict(self.state)
-        value = larger.value(model, data)
+        model.load_state_dict(state)
+        value = self.value(model, data)
         model.load_state_dict(current)
-        return larger.update(value, self.state)
+        return value
 
     @property
     def is_large(self) -> bool:

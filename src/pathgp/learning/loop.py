@@ -13,7 +13,6 @@ rejects bad steps. After the loop, `fitting` solves once more at the final theta
 
 from __future__ import annotations
 
-import math
 import signal
 import time
 from collections.abc import Callable
@@ -31,13 +30,13 @@ from pathgp.learning.exact_stages import (
     restore_best_validated,
     validation_likelihood,
 )
-from pathgp.learning.guard import Guard
 from pathgp.learning.hyperparameters import log_prior, values
 from pathgp.learning.optimisers import LBFGS
 from pathgp.learning.pace import TIME_LIMIT, Pace
 from pathgp.learning.policy import VALIDATE_EVERY
 from pathgp.learning.report import VECCHIA, Step
 from pathgp.learning.row_order import draw_order
+from pathgp.learning.step_checks import accepts_final, check_step
 from pathgp.learning.stopping import stopping_reason
 from pathgp.learning.vecchia import VecchiaLikelihood
 from pathgp.solvers import Status
@@ -223,7 +222,7 @@ class Fit(Resumable):
         """Set ``grad`` to the gradient of the estimator; return the estimate and, if known, the objective per row."""
         model, prior = self.model, self.state.prior
         n = len(self.data.y)
-        likelihood = self._check_step()
+        likelihood = check_step(self)
         if prior is not None:
             self.state.prior = prior.follow(self.generator)
             if self.state.prior is not prior:
@@ -245,23 +244,6 @@ class Fit(Resumable):
         if estimate.value is None:
             return estimate, None
         return estimate, estimate.value / self._num_rows + float(log_prior_value.detach()) / n
-
-    def _check_step(self) -> float:
-        """Return the likelihood of the guard's rows, NaN without a guard; raise NumericalFailure if it is rejected.
-
-        Before a step is rejected, the guard is enlarged.
-        """
-        if (guard := self.guard) is None:
-            return math.nan
-        value = self.compute.on_main_process(lambda: guard.value(self.model, self.data))
-        if guard.accepts(value) or guard.is_large:
-            guard.check(value)
-            return value
-        larger = self.compute.on_main_process(lambda: guard.enlarge(self.model, self.data))
-        value = self.compute.on_main_process(lambda: larger.value(self.model, self.data))
-        larger.check(value)
-        self.guard = larger
-        return value
 
     def _record(self, estimate: GradientEstimate | None, value: float | None, start_time: float) -> None:
         """Append the step to the history, and remember it if it is the best so far."""
@@ -385,14 +367,6 @@ class Fit(Resumable):
         elif isinstance(self.optimiser, LBFGS) and self.history:
             self.model.load_state_dict(self.evaluated_at)
         guard = self.guard
-        if guard is None or guard.state is None or not self.history or self._accepts_final(guard):
-            return
-        larger = guard if guard.is_large else self.compute.on_main_process(lambda: guard.enlarge(self.model, self.data))
-        if larger is guard or not self._accepts_final(larger):
+        if guard is not None and guard.state is not None and self.history and not accepts_final(self, guard):
             self.model.load_state_dict(guard.state)
             self.stop_reason += f"; the step with the largest likelihood of {len(guard.rows)} rows was kept"
-
-    def _accepts_final(self, guard: Guard) -> bool:
-        """Whether a guard accepts the current hyperparameters at the end; a loss of ``min_gain`` is tolerated."""
-        value = self.compute.on_main_process(lambda: guard.value(self.model, self.data))
-        return guard.accepts_final(value + self.options.min_gain)
