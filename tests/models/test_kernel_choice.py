@@ -87,3 +87,14 @@ def test_a_side_has_many_empty_entries_only_if_they_are_a_tenth_of_the_holes() -
     Y[:, ::2] = torch.where(torch.arange(20)[:, None] == 3, 0.0, math.nan)
     assert found(Y) == [False, False]
     assert found(Y.nan_to_num(0.0)) == [False, False]
+
+
+def test_the_only_side_is_learned_from_all_cells() -> None:
+    """A time series with holes: it has a season, and its kernel stays free."""
+    factors, Y, _ = seasonal_field()
+    gp = pathgp.LatentKroneckerGP([None], noise=0.1)
+    data = gp.prepare_data([factors[1]], Y[0])
+    assert not has_empty_entries(data, 0)
+    assert strongest_period(data, 0) == pytest.approx(12.0, rel=0.05)
+    gp.fit([factors[1]], Y[0], steps=1, samples=2, generator=torch.Generator().manual_seed(0))
+    assert all(parameter.requires_grad for parameter in gp.sides[0].parameters())

@@ -69,8 +69,10 @@ def choose_kernels(model: LatentKroneckerGP, data: GridObservations, sides: Sequ
 
 
 def has_empty_entries(data: GridObservations, side: int) -> bool:
-    """Whether many of the holes lie at entries of a side at which nothing is observed."""
-    observed = data.observed.movedim(side, 0).flatten(1)
+    """Whether many of the holes lie at entries of a side at which nothing is observed; False for the only side."""
+    if data.observed.ndim == 1:
+        return False
+    observed = data.observed.movedim(side, 0).reshape(data.observed.shape[side], -1)
     holes, empty = int((~observed).sum()), int((~observed.any(1)).sum())
     return empty > 0 and empty * observed.shape[1] >= _EMPTY_SHARE * holes
 
@@ -217,8 +219,8 @@ def strongest_period(data: GridObservations, side: int) -> float:
         2.0 / extent, min(highest, len(t) / extent), 0.25 / extent, dtype=t.dtype, device=t.device
     )
     grid = torch.zeros(data.observed.shape, dtype=torch.float64, device=t.device).masked_scatter(data.observed, data.y)
-    observed = data.observed.movedim(side, 0).flatten(1)[order]
-    values = grid.movedim(side, 0).flatten(1)[order]
+    observed = data.observed.movedim(side, 0).reshape(len(t), -1)[order]
+    values = grid.movedim(side, 0).reshape(len(t), -1)[order]
     lines = observed.sum(0).topk(min(_LINES, observed.shape[1])).indices.tolist()
     weights, norms = torch.zeros(len(t), len(lines), dtype=t.dtype, device=t.device), []
     for number, line in enumerate(lines):
