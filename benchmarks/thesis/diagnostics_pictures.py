@@ -23,7 +23,7 @@ from pathgp.diagnostics import REGIONS, Diagnosis, ExactSolution, SpectralBasis,
 
 ENTRANTS: dict[str, solvers.Solver] = {
     "AP": solvers.AP(),
-    "CG, no preconditioner": solvers.CG(preconditioner=None),
+    "CG, no preconditioner": solvers.CG(preconditioner=None, block=1),
     "SDD": solvers.SDD(),
     "SGD": solvers.SGD(),
 }

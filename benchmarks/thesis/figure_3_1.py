@@ -29,7 +29,7 @@ CPU_ROWS = 2000
 BUDGET = 12
 ENTRANTS: dict[str, solvers.Solver] = {
     "AP": solvers.AP(),
-    "CG, no preconditioner": solvers.CG(preconditioner=None),
+    "CG, no preconditioner": solvers.CG(preconditioner=None, block=1),
     "SDD": solvers.SDD(),
     "SGD": solvers.SGD(),
 }

@@ -31,8 +31,8 @@ BUDGETS = (2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64)
 LOW_NOISE = 0.001
 ENTRANTS: dict[str, solvers.Solver] = {
     "AP": solvers.AP(),
-    "CG": solvers.CG(),
-    "CG, no preconditioner": solvers.CG(preconditioner=None),
+    "CG": solvers.CG(block=1),
+    "CG, no preconditioner": solvers.CG(preconditioner=None, block=1),
     "SDD": solvers.SDD(),
     "SGD": solvers.SGD(),
 }

@@ -22,8 +22,8 @@ exact posterior with 64 samples."""
 SETS = ("pol", "elevators", "bike")
 ENTRANTS: dict[str, solvers.Solver] = {
     "AP": solvers.AP(),
-    "CG": solvers.CG(preconditioner=None),
-    "CG, preconditioned": solvers.CG(),
+    "CG": solvers.CG(preconditioner=None, block=1),
+    "CG, preconditioned": solvers.CG(block=1),
     "SDD": solvers.SDD(),
     "SGD": solvers.SGD(),
 }

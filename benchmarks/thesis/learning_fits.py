@@ -38,7 +38,7 @@ def entrants(n: int) -> dict[str, solvers.Solver]:
         return max(8, round(size * min(1.0, n / _POL)))
 
     return {
-        "CG": solvers.CG(preconditioner=solvers.PivotedCholesky(scaled(100))),
+        "CG": solvers.CG(preconditioner=solvers.PivotedCholesky(scaled(100)), block=1),
         "AP": solvers.AP(block_size=scaled(1000)),
         "SDD": solvers.SDD(),
     }

@@ -49,7 +49,7 @@ RESULTS = ("uci_learning_cuda",)
 SAMPLES, FEATURES, TOL, RATE = 64, 512, 0.01, 0.1
 SMALL = UCI[:3]
 SOLVERS: dict[str, solvers.Solver] = {
-    "CG": solvers.CG(),
+    "CG": solvers.CG(block=1),
     "AP": solvers.AP(selection="greedy", block_size=1000),
     "SDD": solvers.SDD(batch_size=512),
     "SDD-auto": solvers.SDD(),

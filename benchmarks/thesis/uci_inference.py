@@ -48,7 +48,7 @@ METHODS: dict[str, Any] = {
     "auto": "auto",
     "AP": solvers.AP(),
     "CG": solvers.CG(),
-    "CG-100": solvers.CG(preconditioner=solvers.PivotedCholesky(100)),
+    "CG-100": solvers.CG(preconditioner=solvers.PivotedCholesky(100), block=1),
     "SDD": solvers.SDD(batch_size=512),
     "SGD": solvers.SGD(),
 }

@@ -22,7 +22,7 @@ from pathgp.solvers import (
     as_solver,
     auto,
 )
-from pathgp.solvers.predict import predict_ap, predict_cg, predict_cholesky
+from pathgp.solvers.predict import block_factor, predict_ap, predict_cg, predict_cholesky
 from pathgp.solvers.run import Run
 
 Make = Callable[..., tuple[KernelOperator, Tensor]]
@@ -68,7 +68,10 @@ def test_a_choice_that_stalls_is_followed_by_cholesky(make: Make, monkeypatch: p
     monkeypatch.setattr(auto, "predict_cg", lambda *_, **__: 0.0)
     X = torch.linspace(0.0, 1.0, 400, dtype=torch.float32).unsqueeze(1)
     B = torch.cat([torch.sin(7 * X), torch.randn(400, 2, generator=torch.Generator().manual_seed(0))], 1)
-    for memory, name in ((None, "Cholesky()"), (10**6, "CG(preconditioner=RandomlyPivotedCholesky(rank=None))")):
+    for memory, name in (
+        (None, "Cholesky()"),
+        (10**6, "CG(preconditioner=RandomlyPivotedCholesky(rank=None), block=128)"),
+    ):
         H = KernelOperator(kernels.Matern(2.5, 0.2), X, 3e-3, Compute(memory=memory))
         alone, found = (solver.solve(H, B, tol=1e-4, generator=torch.Generator()) for solver in (CG(), Auto()))
         assert alone.status is solvers.Status.STALLED
@@ -197,15 +200,16 @@ def holey(missing: float) -> tuple[LatentKroneckerOperator, Tensor]:
 
 
 def test_what_one_column_takes() -> None:
-    """As many epochs as all of them, or not enough where that is more than asked for; they are counted."""
+    """The predicted epochs of all columns; those of the trial are counted, and may not be enough."""
     H, B = holey(0.3)
     for solver in (CG(GridInverse()), CG(None)):
         run = Run(H, B, None, None, 0.01, None, None, None, "every")
         run.begin()
         epochs, suffice = auto._solve_last_column(run, solver, math.inf)
         assert suffice
-        assert 0.5 * solver.solve(H, B).epochs < epochs < 1.5 * solver.solve(H, B).epochs
-        assert run.epochs == pytest.approx(epochs / 20)
+        of_one = CG(solver.preconditioner, block=1).solve(H, B[:, -1:]).epochs
+        assert epochs == pytest.approx(block_factor(20) * of_one, rel=0.15)
+        assert run.epochs == pytest.approx(epochs / block_factor(20) / 20)
         assert not auto._solve_last_column(run, solver, 0.5 * epochs)[1]
 
 

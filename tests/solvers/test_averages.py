@@ -123,7 +123,7 @@ def test_averages_of_averages_save_iterations(monkeypatch: pytest.MonkeyPatch) -
     iterations = {}
     for least in (128, len(X)):
         monkeypatch.setattr(averages, "_LEAST_AVERAGES", least)
-        solution = CG(Vecchia(10, 4)).solve(H, B, tol=1e-2, generator=_generator())
+        solution = CG(Vecchia(10, 4), block=1).solve(H, B, tol=1e-2, generator=_generator())
         assert solution.converged
         iterations[least] = solution.iterations
     assert iterations[128] <= 10

@@ -96,7 +96,7 @@ def test_the_automatic_rank_fits_the_memory() -> None:
 
 def test_a_plateau_of_the_residual_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     """With little noise the residual does not fall for a long time, while the energy improves."""
-    monkeypatch.setattr(cg, "_CHECK_EVERY", 10)
+    monkeypatch.setattr(cg, "_CHECK_EVERY", 15)
     X = torch.rand(300, 2, generator=seeded(), dtype=torch.float64)
     y = torch.sin(5 * X.sum(1, keepdim=True)) + torch.randn(300, 1, generator=seeded(), dtype=torch.float64)
     H = KernelOperator(kernels.Matern(1.5, 0.5), X, 0.01)
@@ -124,8 +124,53 @@ def test_converged_columns_are_left_alone(make: Make) -> None:
     torch.testing.assert_close(solution.x[:, 0], x0[:, 0], rtol=1e-15, atol=0.0)
 
 
+def test_blocks_minimise_over_the_directions_of_all_columns(make: Make) -> None:
+    """After three iterations X is the minimiser in the space of B, H B and H^2 B, for every column."""
+    H, B = make(n=80, noise=0.3)
+    A = H.block(torch.arange(80))
+    space = torch.linalg.qr(torch.cat([B, A @ B, A @ A @ B], 1)).Q
+    best = space @ torch.linalg.solve(space.T @ A @ space, space.T @ B)
+    solution = CG(None).solve(H, B, tol=0.0, max_epochs=4)
+    torch.testing.assert_close(solution.x, best, rtol=1e-8, atol=1e-10)
+    alone = CG(None, block=1).solve(H, B, tol=0.0, max_epochs=4).x
+    energies = [((X * (A @ X)).sum(0) / 2 - (X * B).sum(0)) for X in (solution.x, alone)]
+    assert (energies[0] < energies[1] - 1e-6).all()
+
+
+def test_a_block_takes_fewer_iterations_than_its_columns(make: Make) -> None:
+    H, _ = make(n=400, noise=0.05)
+    B = torch.randn(400, 40, generator=seeded(), dtype=torch.float64)
+    iterations = [CG(None, block=block).solve(H, B, tol=1e-4).iterations for block in (1, 10, 40)]
+    assert iterations[0] > 1.5 * iterations[1] > 2.0 * iterations[2]
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 128])
+def test_dependent_columns(make: Make, block: int) -> None:
+    """Repeated columns, combinations and zeros have the solutions of the others."""
+    H, B = make(n=120, noise=0.2)
+    b = B[:, :1]
+    B = torch.cat([b, 1e-6 * b, torch.zeros_like(b), -b, B[:, 1:3], b + B[:, 1:2]], 1)
+    solution = CG(block=block).solve(H, B, tol=1e-8, generator=seeded())
+    assert solution.converged
+    exact = torch.linalg.solve(H.block(torch.arange(120)), B)
+    assert float(((solution.x - exact).norm(dim=0) / exact.norm(dim=0).clamp_min(1e-300)).max()) < 1e-6
+    assert not solution.x[:, 2].any()
+
+
+def test_blocks_of_converged_columns_end(make: Make) -> None:
+    """One block of easy columns and one of hard ones: the easy columns leave the products."""
+    H, B = make(n=200, noise=0.1)
+    easy = H @ torch.eye(200, 2, dtype=torch.float64)
+    x0 = torch.zeros(200, 2 + B.shape[1], dtype=torch.float64)
+    x0[:, :2] = torch.eye(200, 2, dtype=torch.float64) * (1 - 1e-3)
+    solution = CG(None, block=2).solve(H, torch.cat([easy, B], 1), x0=x0, tol=1e-6)
+    assert solution.converged
+    exact = torch.linalg.solve(H.block(torch.arange(200)), B)
+    torch.testing.assert_close(solution.x[:, 2:], exact, rtol=1e-3, atol=1e-4)
+
+
 def test_float32_with_tiny_noise_says_that_it_stalled(make: Make) -> None:
-    H, B = make(n=300, noise=1e-4, lengthscale=1.0, dtype=torch.float32)
+    H, B = make(n=300, noise=1e-3, lengthscale=1.0, dtype=torch.float32)
     solution = CG().solve(H, B, tol=1e-6, generator=seeded(), max_epochs=2000)
     assert solution.status is Status.STALLED
     assert "use float64" in solution.explain(1e-2)
@@ -139,3 +184,9 @@ def test_errors(bad: Any) -> None:
         CG(preconditioner=bad)
     with pytest.raises(ValueError, match="rank"):
         PivotedCholesky(0)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, True, "all"])
+def test_errors_of_blocks(bad: Any) -> None:
+    with pytest.raises(ValueError, match="block must be an integer of at least 1"):
+        CG(block=bad)

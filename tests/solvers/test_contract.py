@@ -62,7 +62,7 @@ def test_the_start_is_checked_before_any_work(make: Make) -> None:
     assert solution.note == "the start was good enough"
 
 
-@pytest.mark.parametrize("solver", [CG(), AP(20), AP(20, "greedy"), SDD(), SGD()], ids=repr)
+@pytest.mark.parametrize("solver", [CG(block=1), AP(20), AP(20, "greedy"), SDD(), SGD()], ids=repr)
 @pytest.mark.parametrize("is_warm", [False, True], ids=["cold", "warm"])
 def test_a_time_limit_ends_a_solve(solver: Solver, is_warm: bool, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a clock that counts the rows of products, a second each: in time, with a residual that was recomputed."""

@@ -103,7 +103,7 @@ def test_scattered_holes_take_few_iterations_however_ill_conditioned_the_matrix(
         assert solution.converged
         epochs.append(solution.epochs)
     assert max(epochs) < 25
-    assert CG(None).solve(H, B, tol=1e-2, max_epochs=500).epochs > 10 * max(epochs)
+    assert CG(None).solve(H, B, tol=1e-2, max_epochs=500).epochs > 4 * max(epochs)
 
 
 @pytest.mark.parametrize(("k", "largest"), [(1, 512), (2, 512), (3, 512), (2, 3)])

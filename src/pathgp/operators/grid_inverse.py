@@ -9,6 +9,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from pathgp.compute.conjugate_directions import ConjugateDirections
 from pathgp.compute.hardware import Rates
 from pathgp.compute.memory import spans
 from pathgp.operators.base import Operator, Preconditioner, Solve, SolveInProgress
@@ -32,7 +33,7 @@ class GridInverse(Preconditioner):
     from the eigenvectors U = U_1 x ... x U_k of the factors. Without holes M is H^-1 (thesis, section 2.2.3). Otherwise
     the holes h get values v that make the weights there vanish; the other weights are then H^-1 b:
 
-        M_hh v = -M_ho b  by conjugate gradients,    H^-1 b = M_oo b + M_oh v
+        M_hh v = -M_ho b  by block conjugate gradients,    H^-1 b = M_oo b + M_oh v
 
     M_hh^-1 is the covariance of observations in the holes given those outside. Its condition number is at most one plus
     the largest posterior variance of all directions in the holes over the noise, independent of the prior variance. The
@@ -87,7 +88,7 @@ def _as_grid(H: Operator) -> GridOperator:
 def _fill(
     run: SolveInProgress, H: GridOperator, M: Solve, precondition: Solve, B: Tensor, share: float, rest: float
 ) -> Tensor:
-    """H^-1 B: (n, s), float64, with the holes filled by preconditioned conjugate gradients.
+    """H^-1 B: (n, s), float64, with the holes filled by preconditioned block conjugate gradients.
 
     ``share``: that of B among all columns.  ``rest``: that of the columns still to come, each at least one application.
     """
@@ -107,17 +108,17 @@ def _fill(
     if not len(H.holes):
         return x
     z = precondition(e)
-    d, energy = -z, (e * z).sum(0)
+    directions, energy = ConjugateDirections(z), (e * z).sum(0)
     iterations, next_check, last_check, checked_energy = 0, _FIRST_CHECK, 0, energy
     while run.affords(cost + check_cost + reserved):
-        outside, inside = split(M(scatter(d, H.holes, H.sizes)))
+        outside, inside = split(M(scatter(directions.D, H.holes, H.sizes)))
         run.epochs += cost
-        step = _ratio(energy, (d * inside).sum(0))
-        x += step * outside
-        e += step * inside
+        step = directions.step(inside, e)
+        x.addmm_(outside, step, alpha=-1.0)
+        e.addmm_(inside, step, alpha=-1.0)
         z = precondition(e)
-        previous, energy = energy, (e * z).sum(0)
-        d = _ratio(energy, previous) * d - z
+        energy = (e * z).sum(0)
+        directions.update(z)
         iterations += 1
         if iterations < next_check:
             continue

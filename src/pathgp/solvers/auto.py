@@ -19,6 +19,7 @@ from pathgp.solvers.preconditioners import RandomlyPivotedCholesky
 from pathgp.solvers.predict import (
     EPOCHS_CG,
     EPOCHS_LEAST,
+    block_factor,
     predict_ap,
     predict_cg,
     predict_cholesky,
@@ -118,12 +119,13 @@ def predict_options(run: Run) -> tuple[dict[Solver, Predicted], str]:
     work, s, H = _work_left(run), run.b.shape[1], run.H
     ratio = signal_to_noise(H)
     epochs_ap, epochs_cg = typical_epochs(ratio, work)
+    epochs_cg *= block_factor(s)
     preconditioner = choose_preconditioner(H, run.max_epochs - run.epochs)
     has_structured_preconditioner = preconditioner != RandomlyPivotedCholesky()
     if not has_structured_preconditioner and ratio <= 1.0:
         # The automatic choice would be this rank.
         preconditioner = RandomlyPivotedCholesky(ranks_to_try(H)[0])
-    epochs = EPOCHS_LEAST + EPOCHS_CG * work if has_structured_preconditioner else epochs_cg
+    epochs = (EPOCHS_LEAST + EPOCHS_CG * work) * block_factor(s) if has_structured_preconditioner else epochs_cg
     seconds = predict_cg(H, s, preconditioner.epochs or epochs, preconditioner=preconditioner)
     options: dict[Solver, Predicted] = {
         AP(): Predicted(epochs_ap, predict_ap(H, s, epochs_ap)),
@@ -229,13 +231,14 @@ def _try_one_column(run: Run, preconditioner: Preconditioner, epochs: float) -> 
 def _solve_last_column(run: Run, solver: Solver, max_epochs: float) -> tuple[float, bool]:
     """Solve for the last column alone, and add its share of the epochs to ``run``.
 
-    Return the epochs of this column, and whether it converged.
+    Return the epochs that all columns together would take, and whether it converged.
     """
     budget = min(run.max_epochs - run.epochs, max(max_epochs, 4.0))
     goal = float(run.goal[-1])
     solution = solver._solve(run.start_inner(run.H, run.b[:, -1:], goal, budget))
-    run.epochs += solution.epochs / run.b.shape[1]
-    return solution.epochs, solution.converged
+    s = run.b.shape[1]
+    run.epochs += solution.epochs / s
+    return solution.epochs * block_factor(s), solution.converged
 
 
 def _work_left(run: Run) -> float:

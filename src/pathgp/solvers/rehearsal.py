@@ -14,6 +14,7 @@ from pathgp.operators import Operator
 from pathgp.operators.low_rank import automatic_rank
 from pathgp.solvers.cholesky import factorise
 from pathgp.solvers.preconditioners import pivots_per_round
+from pathgp.solvers.predict import block_factor
 from pathgp.solvers.run import Run
 
 # Rows and columns of the rehearsal. With 200 to 800 rows its epochs differ by a few percent.
@@ -22,7 +23,7 @@ _ROWS, _COLUMNS = 384, 4
 # solution, because fewer rows do not determine its fine scales anyway. Every third sweep is random, as in AP.
 _BLOCKS, _RANDOM_EVERY = 4, 3
 # Measured on 18 data sets with three noises: sweeps of AP per rehearsed sweep, and the factor in the number of
-# iterations of CG, for which theory gives one half.
+# iterations of CG for one column, for which theory gives one half.
 _SWEEPS, _ITERATIONS = 1.2, 0.45
 # Sweeps and iterations after which a solver counts as unsuitable.
 _MAX_SWEEPS, _MAX_ITERATIONS = 60, 2000.0
@@ -38,7 +39,7 @@ class Rehearsal:
     AP solves K[E, E] + Sigma for the initial residuals of these rows, in four blocks; its sweeps are about the epochs
     of AP on all rows. The iterations of CG follow from the condition number that a factor F of rank k leaves:
 
-        kappa = 1 + |K - F F^T| / sigma^2,    iterations = 0.45 sqrt(kappa) log(2 |r| / goal)
+        kappa = 1 + |K - F F^T| / sigma^2,    iterations = 0.45 sqrt(kappa) log(2 |r| / goal) * block_factor(s)
 
     with r the part of the residual that F does not explain. |K - F F^T| is that of the rows E times sqrt(n / |E|): for
     smooth remainders it grows in proportion to n, for rough ones not at all.
@@ -62,6 +63,7 @@ class Rehearsal:
         self.variance = float(self.kernel.diagonal().mean())
         self.noise = max(float(noise.mean()), torch.finfo(H.dtype).eps * self.variance)
         self.growth = math.sqrt(n / count)
+        self._factor_of_block = block_factor(run.b.shape[1])
         excess = (run.initial_norms.cpu() / run.goal.clamp_min(torch.finfo(H.dtype).eps)).to(torch.float64)
         self.excess = max(float(excess.max()), 1.0)
         # The columns farthest from their goals, and the first.
@@ -94,7 +96,8 @@ class Rehearsal:
             V = remainder @ (V / V.norm(dim=0).clamp_min(1e-300))
         condition = 1.0 + self.growth * float(V.norm(dim=0).max()) / self.noise
         explained = math.sqrt((left + self.noise) / (self.variance + self.noise))
-        iterations = 1.0 + _ITERATIONS * math.sqrt(condition) * math.log(2.0 * max(self.excess * explained, 1.0))
+        digits = math.log(2.0 * max(self.excess * explained, 1.0))
+        iterations = 1.0 + _ITERATIONS * math.sqrt(condition) * digits * self._factor_of_block
         return 1.0 + iterations if iterations < _MAX_ITERATIONS else math.inf
 
     def _blocks(self, sweep: int) -> Sequence[Tensor]:
