@@ -57,8 +57,6 @@ from torch import Tensor
 
 import pathgp
 import pathgp.cli
-import pathgp.sklearn
-import pathgp.xarray
 from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
 from benchmarks.common.recording import read, results_file, table, write
@@ -344,7 +342,9 @@ def _fit_gp(data: TableSet, generator: int, **options: Any) -> Fitted:
 
 
 def fit_sklearn(data: TableSet, generator: int) -> Fitted:
-    model = pathgp.sklearn.GPRegressor(random_state=generator).fit(data.X, data.y)
+    from pathgp.sklearn import GPRegressor
+
+    model = GPRegressor(random_state=generator).fit(data.X, data.y)
     mean, std = model.predict(data.X_test, return_std=True)
     posterior, report = model.posteriors_[0], model.reports_[0]
     noise = float(posterior.model.noise)
@@ -401,6 +401,8 @@ def fit_cli(data: TableSet, generator: int) -> Fitted:
 def fit_fill(data: FieldSet, generator: int) -> Fitted:
     import xarray as xr
 
+    from pathgp.xarray import fill
+
     field = xr.DataArray(data.values, coords=data.coordinates, dims=list(data.coordinates))
     fits: list[tuple[Any, tuple[Any, ...], Any, Any]] = []
     fit = Model.fit
@@ -412,7 +414,7 @@ def fit_fill(data: FieldSet, generator: int) -> Fitted:
         return report
 
     with mock.patch.object(Model, "fit", record):
-        filled = pathgp.xarray.fill(field, generator=torch.Generator().manual_seed(generator), progress=False)
+        filled = fill(field, generator=torch.Generator().manual_seed(generator), progress=False)
     before, arguments, after, report = fits[-1]
     holes = np.isnan(data.values)
     mean, std = filled["mean"].values[holes], filled["std"].values[holes].astype(np.float64)
