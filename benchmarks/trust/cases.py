@@ -45,7 +45,7 @@ class Part:
 
     def covariance(self, X: Tensor, Z: Tensor) -> Tensor:
         """(n, m) for X (n, d) and Z (m, d), float64, from the differences in each column."""
-        squares = torch.zeros(len(X), len(Z), dtype=torch.float64)
+        squares = torch.zeros(len(X), len(Z), dtype=torch.float64, device=X.device)
         for column, length in zip(self.columns, self.lengthscale.tolist(), strict=True):
             squares += ((X[:, column, None] - Z[None, :, column]) / length).square_()
         return self.signal**2 * _correlation(self.form, squares, self.alpha)

@@ -3,7 +3,7 @@ Adam.
 
     python -m benchmarks.trust.low_noise [--sets smooth friedman-1e-03 bike ...] [--rows-max 5000] [--generators 4]
                                          [--doors GP GPRegressor cli default fill] [--hard] [--all-rows]
-                                         [--processes 1] [--list]
+                                         [--free-rows 20000 ...] [--device cuda] [--processes 1] [--list]
 
 Interfaces: `GP.fit(initialise="data")` with ``standardise=True`` and the thesis's options, `GPRegressor` and
 `pathgp fit` for tables, with a Matern-5/2 kernel with a length scale per column; `xarray.fill` for fields; all other
@@ -12,6 +12,8 @@ names contain one of the words.
 
 The sets ``free-*`` have no noise in 2, 6 and 20 columns. They and ``bike-2500-*`` are learned by `GP.fit` with default
 options ("default"), once per generator; *scatter* is the range of the test log-likelihood between generators.
+``--free-rows`` adds sets ``free-*`` with these numbers of rows. ``--device`` is that of `GP.fit` ("GP", "default"); on
+a GPU larger sets are compared with Adam.
 
 A fit is ok unless
 
@@ -35,11 +37,12 @@ import csv
 import io
 import json
 import math
+import multiprocessing
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -54,8 +57,6 @@ from torch import Tensor
 
 import pathgp
 import pathgp.cli
-import pathgp.sklearn
-import pathgp.xarray
 from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
 from benchmarks.common.recording import read, results_file, table, write
@@ -78,7 +79,9 @@ ROWS = {
 FREE = {"smooth": (2, (500, 2000)), "matern": (6, (500, 2000, 5000)), "friedman": (20, (500, 2000))}
 HARD = ("smooth-0e+00-200", "smooth-0e+00-1200", "matern-1e-05-1200", "friedman-1e-05-1200", "rough-1e-05-1200")
 HARD += ("field-smooth-0e+00", "field-matern-1e-04", "field-rough-1e-05")
-HELD_OUT, EXACT_ROWS, DENSE_ROWS = 500, 1500, 5000
+HELD_OUT, EXACT_ROWS = 500, 1500
+# Largest number of rows of a dense matrix.
+DENSE_ROWS = {"cpu": 5000, "cuda": 25_000}
 MARGIN, START_MARGIN, LEAST_COVERAGE = 0.01, 5e-4, 0.85
 PROBLEMS = ("failed", "below start", "below Adam", "not converged", "coverage")
 
@@ -93,6 +96,7 @@ class TableSet:
     X_test: np.ndarray
     y_test: np.ndarray
     doors: tuple[str, ...] = ("GP", "GPRegressor", "cli")
+    device: str = "cpu"
 
     @property
     def rows(self) -> int:
@@ -101,7 +105,12 @@ class TableSet:
     @cached_property
     def given(self) -> Reference:
         """In the dtype of the set."""
-        return Reference(torch.from_numpy(self.X), torch.from_numpy(self.y))
+        return Reference(*(torch.from_numpy(part).to(self.device) for part in (self.X, self.y)))
+
+    @property
+    def new(self) -> Tensor:
+        """The inputs of the held-out rows."""
+        return torch.from_numpy(self.X_test).to(self.device)
 
     @cached_property
     def double(self) -> Reference:
@@ -146,7 +155,7 @@ class Fitted:
     adam: Callable[[], pathgp.GP] | None = None
 
 
-def sets(all_rows: bool) -> Iterator[tuple[str, int, Callable[[], TableSet | FieldSet]]]:
+def sets(all_rows: bool, free_rows: Sequence[int] = ()) -> Iterator[tuple[str, int, Callable[[], TableSet | FieldSet]]]:
     """Name, rows and maker of every set."""
     seed = 0
     for generator, choices in ROWS.items():
@@ -174,7 +183,7 @@ def sets(all_rows: bool) -> Iterator[tuple[str, int, Callable[[], TableSet | Fie
             yield name, round(0.7 * math.prod(sizes)), make_field
     for generator, (columns, sizes) in FREE.items():
         seed += 1
-        for rows, dtype in product(sizes, (np.float64, np.float32)):
+        for rows, dtype in product((*sizes, *free_rows), (np.float64, np.float32)):
             name = f"free-{generator}-{columns}d-{rows}-{np.dtype(dtype).name}"
 
             def make_free(
@@ -252,15 +261,14 @@ def dense_log_likelihood(K: Tensor, y: Tensor, noise: float) -> float:
 
 
 def likelihood_of_table(model: pathgp.GP, X: Tensor, y: Tensor) -> float | None:
-    """Of a Matern-5/2 model with ``standardise=True`` on its data; None for more than 5,000 rows."""
-    if len(y) > DENSE_ROWS:
+    """Of a Matern-5/2 model with ``standardise=True`` on its data; None for more than `DENSE_ROWS`."""
+    if len(y) > DENSE_ROWS[y.device.type]:
         return None
     X, y = X.to(torch.float64), y.to(torch.float64)
     scaled = model.kernel
     assert isinstance(scaled, pathgp.kernels.Scale)
-    part = Part(
-        "matern-5/2", tuple(range(X.shape[1])), scaled.kernel.lengthscale.detach(), float(scaled.signal.detach())
-    )
+    lengthscale = scaled.kernel.lengthscale.detach().cpu()
+    part = Part("matern-5/2", tuple(range(X.shape[1])), lengthscale, float(scaled.signal.detach()))
     standardised = (X - X.mean(0)) / deviation_of(X)
     targets = (y - y.mean()) / deviation_of(y.unsqueeze(1))
     return dense_log_likelihood(part.covariance(standardised, standardised), targets, float(model.noise.detach()))
@@ -303,6 +311,13 @@ class Reference:
         return gp
 
 
+def predict(posterior: Any, data: TableSet) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of the held-out values."""
+    found = posterior.mean(data.new), posterior.variance(data.new, noise=True)
+    mean, variance = (part.cpu().numpy() for part in found)
+    return mean, variance
+
+
 def fit_gp(data: TableSet, generator: int) -> Fitted:
     return _fit_gp(data, generator, **THESIS_FIT | {"initialise": "data"})
 
@@ -314,13 +329,12 @@ def fit_default(data: TableSet, generator: int) -> Fitted:
 def _fit_gp(data: TableSet, generator: int, **options: Any) -> Fitted:
     gp = new_model(data.X.shape[1])
     report = gp.fit(data.given.X, data.given.y, generator=torch.Generator().manual_seed(generator), **options)
-    Xs, posterior = torch.from_numpy(data.X_test), gp.posterior
-    mean, variance = posterior.mean(Xs).numpy(), posterior.variance(Xs, noise=True).numpy()
+    mean, variance = predict(gp.posterior, data)
     return Fitted(
         data.y_test,
         mean,
         variance,
-        posterior.report,
+        gp.posterior.report,
         lambda: data.given.compare(gp),
         steps=len(report.history),
         noise=float(gp.noise.detach()),
@@ -328,7 +342,9 @@ def _fit_gp(data: TableSet, generator: int, **options: Any) -> Fitted:
 
 
 def fit_sklearn(data: TableSet, generator: int) -> Fitted:
-    model = pathgp.sklearn.GPRegressor(random_state=generator).fit(data.X, data.y)
+    from pathgp.sklearn import GPRegressor
+
+    model = GPRegressor(random_state=generator).fit(data.X, data.y)
     mean, std = model.predict(data.X_test, return_std=True)
     posterior, report = model.posteriors_[0], model.reports_[0]
     noise = float(posterior.model.noise)
@@ -385,6 +401,8 @@ def fit_cli(data: TableSet, generator: int) -> Fitted:
 def fit_fill(data: FieldSet, generator: int) -> Fitted:
     import xarray as xr
 
+    from pathgp.xarray import fill
+
     field = xr.DataArray(data.values, coords=data.coordinates, dims=list(data.coordinates))
     fits: list[tuple[Any, tuple[Any, ...], Any, Any]] = []
     fit = Model.fit
@@ -396,7 +414,7 @@ def fit_fill(data: FieldSet, generator: int) -> Fitted:
         return report
 
     with mock.patch.object(Model, "fit", record):
-        filled = pathgp.xarray.fill(field, generator=torch.Generator().manual_seed(generator), progress=False)
+        filled = fill(field, generator=torch.Generator().manual_seed(generator), progress=False)
     before, arguments, after, report = fits[-1]
     holes = np.isnan(data.values)
     mean, std = filled["mean"].values[holes], filled["std"].values[holes].astype(np.float64)
@@ -476,16 +494,18 @@ def measure(data: TableSet | FieldSet, door: str, generator: int) -> dict[str, A
         "warnings": said,
     }
     if fitted.adam is not None and isinstance(data, TableSet):
-        Xs, posterior = torch.from_numpy(data.X_test), fitted.adam().posterior
-        mean, variance = posterior.mean(Xs).numpy(), posterior.variance(Xs, noise=True).numpy()
+        mean, variance = predict(fitted.adam().posterior, data)
         row["adam nll"] = nll(fitted.y / spread, mean / spread, variance / spread**2)
     return row | {"verdict": verdict(row)}
 
 
-def measure_all(name: str, doors: list[str], generators: int) -> list[dict[str, Any]]:
+def measure_all(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """A set through its doors."""
-    data = next(make for each, _, make in sets(True) if each == name)()
-    return [measure(data, door, seed) for door in data.doors if door in doors for seed in range(generators)]
+    data = next(make for each, _, make in sets(True, options.free_rows) if each == name)()
+    if isinstance(data, TableSet):
+        data = replace(data, device=options.device)
+    doors, seeds = [door for door in data.doors if door in options.doors], range(options.generators)
+    return [measure(data, door, seed) for door in doors for seed in seeds]
 
 
 def scatter(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -535,7 +555,9 @@ def main() -> None:
     parser.add_argument("--sets", nargs="*", default=[""], help="words that the name of a set must contain one of")
     parser.add_argument("--doors", nargs="*", choices=DOORS, default=DOORS)
     parser.add_argument("--generators", type=int, default=1, help="fits of every set, each with its own seed")
-    parser.add_argument("--rows-max", type=int, default=DENSE_ROWS, help="leave larger sets out")
+    parser.add_argument("--rows-max", type=int, default=5000, help="leave larger sets out")
+    parser.add_argument("--free-rows", type=int, nargs="*", default=[], help="rows of further sets without noise")
+    parser.add_argument("--device", default="cpu", help="of GP.fit")
     parser.add_argument("--hard", action="store_true", help="only sets that were hard for earlier versions: minutes")
     parser.add_argument("--all-rows", action="store_true", help="also bike with all its rows")
     parser.add_argument("--processes", type=int, default=1, help="sets at a time")
@@ -545,7 +567,7 @@ def main() -> None:
     words = HARD if options.hard else options.sets
     chosen = [
         (rows, name)
-        for name, rows, _ in sets(options.all_rows)
+        for name, rows, _ in sets(options.all_rows, options.free_rows)
         if rows <= options.rows_max and any(word in name for word in words)
     ]
     if options.list:
@@ -569,8 +591,10 @@ def main() -> None:
     )
     keys += ("start", "end", "adam", "said", "verdict")
     threads = torch.get_num_threads() if options.processes == 1 else 1
-    with ProcessPoolExecutor(options.processes, initializer=torch.set_num_threads, initargs=(threads,)) as pool:
-        running = [pool.submit(measure_all, name, options.doors, options.generators) for _, name in chosen]
+    # CUDA does not work in forked processes.
+    context = multiprocessing.get_context(None if options.device == "cpu" else "spawn")
+    with ProcessPoolExecutor(options.processes, context, torch.set_num_threads, (threads,)) as pool:
+        running = [pool.submit(measure_all, name, options) for _, name in chosen]
         for i, done in enumerate(as_completed(running)):
             for row in done.result():
                 found = f"{row['verdict']}, {row['seconds']:.0f} s"
