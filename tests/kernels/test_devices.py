@@ -45,14 +45,14 @@ def test_kernels(name: str, dtype: torch.dtype, moved: bool) -> None:
         torch.testing.assert_close(left.cpu(), right, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sorted(set(CASES) - {"Gneiting"}))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("moved", [False, True])
 def test_features(name: str, dtype: torch.dtype, moved: bool) -> None:
     """The same draws on every device, from a CPU generator."""
     X = inputs(name, dtype)
     kernel = CASES[name]().requires_grad_(False)
-    phi = kernel.features(300, torch.Generator().manual_seed(0), paths=3)
+    phi = kernel.features(300, torch.Generator().manual_seed(0), paths=3, dim=X.shape[1])
     W = torch.randn(3, phi.num, dtype=dtype)
     features, values = phi(X), phi.weighted(X, W)
     if moved:

@@ -105,8 +105,8 @@ def test_warm_starts_save_work() -> None:
     runs = {}
     for warm in (True, False):
         gp = model()
-        options = {"solver": "cg", "samples": 64, "features": 128, "steps": 40, "generator": seeded(2)}
-        runs[warm] = plain_fit(gp, X, Y, warm_start=warm, min_gain=0.0, **options)
+        options = {"solver": pathgp.solvers.CG(block=1), "samples": 64, "features": 128, "steps": 40}
+        runs[warm] = plain_fit(gp, X, Y, warm_start=warm, min_gain=0.0, generator=seeded(2), **options)
         assert float(likelihood(gp.hyperparameters())) > float(likelihood(model().hyperparameters())) + 5.0
     assert runs[True].epochs < 0.8 * runs[False].epochs
     assert "cold starts" in runs[False].estimator

@@ -134,5 +134,5 @@ def test_exact_variances(kind: torch.dtype, threshold: str, monkeypatch: pytest.
     allowed = 1e-5 if kind == torch.float32 else 1e-9
     assert float((before.variance(Xs) - after.variance(Xs)).abs().max()) <= allowed
     # First order for covariances that are computed in parts.
-    allowed = 1e-4 if kind == torch.float32 else 1e-6
+    allowed = 2e-4 if kind == torch.float32 else 1e-6
     assert float((before.covariance(Xs) - after.covariance(Xs)).abs().max()) <= allowed

@@ -107,22 +107,17 @@ def _fill(
     run.epochs += cost
     if not len(H.holes):
         return x
-    z = precondition(e)
-    directions, energy = ConjugateDirections(z), (e * z).sum(0)
-    iterations, next_check, last_check, checked_energy = 0, _FIRST_CHECK, 0, energy
+    directions = ConjugateDirections(e, precondition(e))
+    iterations, next_check, last_check, checked_energy = 0, _FIRST_CHECK, 0, directions.energies
     while run.affords(cost + check_cost + reserved):
-        outside, inside = split(M(scatter(directions.D, H.holes, H.sizes)))
+        outside, inside = split(M(scatter(directions.P, H.holes, H.sizes)))
         run.epochs += cost
-        step = directions.step(inside, e)
-        x.addmm_(outside, step, alpha=-1.0)
-        e.addmm_(inside, step, alpha=-1.0)
-        z = precondition(e)
-        energy = (e * z).sum(0)
-        directions.update(z)
+        x.addmm_(outside, directions.step(inside), alpha=-1.0)
+        directions.update(precondition(directions.W))
         iterations += 1
         if iterations < next_check:
             continue
-        excess = float((_outside_residual(H, e) / target).max())
+        excess, energy = float((_outside_residual(H, directions.R) / target).max()), directions.energies
         run.epochs += check_cost
         if not excess > 1.0:
             break

@@ -149,7 +149,8 @@ def solve_system(
     leverage = 0.0
     if least_squares is not None:
         residual, leverage = least_squares.residuals(weights, residual), least_squares.leverage
-    bounds = (0.5 * math.sqrt(largest) + leverage) * residual / float(system.deviation.min()) + rounding
+    # The residual has been computed with rounded entries of K, too.
+    bounds = (0.5 * math.sqrt(largest) + leverage) * (residual + rounding) / float(system.deviation.min()) + rounding
     bounds = scaling.restore_deviation(bounds) + scaling.rounding(system.targets[:, 0])
     resolution = float(residual.max()) / math.sqrt(n)
     report = ConditionReport(

@@ -119,13 +119,13 @@ def predict_options(run: Run) -> tuple[dict[Solver, Predicted], str]:
     work, s, H = _work_left(run), run.b.shape[1], run.H
     ratio = signal_to_noise(H)
     epochs_ap, epochs_cg = typical_epochs(ratio, work)
-    epochs_cg *= block_factor(s)
+    epochs_cg *= block_factor(H, s)
     preconditioner = choose_preconditioner(H, run.max_epochs - run.epochs)
     has_structured_preconditioner = preconditioner != RandomlyPivotedCholesky()
     if not has_structured_preconditioner and ratio <= 1.0:
         # The automatic choice would be this rank.
         preconditioner = RandomlyPivotedCholesky(ranks_to_try(H)[0])
-    epochs = (EPOCHS_LEAST + EPOCHS_CG * work) * block_factor(s) if has_structured_preconditioner else epochs_cg
+    epochs = (EPOCHS_LEAST + EPOCHS_CG * work) * block_factor(H, s) if has_structured_preconditioner else epochs_cg
     seconds = predict_cg(H, s, preconditioner.epochs or epochs, preconditioner=preconditioner)
     options: dict[Solver, Predicted] = {
         AP(): Predicted(epochs_ap, predict_ap(H, s, epochs_ap)),
@@ -238,7 +238,7 @@ def _solve_last_column(run: Run, solver: Solver, max_epochs: float) -> tuple[flo
     solution = solver._solve(run.start_inner(run.H, run.b[:, -1:], goal, budget))
     s = run.b.shape[1]
     run.epochs += solution.epochs / s
-    return solution.epochs * block_factor(s), solution.converged
+    return solution.epochs * block_factor(run.H, s), solution.converged
 
 
 def _work_left(run: Run) -> float:

@@ -13,6 +13,7 @@ from pathgp.compute.conjugate_directions import ConjugateDirections
 from pathgp.operators import Operator, Preconditioner
 from pathgp.solvers.base import Solver
 from pathgp.solvers.preconditioners import RandomlyPivotedCholesky
+from pathgp.solvers.predict import automatic_block
 from pathgp.solvers.run import Run, column_norms
 from pathgp.solvers.solution import Solution, Status
 
@@ -23,8 +24,6 @@ _CHECK_EVERY = 50
 _PATIENCE, _ENERGY_GAIN = 6, 1e-3
 # It also counts as stalled if the recurrence ends this number of times in a row without such an improvement.
 _MAX_FAILURES = 2
-# Largest number of columns of a block.
-_BLOCK = 128
 # Converged columns are dropped from the products once at most this fraction of the active columns is unconverged.
 _DEFLATE_BELOW = 0.75
 
@@ -33,29 +32,30 @@ _DEFLATE_BELOW = 0.75
 class CG(Solver):
     """Preconditioned conjugate gradients, for blocks of columns.
 
-        R = B - H X;  Z = P^-1 R;  D = basis(Z)
+        R = B - H X;  Z = P^-1 R;  D = Z
         repeat:
             Q = H D;  A = (D^T Q)^-1 D^T R
             X += D A;  R -= Q A
-            Z = P^-1 R;  D = basis(Z - D (D^T Q)^-1 Q^T Z)
+            Z = P^-1 R;  D = Z - D (D^T Q)^-1 Q^T Z
 
     Every column is minimised over the directions of all columns of its block, so that a block takes fewer iterations
-    than its columns one by one: for 65 columns about half as many (benchmarks/results/block_cg_cpu.json). ``basis``
-    returns orthonormal columns that span the same space.
+    than its columns one by one: for 65 columns about half as many (benchmarks/results/block_cg_cpu.json). The form
+    that `ConjugateDirections` uses is stable if the columns of R become dependent.
 
     Every 50 iterations, and before the solver reports convergence, R is recomputed as B - H X.
 
     ``preconditioner``: an instance, None for none, or "auto". On a grid "auto" is `GridInverse` if the grid is complete
     or its holes are small, otherwise `GridBlocks` if a side is smooth. In all other cases it is a randomly pivoted
     Cholesky factor of automatic rank, P = F F^T + Sigma.
-    ``block``: the largest number of columns of a block. 1 is the method of the thesis, every column by itself.
+    ``block``: the largest number of columns of a block. 1 is the method of the thesis, every column by itself. By
+    default 128, and 1 on a GPU if a product is too short for a block to pay.
 
     Time: one epoch per iteration, and O(n block s) operations. Memory: eight vectors per column.
     O'Leary (1980); Dubrulle (2001). One column: thesis, section 2.2.4 (eq. cg).
     """
 
     preconditioner: str | Preconditioner | None = "auto"
-    block: int = _BLOCK
+    block: int | None = None
 
     def __post_init__(self) -> None:
         if not (self.preconditioner in ("auto", None) or isinstance(self.preconditioner, Preconditioner)):
@@ -63,8 +63,13 @@ class CG(Solver):
                 "preconditioner must be 'auto', None, PivotedCholesky(rank), RandomlyPivotedCholesky(rank), "
                 f"Vecchia(), GridBlocks() or GridInverse(), got {self.preconditioner!r}"
             )
-        if not isinstance(self.block, int) or isinstance(self.block, bool) or self.block < 1:
-            raise ValueError(f"block must be an integer of at least 1, got {self.block!r}")
+        is_number = isinstance(self.block, int) and not isinstance(self.block, bool)
+        if self.block is not None and not (is_number and self.block >= 1):
+            raise ValueError(f"block must be an integer of at least 1, or None, got {self.block!r}")
+
+    def __repr__(self) -> str:
+        block = "" if self.block is None else f", block={self.block}"
+        return f"CG(preconditioner={self.preconditioner!r}{block})"
 
     def _solve(self, run: Run) -> Solution:
         choice = self.preconditioner
@@ -75,7 +80,7 @@ class CG(Solver):
             return run.finish(run.start, Status.BUDGET_EXHAUSTED, self, "max_epochs does not cover one iteration")
         precondition, note = ((lambda r: r), "no preconditioner") if choice is None else choice.build(run)
 
-        columns = _Columns(run, self.block)
+        columns = _Columns(run, self.block or automatic_block(run.H, run.b.shape[1]))
         cg = columns.restart(precondition)
         while run.affords(1.0):
             cg.update_iterate(run.product(cg.d))
@@ -92,7 +97,7 @@ class CG(Solver):
                 columns.deflate(cg)
             if not run.affords(1.0 + apply_cost):
                 break
-            cg.update_direction(precondition(cg.r))
+            cg.update_direction(precondition(cg.w))
         columns.update_best(cg)
         return run.finish(columns.best_x, Status.BUDGET_EXHAUSTED, self, note, columns.best_norms)
 
@@ -105,6 +110,15 @@ class _Single:
         self.rz = _dots(r, z)
         # Whether r.z and d.q are positive; if not, P or H is numerically indefinite.
         self.is_definite = self.rz > 0
+
+    @property
+    def w(self) -> Tensor:
+        """What a preconditioner is applied to: the residuals."""
+        return self.r
+
+    def replace(self, r: Tensor) -> None:
+        """Continue with recomputed residuals."""
+        self.r = r
 
     def update_iterate(self, q: Tensor) -> None:
         """a = r.z / d.q;  x += a d;  r -= a q  for q = H d."""
@@ -128,41 +142,59 @@ class _Single:
 
 
 class _Blocks:
-    """Blocks of columns: iterates x and residuals r of the active columns, and the directions d of all blocks."""
+    """Blocks of columns: the iterates x of the active columns, and the residuals and directions of every block."""
 
     def __init__(self, x: Tensor, r: Tensor, z: Tensor, block: int) -> None:
-        self.x, self.r = x, r
+        self.x = x
         count = math.ceil(z.shape[1] / block)
         self.widths = [len(columns) for columns in torch.arange(z.shape[1]).tensor_split(count)]
-        self.directions = [ConjugateDirections(Z) for Z in z.split(self.widths, 1)]
+        residuals, images = r.split(self.widths, 1), z.split(self.widths, 1)
+        self.directions = [ConjugateDirections(R, Z) for R, Z in zip(residuals, images, strict=True)]
 
     @property
     def d(self) -> Tensor:
         """The directions of all blocks, (n, k)."""
-        return torch.cat([directions.D for directions in self.directions], 1)
+        return torch.cat([directions.P for directions in self.directions], 1)
+
+    @property
+    def w(self) -> Tensor:
+        """What a preconditioner is applied to: columns (n, k) that span the residuals of all blocks."""
+        return torch.cat([directions.W for directions in self.directions], 1)
+
+    @property
+    def r(self) -> Tensor:
+        """The residuals of all columns, (n, active)."""
+        return torch.cat([directions.R for directions in self.directions], 1)
+
+    def replace(self, r: Tensor) -> None:
+        """Continue with recomputed residuals."""
+        for directions, R in zip(self.directions, r.split(self.widths, 1), strict=True):
+            directions.replace(R)
 
     def update_iterate(self, q: Tensor) -> None:
-        """X += D A;  R -= Q A  for Q = H D of every block."""
-        products = q.split([directions.D.shape[1] for directions in self.directions], 1)
-        X, R = self.x.split(self.widths, 1), self.r.split(self.widths, 1)
-        for i, directions in enumerate(self.directions):
-            A = directions.step(products[i], R[i])
-            X[i].addmm_(directions.D, A)
-            R[i].addmm_(products[i], A, alpha=-1.0)
+        """X += P a C and R -= Q a C of every block, for q = H d."""
+        products = q.split([directions.P.shape[1] for directions in self.directions], 1)
+        iterates = self.x.split(self.widths, 1)
+        for X, directions, Q in zip(iterates, self.directions, products, strict=True):
+            X.addmm_(directions.P, directions.step(Q))
         definite = [directions.are_definite for directions in self.directions]
         self.is_definite = torch.tensor(definite).repeat_interleave(torch.tensor(self.widths))
 
     def update_direction(self, z: Tensor) -> None:
-        """Conjugate directions from z = P^-1 r."""
-        for directions, Z in zip(self.directions, z.split(self.widths, 1), strict=True):
+        """Conjugate directions from z = P^-1 w."""
+        images = z.split([directions.W.shape[1] for directions in self.directions], 1)
+        for directions, Z in zip(self.directions, images, strict=True):
             directions.update(Z)
 
     def keep(self, mask: Tensor) -> None:
-        """Keep the columns of a boolean mask, and drop all others. Directions become fewer when they are updated."""
-        widths = [int(part.sum()) for part in mask.split(self.widths)]
-        self.directions = [directions for directions, width in zip(self.directions, widths, strict=True) if width]
-        self.widths = [width for width in widths if width]
-        self.x, self.r, self.is_definite = self.x[:, mask], self.r[:, mask], self.is_definite[mask]
+        """Keep the columns of a boolean mask, and drop all others."""
+        parts = list(mask.split(self.widths))
+        for directions, part in zip(self.directions, parts, strict=True):
+            if not bool(part.all()):
+                directions.replace(directions.R[:, part])
+        self.directions = [kept for kept, part in zip(self.directions, parts, strict=True) if bool(part.any())]
+        self.widths = [int(part.sum()) for part in parts if bool(part.any())]
+        self.x, self.is_definite = self.x[:, mask], self.is_definite[mask]
 
 
 class _Columns:
@@ -212,7 +244,7 @@ class _Columns:
         self.failures = self.failures + 1 if is_failure else 0
         if self.failures == _MAX_FAILURES or self.run.is_stalled(self.best_norms, _PATIENCE, self._has_gained_energy()):
             return Status.STALLED
-        cg.r = self.residual[:, self.active]
+        cg.replace(self.residual[:, self.active])
         return None
 
     def update_best(self, cg: _Single | _Blocks) -> None:

@@ -63,7 +63,7 @@ class Rehearsal:
         self.variance = float(self.kernel.diagonal().mean())
         self.noise = max(float(noise.mean()), torch.finfo(H.dtype).eps * self.variance)
         self.growth = math.sqrt(n / count)
-        self._factor_of_block = block_factor(run.b.shape[1])
+        self._factor_of_block = block_factor(H, run.b.shape[1])
         excess = (run.initial_norms.cpu() / run.goal.clamp_min(torch.finfo(H.dtype).eps)).to(torch.float64)
         self.excess = max(float(excess.max()), 1.0)
         # The columns farthest from their goals, and the first.
