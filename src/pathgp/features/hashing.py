@@ -45,8 +45,8 @@ class Tokens:
 class Hashes:
     """``paths`` x ``num`` random hashes for one Tanimoto kernel.
 
-    Their parameters, three numbers per hash and dimension, are not stored: each use draws them again from one seed
-    per path.
+    Their parameters, three numbers per hash and dimension, are not stored: each use computes them again from one seed
+    per path, on the device of the inputs. They are the numbers of a SplitMix64 generator with this seed.
     """
 
     def __init__(self, leaf: Leaf, paths: int, num: int, seed: int) -> None:
@@ -97,16 +97,19 @@ class Hashes:
 
     def _signs(self, tokens: Tokens, dim: int, seed: int, dtype: torch.dtype) -> Tensor:
         """The signs of one path (n, num)."""
-        generator = torch.Generator().manual_seed(seed)
-        uniform = torch.rand(5, self.num, dim, generator=generator, dtype=torch.float64).clamp_min_(2.0**-54)
-        salts = torch.randint(-(2**63), 2**63 - 1, (self.num,), generator=generator)
         device = tokens.dims.device
+        used, place = tokens.dims.unique(return_inverse=True)
         result = torch.empty(len(tokens.rows), self.num, dtype=dtype, device=device)
         step = max(1, _ENTRIES // len(tokens.dims))
         # Rows of similar length together: a block takes as long as its longest row.
         order = tokens.lengths.argsort()
         for hashes in spans(self.num, step):
-            ranks = _ranks(tokens, uniform[:, hashes].to(device), salts[hashes].to(device))
+            number = torch.arange(hashes.start, hashes.stop, device=device)
+            # The empty token, of dimension -1, has numbers of its own.
+            first = (5 * number.unsqueeze(0) + torch.arange(5, device=device).unsqueeze(1)) * (dim + 1)
+            uniform = _uniform(seed, first.unsqueeze(1) + (used + 1).unsqueeze(1))
+            salt = _mix(seed + (5 * self.num * (dim + 1) + number) * _GOLDEN)
+            ranks = _ranks(tokens.logs, used, place, uniform, salt)
             for block in order.split(max(1, _BLOCK.get(device.type, 2**18) // ranks.shape[1])):
                 longest = max(1, int(tokens.lengths[block[-1]])) if len(block) else 1
                 winner = _largest(ranks, tokens.rows[block, :longest])
@@ -114,20 +117,25 @@ class Hashes:
         return result
 
 
-def _ranks(tokens: Tokens, uniform: Tensor, salt: Tensor) -> Tensor:
+def _uniform(seed: int, number: Tensor) -> Tensor:
+    """The numbers of a SplitMix64 generator at these positions, uniform in (0, 1), float64."""
+    return (_shift_right(_mix(seed + number * _GOLDEN), 11).to(torch.float64) + 0.5) * 2.0**-53
+
+
+def _ranks(logs: Tensor, used: Tensor, place: Tensor, uniform: Tensor, salt: Tensor) -> Tensor:
     """For every token and hash, the rank by which tokens compete, with the sign in its last bit: float32.
 
-    (tokens, hashes). Rounding decides between two tokens of a row with a probability of about 1e-6.
+    (tokens, hashes), from uniform numbers (5, dimensions, hashes).  ``used``: the dimensions.  ``place``: the position
+    of every token's dimension in them. Rounding decides between two tokens of a row with a probability of about 1e-6.
     """
-    dims, place = tokens.dims.unique(return_inverse=True)
-    u1, u2, u3, u4, beta = uniform[:, :, dims].transpose(1, 2)
+    u1, u2, u3, u4, beta = uniform
     r, cost = -(u1 * u2).log(), (-(u3 * u4).log()).log()
     r, beta, cost = r[place], beta[place], cost[place]
-    t = (tokens.logs.unsqueeze(1) / r).add_(beta).floor_()
+    t = (logs.unsqueeze(1) / r).add_(beta).floor_()
     rank = (t - beta).add_(1.0).mul_(r).sub_(cost).to(torch.float32)
     rank[0] = torch.finfo(torch.float32).min  # the empty token wins in rows of zeros only, which all share their hash
     t[0] = 0.0
-    bits = _mix(_mix(_mix(dims.unsqueeze(1) + salt)[place] + t.long()) + salt)
+    bits = _mix(_mix(_mix(used.unsqueeze(1) + salt)[place] + t.long()) + salt)
     rank.view(torch.int32).bitwise_and_(-2).bitwise_or_((bits & 1).int())
     return rank
 
