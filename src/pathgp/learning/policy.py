@@ -84,7 +84,7 @@ CHOICES = {
     "estimator": ("auto", "pathwise", "standard", "exact", "vecchia"),
     "optimiser": ("auto", "adam", "lbfgs"),
     "stages": ("auto", "full", "coarse"),
-    "initialise": ("auto", "model", "data", "best", "neighbours", "subsets"),
+    "initialise": ("auto", "model", "data", "best", "noise", "neighbours", "subsets"),
 }
 
 

@@ -177,11 +177,14 @@ class Model(Learnable, Generic[P]):
                 for tables whose gradients are estimated.
             initialise: "model" starts from the current values; "data" from median distances and the spread of y;
                 "best", for tables, from the most likely of the current values, those of "data", and these with a larger
-                noise; "neighbours" from distances between neighbours, for grids; "subsets" from exact fits of ten small
+                noise; "noise" as "data" with the standard deviation of y as noise and a tenth of it as signal;
+                "neighbours" from distances between neighbours, for grids; "subsets" from exact fits of ten small
                 subsets. "auto" is "model" for steps=0, "neighbours" for grids, and for tables "best" up to 20 steps,
                 otherwise "data". With "data", estimated gradients and L-BFGS, the first steps, on 1,000 rows, are taken
-                from two initial values of the noise, and 2,000 other rows decide between them. On a grid `kernels.Task`
-                starts from half of the correlations of the data, unless "model" is chosen.
+                from two initial values of the noise, and 2,000 other rows decide between them. After "data" and "best",
+                a fit of a table whose leave-one-out predictions are worse than the average of y starts again from
+                "noise". On a grid `kernels.Task` starts from half of the correlations of the data, unless "model" is
+                chosen.
             learning_rate: learning rate of Adam, by default 0.1. The first step of L-BFGS is limited to five times it.
             warm_start: keep the random draws fixed and start every solve from the previous solution.
             samples: number of paths of the posterior, and of probes of the gradient (see ``stages`` for grids).
