@@ -169,7 +169,8 @@ class Model(Learnable, Generic[P]):
             estimator: estimator of the gradient: "pathwise", "standard" (also used for kernels without random
                 features), "exact" by Cholesky factorisation, or "vecchia": the gradient of Vecchia's likelihood with 30
                 neighbours, for tables and kernels that are functions of differences of inputs. "auto" is exact for
-                tables of up to 1,000 rows, vecchia for such kernels of at most three columns, else pathwise.
+                tables of up to 2,000 rows, pathwise for larger ones, and vecchia for more than 1,000 rows and such
+                kernels of at most three columns.
             stages: "full" uses all rows in every estimated step. "coarse" takes half of the estimated steps on an
                 eighth of the rows, a quarter on a third of them, and the last quarter on all; stages of fewer than
                 2,500 rows are left out. On a grid "coarse" first maximises the exact likelihood of a few sub-grids of
