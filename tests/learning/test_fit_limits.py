@@ -162,7 +162,7 @@ def test_a_few_steps_from_given_values_are_not_worse_than_these() -> None:
 
 
 def test_initialise_leaves_what_is_fixed_or_bounded() -> None:
-    for how in ("data", "best", "subsets"):
+    for how in ("data", "best", "noise", "subsets"):
         gp = model().constrain("signal", fixed=True).constrain("noise", bounds=(0.4, 0.6))
         gp.constrain("lengthscale", bounds=(0.01, 0.02))
         plain_fit(gp, X[:20], Y[:20], steps=0, initialise=how, generator=seeded(6))

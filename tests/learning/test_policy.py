@@ -44,7 +44,8 @@ def test_solves_of_steps_on_a_grid_have_a_budget() -> None:
     ("n", "is_grid", "expected"),
     [
         (1000, False, ("exact", "lbfgs", "full", "data", 100, 0.1)),
-        (1001, False, ("pathwise", "lbfgs", "coarse", "data", 125, 0.1)),
+        (2000, False, ("exact", "lbfgs", "coarse", "data", 125, 0.1)),
+        (2001, False, ("pathwise", "lbfgs", "coarse", "data", 125, 0.1)),
         (10, True, ("pathwise", "lbfgs", "coarse", "neighbours", 10, 0.1)),
         (10**6, True, ("pathwise", "lbfgs", "coarse", "neighbours", 10, 0.1)),
     ],
@@ -66,10 +67,10 @@ def test_few_steps_start_from_the_most_likely_values() -> None:
 
 
 def test_adam_for_gradients_that_change_from_call_to_call() -> None:
-    assert resolve(2000, warm_start=False).optimiser == "adam"
-    assert resolve(1000, warm_start=False).optimiser == "lbfgs"  # exact
+    assert resolve(2001, warm_start=False).optimiser == "adam"
+    assert resolve(2000, warm_start=False).optimiser == "lbfgs"  # exact
     with pytest.raises(ValueError, match="lbfgs needs"):
-        resolve(2000, warm_start=False, optimiser="lbfgs")
+        resolve(2001, warm_start=False, optimiser="lbfgs")
 
 
 def test_what_is_given_stays() -> None:
@@ -93,7 +94,8 @@ def test_stages() -> None:
     for given in ({"steps": 100}, {"initialise": "model"}):
         assert make_stages(1001, resolve(1001, **given)) == (Stage(1000, 50, exact=True), Stage(1001, 50))
     assert make_stages(1000, resolve(1000, estimator="pathwise")) == (Stage(1000, 100),)
-    assert make_stages(5000, resolve(5000, estimator="exact")) == (Stage(5000, 100),)
+    assert make_stages(5000, resolve(5000, estimator="exact")) == (*explored, Stage(5000, 50))
+    assert make_stages(5000, resolve(5000, estimator="exact", stages="full", steps=100)) == (Stage(5000, 100),)
 
 
 def test_stages_in_words() -> None:

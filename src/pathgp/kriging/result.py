@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from pathgp.compute.inputs import real_number
 from pathgp.compute.memory import spans
+from pathgp.compute.optional import import_optional
 from pathgp.kriging.coordinates import EARTH_RADIUS_KM, Coordinates, Field
 from pathgp.kriging.cross_validation import CrossValidation, cross_validate
 from pathgp.kriging.empirical_variogram import Variogram
@@ -130,10 +131,7 @@ class Kriging:
 
         threshold: adds a column ``exceedance``.
         """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise ImportError("to_frame needs pandas: pip install 'pathgp[xarray]'") from error
+        pd = import_optional("pandas", "to_frame", "xarray")
         results = {"mean": self.mean, "std": self.std}
         if threshold is not None:
             results["exceedance"] = self.exceedance(threshold)
@@ -154,10 +152,7 @@ class Kriging:
 
         threshold: adds ``exceedance``.  samples: adds this number of simulations along a dimension ``sample``.
         """
-        try:
-            import xarray as xr
-        except ImportError as error:
-            raise ImportError("to_dataset needs xarray: pip install 'pathgp[xarray]'") from error
+        xr = import_optional("xarray", "to_dataset", "xarray")
         if not isinstance(self.targets, Grid):
             raise ValueError("the targets are points, not a grid: use to_frame")
         grid, name, of = self.targets, self.field.name, "" if self.cells is None else ", average over cells"

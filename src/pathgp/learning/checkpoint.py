@@ -140,8 +140,9 @@ class Resumable:
             raise ValueError("nothing to learn: every hyperparameter is fixed; use condition()")
         optimiser = Adam if options.optimiser == "adam" else LBFGS
         self.optimiser = optimiser(self.coordinates, options.learning_rate)
-        self.guard = None if options.estimator in ("exact", "vecchia") else Guard.draw(data)
         has_exact_stage = any(stage.exact for stage in self.stages)
+        is_estimated = options.estimator in ("pathwise", "standard")
+        self.guard = Guard.draw(data) if is_estimated or has_exact_stage else None
         self.validation = Guard.draw(data, VALIDATION_ROWS, seed=1) if has_exact_stage else None
         self.state = State()
         self.history: list[Step] = []

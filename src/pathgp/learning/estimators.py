@@ -10,7 +10,7 @@ has all the derivatives, for one pass over K:
 
     standard    l = H^-1 z,  r = z        z ~ N(0, I)             (Hutchinson 1990)
     pathwise    l = r = H^-1 xi           xi = f(X) + eps ~ N(0, H)
-    exact       l = column of H^-1,  r = column of the identity
+    exact       l = column of H^-1,  r = column of the identity, from one factorisation
 
 The solutions of the pathwise estimator are the weights of posterior samples. With a trend L is the restricted
 likelihood, whose gradient has P (see `pathgp.posterior.trend`) in place of H^-1.
@@ -134,13 +134,10 @@ class Exact:
                 trend = GeneralisedLeastSquares(data.basis, inverse @ data.basis)
                 value += trend.log_density_change(y)
                 v, inverse = trend.project(v), trend.project(inverse)
-            v, inverse = v.to(H.dtype), inverse.to(H.dtype)
+            W = inverse.neg_().addmm_(v, v.T).to(H.dtype)
         seconds = time.perf_counter() - began
-        identity = torch.eye(n, dtype=H.dtype, device=H.device)
-        forms = 0.5 * H.bilinear(torch.cat([v, -inverse], 1), torch.cat([v, identity], 1), symmetric=True)
-        return GradientEstimate(
-            forms + mean_term(v[:, 0], mean, data), value, None, seconds, float(y @ v[:, 0].to(y)) / n
-        )
+        objective = 0.5 * H.contract(W) + mean_term(v[:, 0], mean, data)
+        return GradientEstimate(objective, value, None, seconds, float(y @ v[:, 0]) / n)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from pathgp.learning.pace import Pace, rows_for_stages
 from pathgp.learning.policy import SUBGRID_STEPS, VECCHIA_COLUMNS, FitOptions, make_stages
 from pathgp.learning.progress import LongFitWarning, Progress
 from pathgp.learning.report import FitReport, Step
+from pathgp.learning.restart import RESTARTED, restart_if_worse_than_average
 from pathgp.learning.subgrids import choose_subgrids, fit_subgrids
 from pathgp.learning.timing import (
     MEASURE_FROM,
@@ -81,8 +82,15 @@ def fit(
             pace = _share_time(options, costs, began, start, shown)
             running = _prepare(source, data, options, generator, seed, file, pace, is_first=start == 0)
             earlier += sum(step.seconds for step in running.history)
+
+            def run_again(options: FitOptions, pace: Pace = pace) -> Fit:
+                again = _prepare(source, data, options, generator, seed, None, pace, is_first=True)
+                again.run(callback)
+                return again
+
             try:
                 running.run(callback)
+                running = restart_if_worse_than_average(running, run_again)
                 posterior = solve_last(running)
                 value = posterior.log_marginal_likelihood(generator=generator).value if options.starts > 1 else 0.0
             except (KeyboardInterrupt, Exception) as error:
@@ -97,6 +105,8 @@ def fit(
     if options.starts > 1:
         kept = f"start {start + 1} of {options.starts} kept, log likelihood {value * posterior.report.rows:.1f}"
         note = "; ".join(filter(None, [note, kept]))
+    if running.options.initialise != options.initialise:
+        note = "; ".join(filter(None, [note, RESTARTED]))
     gp.adopt(running.model.state_dict(), posterior)
     seconds = time.perf_counter() - began
     _warn_if_late(options.time_limit, seconds, gp.is_grid)

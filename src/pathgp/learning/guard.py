@@ -23,6 +23,7 @@ from pathgp.data.observations import Data
 from pathgp.learning.hyperparameters import log_prior
 from pathgp.learning.model import Learnable
 from pathgp.learning.policy import GUARD_ROWS
+from pathgp.posterior.leave_one_out import from_factor
 from pathgp.posterior.trend import GeneralisedLeastSquares
 from pathgp.solvers.solution import NumericalFailure
 
@@ -98,6 +99,19 @@ class Guard:
         objective = forms / len(y) + log_prior(model).to(forms.device) / len(data.y)
         grads = torch.autograd.grad(objective, parameters, allow_unused=True)
         return value, [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
+
+    def relative_error(self, model: Learnable, data: Data) -> float:
+        """Mean squared error of leave-one-out predictions of the subset, relative to that of the average of the others.
+
+        Infinite if H is not positive definite, NaN if all y are equal. At least two rows, no trend.
+        """
+        with torch.no_grad():
+            value, factor, y, _ = self._evaluate(model, data)
+            if not math.isfinite(value):
+                return math.inf
+            # The average of the others is further away than the average of all.
+            errors_of_average = (y - y.mean()) * (len(y) / (len(y) - 1))
+            return float((y - from_factor(factor, y).means).square().sum() / errors_of_average.square().sum())
 
     def _select(self, model: Learnable, data: Data) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs (m, d), targets (m,) and variances of the noise (m,) of the subset, in float64."""

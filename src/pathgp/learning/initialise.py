@@ -46,6 +46,8 @@ def initialise(how: str, model: Learnable, data: Data, settings: Settings, gener
         set_best(model, data, settings, generator)
     elif how != "model":
         set_values(model, data, generator, has_sides=how == "neighbours")
+    if how == "noise":
+        exchange_signal_and_noise(model)
     if how == "subsets":
         assert isinstance(data, Observations)
         from_subsets(model, data, settings, generator)
@@ -73,6 +75,14 @@ def set_values(model: Learnable, data: Data, generator: torch.Generator, has_sid
         with torch.no_grad():
             model.mean.value.fill_(float(data.y.mean()))
     _set(model, "noise", 0.1 * deviation)
+
+
+def exchange_signal_and_noise(model: Learnable) -> None:
+    """After `set_values`: the noise becomes the standard deviation of y, and the signal a tenth of it."""
+    for parameter in (positive(module, "signal") for module in model.modules() if isinstance(module, Scale)):
+        _assign(parameter, 0.1 * value_of(parameter).cpu())
+    noise = positive(model, "noise")
+    _assign(noise, 10.0 * value_of(noise).cpu())
 
 
 def set_best(model: Learnable, data: Data, settings: Settings, generator: torch.Generator) -> None:

@@ -23,7 +23,7 @@ import torch
 
 from pathgp.kernels.parameters import short
 from pathgp.learning.checkpoint import Resumable, at_sigterm, exit_on_signal
-from pathgp.learning.estimators import GradientEstimate, State, StepRequest
+from pathgp.learning.estimators import Exact, GradientEstimate, State, StepRequest
 from pathgp.learning.exact_stages import (
     increase_noise,
     restart_from_initial,
@@ -335,6 +335,9 @@ class Fit(Resumable):
                 restart_from_initial(self, factor)
         self.state.restrict_rows(self.first_rows(self.stages[stage].rows), len(self.data.y))
         self.stage, self.stage_began = stage, len(self.history)
+        if isinstance(self.estimator, Exact) and not self._is_exact_stage:
+            # The objective of all rows is known at every step.
+            self.guard = None
         if self.previous is not None:
             # Values of the objective on other rows cannot be compared.
             self.previous = (*self.previous[:2], None)

@@ -84,7 +84,7 @@ CHOICES = {
     "estimator": ("auto", "pathwise", "standard", "exact", "vecchia"),
     "optimiser": ("auto", "adam", "lbfgs"),
     "stages": ("auto", "full", "coarse"),
-    "initialise": ("auto", "model", "data", "best", "neighbours", "subsets"),
+    "initialise": ("auto", "model", "data", "best", "noise", "neighbours", "subsets"),
 }
 
 
@@ -135,7 +135,8 @@ class FitOptions:
             refused = f"initialise={self.initialise!r}"
             raise ValueError(f"{refused} is for tables: a grid has stages='coarse', which uses sub-grids")
         # On a grid estimates cost less than exact gradients at any size: products use the Kronecker structure.
-        estimator = "exact" if n <= EXACT_ROWS and not is_grid else "vecchia" if is_field else "pathwise"
+        estimator = "vecchia" if is_field and n > GUARD_ROWS else "exact" if n <= EXACT_ROWS else "pathwise"
+        estimator = estimator if not is_grid else "pathwise"
         estimator = estimator if self.estimator == "auto" else self.estimator
         is_deterministic = estimator in ("exact", "vecchia") or bool(self.warm_start)
         if self.optimiser == "lbfgs" and not is_deterministic:
@@ -147,7 +148,7 @@ class FitOptions:
             # L-BFGS needs fewer steps, but uses differences between gradients, which random gradients spoil.
             "optimiser": "lbfgs" if is_deterministic else "adam",
             # Sub-grids cost little compared with all cells. For tables exact gradients are used for few rows only.
-            "stages": "coarse" if begins_on_subgrids or (not is_grid and estimator != "exact") else "full",
+            "stages": "coarse" if begins_on_subgrids or (not is_grid and n > GUARD_ROWS) else "full",
             "initialise": self._choose_initialise(is_grid),
         }
         chosen = {name: value for name, value in automatic.items() if getattr(self, name) in (None, "auto")}
@@ -172,9 +173,13 @@ class FitOptions:
         return "best" if self.steps is not None and self.steps <= FEW_STEPS else "data"
 
     def has_exact_stage(self, n: int) -> bool:
-        """Whether a fit of n rows begins with exact gradients on a subset: L-BFGS with estimated gradients does."""
-        is_estimated = self.estimator in ("pathwise", "standard")
-        return self.optimiser == "lbfgs" and is_estimated and n > GUARD_ROWS and (self.steps or 0) > 1
+        """Whether a fit of n rows begins with exact gradients on a subset: L-BFGS does with estimated gradients, and
+        with exact ones unless ``stages`` is "full".
+        """
+        has_subset = self.estimator in ("pathwise", "standard") or (
+            self.estimator == "exact" and self.stages == "coarse"
+        )
+        return self.optimiser == "lbfgs" and has_subset and n > GUARD_ROWS and (self.steps or 0) > 1
 
     @property
     def step_settings(self) -> Settings:

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pathgp.compute.optional import import_optional
 from pathgp.posterior.report import ConditionReport
 from pathgp.solvers.solution import Solution, describe_products
 
@@ -112,10 +113,7 @@ class FitReport:
 
     def to_frame(self) -> Any:
         """A pandas data frame with a row per step and a column per number; length scales are numbered."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise ImportError("to_frame needs pandas: pip install 'pathgp[xarray]'") from error
+        pd = import_optional("pandas", "to_frame", "xarray")
         return pd.DataFrame([_flat(step) for step in self.history]).set_index("step")
 
     def summary_items(self) -> list[tuple[str, str]]:

@@ -20,12 +20,11 @@ from pathgp.compute.hardware import Rates, rates
 from pathgp.compute.memory import spans
 from pathgp.compute.threads import count_threads, run_separately
 from pathgp.kernels import Matern
-from pathgp.learning.policy import VECCHIA_NEIGHBOURS, FitOptions, Stage
+from pathgp.learning.policy import GUARD_ROWS, VECCHIA_NEIGHBOURS, FitOptions, Stage
 from pathgp.learning.report import VECCHIA, Step
 from pathgp.operators import Operator
 from pathgp.operators.kernel import SMALL
 from pathgp.operators.structure_choice import MIN_STRUCTURED_ROWS, STRUCTURED_BACKENDS
-from pathgp.posterior.exact_covariance import EXACT_ROWS
 from pathgp.solvers import Vecchia, predict
 
 # Epochs to a residual of 0.01 before any solve was observed: of the first solve on new rows, and of later ones.
@@ -188,7 +187,7 @@ class FitCosts:
             product = H.predict_product(1 + self.samples)
             entrywise = (_GRADIENT + _GRADIENT_COLUMN * self.columns) * entries / evaluate
             seconds += entrywise if product is None else _STRUCTURED_GRADIENT * product
-            guard = min(rows, EXACT_ROWS)
+            guard = min(rows, GUARD_ROWS)
             seconds += guard**3 / 3 / r.factorise + 2.0 * guard**2 / r.evaluate + _STEP_LATENCY * r.latency
         return self.rest_factor * seconds
 
@@ -249,8 +248,8 @@ class FitCosts:
         exact = [step for step in steps if not step.method]
         if exact:
             # The first step of a process is slow.
-            observed = median(step.seconds for step in exact[1:][-10:] or exact)
-            plain = replace(plain, exact_factor=observed / plain.exact_step(exact[-1].rows))
+            ratios = [step.seconds / plain.exact_step(step.rows) for step in exact[1:][-10:] or exact]
+            plain = replace(plain, exact_factor=median(ratios))
         local = [step for step in steps if step.method == VECCHIA]
         if local:
             ratios = [step.seconds / plain.local_step(step.rows) for step in local[1:][-10:] or local]

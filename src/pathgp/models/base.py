@@ -169,7 +169,8 @@ class Model(Learnable, Generic[P]):
             estimator: estimator of the gradient: "pathwise", "standard" (also used for kernels without random
                 features), "exact" by Cholesky factorisation, or "vecchia": the gradient of Vecchia's likelihood with 30
                 neighbours, for tables and kernels that are functions of differences of inputs. "auto" is exact for
-                tables of up to 1,000 rows, vecchia for such kernels of at most three columns, else pathwise.
+                tables of up to 2,000 rows, pathwise for larger ones, and vecchia for more than 1,000 rows and such
+                kernels of at most three columns.
             stages: "full" uses all rows in every estimated step. "coarse" takes half of the estimated steps on an
                 eighth of the rows, a quarter on a third of them, and the last quarter on all; stages of fewer than
                 2,500 rows are left out. On a grid "coarse" first maximises the exact likelihood of a few sub-grids of
@@ -177,11 +178,14 @@ class Model(Learnable, Generic[P]):
                 for tables whose gradients are estimated.
             initialise: "model" starts from the current values; "data" from median distances and the spread of y;
                 "best", for tables, from the most likely of the current values, those of "data", and these with a larger
-                noise; "neighbours" from distances between neighbours, for grids; "subsets" from exact fits of ten small
+                noise; "noise" as "data" with the standard deviation of y as noise and a tenth of it as signal;
+                "neighbours" from distances between neighbours, for grids; "subsets" from exact fits of ten small
                 subsets. "auto" is "model" for steps=0, "neighbours" for grids, and for tables "best" up to 20 steps,
                 otherwise "data". With "data", estimated gradients and L-BFGS, the first steps, on 1,000 rows, are taken
-                from two initial values of the noise, and 2,000 other rows decide between them. On a grid `kernels.Task`
-                starts from half of the correlations of the data, unless "model" is chosen.
+                from two initial values of the noise, and 2,000 other rows decide between them. After "data" and "best",
+                a fit of a table whose leave-one-out predictions are worse than the average of y starts again from
+                "noise". On a grid `kernels.Task` starts from half of the correlations of the data, unless "model" is
+                chosen.
             learning_rate: learning rate of Adam, by default 0.1. The first step of L-BFGS is limited to five times it.
             warm_start: keep the random draws fixed and start every solve from the previous solution.
             samples: number of paths of the posterior, and of probes of the gradient (see ``stages`` for grids).

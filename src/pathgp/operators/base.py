@@ -90,6 +90,10 @@ class Operator(ABC):
         ``symmetric``: whether L R^T is symmetric, as for L = c R with one number per column, which saves work.
         """
 
+    def contract(self, W: Tensor) -> Tensor:
+        """sum_ij W_ij H_ij for symmetric constant weights W (n, n); differentiable like `bilinear`."""
+        return self.bilinear(W, torch.eye(len(W), dtype=W.dtype, device=W.device), symmetric=True)
+
     @abstractmethod
     def features(self, num: int, generator: torch.Generator | None = None, draws: int | None = None) -> Tensor:
         """Random features Phi of K at the training inputs: (n, num') with E[Phi Phi^T] = K.

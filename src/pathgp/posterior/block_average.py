@@ -33,7 +33,7 @@ class BlockAverage:
 def block_average(post: Posterior, Xs: Tensor, weights: Tensor, with_paths: bool = False) -> BlockAverage:
     """Averages over m cells with sub-points Xs (m, q, d) and weights (m, q) that add up to one.
 
-    Variances are exact where `Posterior.variance` is exact by default: up to 1,000 rows, or without paths. Otherwise
+    Variances are exact where `Posterior.variance` is exact by default: up to 2,000 rows, or without paths. Otherwise
     they come from the paths' zero-mean parts g_j, scaled at every sub-point to the variance v of `Posterior.variance`:
 
         mean_j (sum_q w_q g_j(x_q) sqrt(v(x_q) / mean_i g_i(x_q)^2))^2

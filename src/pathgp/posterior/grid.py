@@ -86,7 +86,7 @@ class GridPosterior(BasePosterior):
         """Posterior variance (g_1, ..., g_k) of f, or with ``noise=True`` of a new observation (plus gp.noise^2).
 
         method="solve": exact, from a factor of H up to 10,000 observed cells, above by one solve per cell. The default
-        up to 1,000 observed cells, and without samples.
+        up to 2,000 observed cells, and without samples.
         method="samples", the default otherwise: relative standard error at most sqrt(2 / s), see
         `variance_from_paths`; no further solve.
         method="smooth": as in `Posterior.variance`.

@@ -158,14 +158,14 @@ class Posterior(BasePosterior):
         The known noise of single rows (``condition(noise=...)``) is not in it. Differentiable in Xs.
 
         method="solve": exact, k(x, x) - k(x, X) H^-1 k(X, x), from a factor of H up to 10,000 rows, above by one solve
-        per row of Xs. The default up to 1,000 rows, and without paths. With a trend every method adds the variance
+        per row of Xs. The default up to 2,000 rows, and without paths. With a trend every method adds the variance
         t(x)^T G^-1 t(x) of its coefficients (see `pathgp.posterior.trend`).
         method="neighbours", the default otherwise: from the paths' zero-mean parts, with the exact variance given the
         32 most informative observations as the control variate (see `path_variance`); no further solve. The relative
         standard error is at most sqrt(2 / s), and a fraction of it where the neighbours explain most. It varies
         between neighbouring inputs.
         method="samples": from the paths alone; less accurate, faster, and a smooth function of x.
-        method="smooth": for curves and optimisers, "solve" up to 1,000 rows, otherwise "samples".
+        method="smooth": for curves and optimisers, "solve" up to 2,000 rows, otherwise "samples".
         """
         inputs, scaled = self._read(Xs)
         variance = self._variance(scaled, method)

@@ -1,0 +1,52 @@
+"""Fits of rows with heavy-tailed errors start again if they predict worse than the average."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import pathgp
+from fit_cases import seeded
+from pathgp.kernels import Matern, Scale
+
+COLUMNS = 6
+
+
+def _draw_rows(seed: int, degrees: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """300 rows to learn from and 2,000 others: a smooth function plus errors from a t distribution."""
+    rng = np.random.default_rng(seed)
+    X = rng.random((2300, COLUMNS))
+    y = np.sin(6.0 * X[:, 0]) + X[:, 1] ** 2 + rng.standard_t(degrees, size=len(X))
+    X, y = torch.from_numpy(X), torch.from_numpy(y)
+    return X[:300], y[:300], X[300:], y[300:]
+
+
+def _model() -> pathgp.GP:
+    return pathgp.GP(Scale(Matern(2.5, torch.ones(COLUMNS)), 1.0), noise=0.1, standardise=True)
+
+
+@pytest.mark.parametrize(("seed", "steps"), [(1, None), (3, None), (1, 10)])
+def test_heavy_tails_do_not_make_predictions_worse_than_the_average(seed: int, steps: int | None) -> None:
+    """With seed 3 the fit from large noise is as bad, and the model keeps the initial values of that fit."""
+    X, y, X_test, y_test = _draw_rows(seed, 1.6)
+    gp = _model()
+    report = gp.fit(X, y, steps=steps, samples=4, generator=seeded(0))
+    error = (gp.posterior.mean(X_test) - y_test).square().mean().sqrt()
+    assert error < 1.03 * (y.mean() - y_test).square().mean().sqrt()
+    assert "started again from large noise" in report.note
+
+
+def test_fits_with_normal_errors_values_of_the_user_or_fixed_noise_do_not_start_again() -> None:
+    normal, heavy = _draw_rows(1, 100.0), _draw_rows(1, 1.6)
+    assert "again" not in _model().fit(*normal[:2], samples=4, generator=seeded(0)).note
+    for gp, initialise in ((_model(), "model"), (_model().constrain("noise", fixed=True), "auto")):
+        report = gp.fit(*heavy[:2], initialise=initialise, steps=30, samples=4, generator=seeded(0))
+        assert "again" not in report.note
+
+
+def test_few_rows_and_equal_values() -> None:
+    for X, y in ((torch.rand(1, 2), torch.ones(1)), (torch.rand(9, 2), torch.ones(9))):
+        gp = pathgp.GP(Scale(Matern(2.5, 1.0), 1.0), noise=0.1, standardise=True)
+        assert "again" not in gp.fit(X, y, steps=3, samples=4, generator=seeded(0)).note
