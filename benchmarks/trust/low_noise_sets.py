@@ -25,7 +25,11 @@ ROWS = {
     "rough": ((400, 800), (200, 1200), (1500, 300), (1200, 500), (600, 1000), (2000, 200)),
 }
 # Columns and numbers of rows of the sets without noise, by function.
-FREE = {"smooth": (2, (500, 2000)), "matern": (6, (500, 2000, 5000)), "friedman": (20, (500, 2000))}
+FREE = {
+    "smooth": (2, (500, 2000, 20_000)),
+    "matern": (6, (500, 2000, 5000, 20_000)),
+    "friedman": (20, (500, 2000, 20_000)),
+}
 HELD_OUT = 500
 
 
