@@ -283,7 +283,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="sets measured at the same time")
     parser.add_argument("--table", action="store_true", help="print the table of the file, measure nothing")
     parser.add_argument("--only", help=argparse.SUPPRESS)
-    options = parse(parser, sets=["MiniBooNE"], seeds=[0], rows=20, steps=1, probes=2)
+    options = parse(parser, sets=["MiniBooNE"], seeds=[0], rows=20, steps=1, probes=2, sparse=10, vnngp=4)
     chosen = names() if options.sets == ["all"] else options.sets
     if options.only:
         print(json.dumps(measure(chosen[0], options.seeds[0], options.only, options)))

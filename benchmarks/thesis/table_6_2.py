@@ -326,7 +326,7 @@ def main() -> None:
     add_options(parser, sparse=1000)
     parser.add_argument("--device", default=device_name())
     parser.add_argument("--table", action="store_true", help="print the table of the file, measure nothing")
-    options = parse(parser, names=["generated"], sizes=[20, 15], missing=[0.3], steps=2, sparse=10)
+    options = parse(parser, names=["generated"], sizes=[20, 15], missing=[0.3], steps=2, sparse=10, vnngp=4)
     known = {"generated": lambda: generated(tuple(options.sizes)), **FIELDS}
     unknown = set(options.names) - set(known)
     if unknown:
