@@ -164,7 +164,7 @@ def _reasons(item: Item, cells: list[Cell]) -> list[str]:
         for cell in worse:
             values = ", ".join(f"{value:.3f}" for value in cell.values)
             lines.append(f"- {cell.block}, {cell.row}, {cell.column}: {values}; {item.load().explain(cell)}.")
-        heading = "Cells that are worse, with our value for every split or seed, and the measured reason:"
+        heading = "Cells that are worse, with our value for every split or seed, and what was measured about the cause:"
         parts.append(heading + "\n\n" + "\n".join(lines))
     return parts
 

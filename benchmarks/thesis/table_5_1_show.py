@@ -151,16 +151,28 @@ def explain(cell: Cell) -> str:
     scores = {row["split"]: row["log_likelihood"] for row in mine if row["log_likelihood"] is not None}
     listed = ", ".join(f"{scores[split]:.3f}" for split in sorted(scores))
     said = [f"{len(cell.values)} of ten splits", f"{other} has {listed} on the first {len(scores)}"]
-    solves = [r for r in read("worse_cells_cpu") if (r["part"], r["set"]) == ("posterior", cell.column)]
-    if solves and cell.row.startswith("CG"):
-        most = max(row["rows"] for row in solves)
-        ends = ", ".join(
-            f"{row['log_likelihood']:.3f} by {row['solver']} to {row['residual']:.1g}"
-            for row in solves
-            if row["rows"] == most
-        )
-        said.append(f"the last solve alone, after one fit of {most:,} rows: {ends}")
+    said += _last_solves(cell) if cell.row.startswith("CG") else []
     return "; ".join(said)
+
+
+def _last_solves(cell: Cell) -> list[str]:
+    """The last solves of a cell's fits, and what the last solve alone changes: the results of worse_cells.py."""
+    solves = [r for r in read("worse_cells_cpu") if (r["part"], r["set"]) == ("posterior", cell.column)]
+    if not solves:
+        return []
+    rows = gather([results_file("uci_learning_cuda")])[0].values()
+    mine = [r["last_epochs"] for r in rows if (r["set"], r["row"]) == (cell.column, cell.row) and r.get("last_epochs")]
+    most = max(row["rows"] for row in solves)
+    ends = ", ".join(
+        f"{row['log_likelihood']:.3f} by {row['solver']} in {row['epochs']:.0f} (residual {row['residual']:.1g})"
+        for row in sorted(solves, key=lambda row: (row["solver"] != "CG", row["epochs"]))
+        if row["rows"] == most
+    )
+    fit = next(row["fit_rows"] for row in solves if row["rows"] == most)
+    return [
+        f"its last solves end after {min(mine):.0f} to {max(mine):.0f} epochs",
+        f"the last solve alone, on {most:,} rows after a fit of {fit:,}: {ends}",
+    ]
 
 
 def supplement() -> list[str]:

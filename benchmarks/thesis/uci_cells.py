@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.common.recording import read
 from benchmarks.common.uci import UCI
-from benchmarks.thesis.published import Cell, tables
+from benchmarks.thesis.published import Cell, spread, tables
 from benchmarks.thesis.uci_inference import stored
 
 # Beside the rows of the thesis: ours, and the exact posterior.
@@ -31,25 +31,24 @@ def make_cells(table: str, rows: dict[str, tuple[str, ...]]) -> list[Cell]:
     return cells
 
 
-def explain(cell: Cell) -> str:
+def explain_cell(table: str, rows: dict[str, tuple[str, ...]], cell: Cell) -> str:
     """What the results say about a cell: the exact posterior of the same splits, and how the solve ended."""
     low = cell.block == "low-noise RMSE"
     known, score = list(stored("cuda", low).values()), SCORES[cell.block]
-    methods = {"CG": ("CG-100", "CG"), "SVGP": ("SVGP", "SVGP-4096")}.get(cell.row, (cell.row,))
-    mine = next(rows for method in methods if (rows := _rows(known, cell.column, method, score)))
+    mine = next(found for method in rows[cell.row] if (found := _rows(known, cell.column, method, score)))
     exact = {_split(row): row[score] for row in _rows(known, cell.column, "exact", score)}
-    said = [f"{len(mine)} of five splits"]
+    said = [f"{len(mine)} of five splits", *spread(table, cell, 5)]
     same = ", ".join(f"{exact[_split(row)]:.3f}" for row in mine if _split(row) in exact)
-    whole = f", and {fmean(exact.values()):.3f} on all {len(exact)}" if len(exact) > len(mine) else ""
+    whole = f", and {fmean(exact.values()):.3f} on {len(exact)} splits" if len(exact) > len(mine) else ""
     said.append(f"the exact posterior has {same}{whole}")
     ends = [row for row in mine if row.get("residual") is not None]
     if ends and max(row["residual"] for row in ends) > 0.02:
         why = " after all its steps" if any(row["status"] == "BUDGET_EXHAUSTED" for row in ends) else ""
         said.append(f"the solve ended{why} at a residual of {max(row['residual'] for row in ends):.2g}")
-    if cell.row == "SVGP":
+    if rows[cell.row] == ("SVGP",):
         more = fmean(_values(known, cell.column, ("SVGP-4096",), score))
         said.append(f"3,000 fixed inducing points, with 4,096 it is {more:.3f}")
-    elif cell.block == "NLL":
+    elif cell.block == "NLL" and cell.row != "SVGP":
         said += _samples(cell.column)
     return "; ".join(said)
 

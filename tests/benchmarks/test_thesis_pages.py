@@ -49,6 +49,12 @@ def test_cells_without_a_good_verdict_have_a_reason(item: Item) -> None:
         assert any(letter.isdigit() for letter in measured), cell
 
 
+def test_every_drawn_figure_has_a_record() -> None:
+    for item in items():
+        if item.kind == "figure" and pages.picture(item).exists():
+            assert (pages.RESULTS / f"{item.key}.json").exists(), item.name
+
+
 def test_published_numbers() -> None:
     """A few cells as printed, read by eye."""
     assert printed("table 4.1", "NLL", "SDD", "bike") == ["-2.49", "0.09"]
