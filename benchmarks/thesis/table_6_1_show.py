@@ -53,6 +53,7 @@ def explain(cell: Cell) -> str:
     for row in read("lcbench_cpu"):
         if row["set"] == cell.column and row["steps"] > 100 and score in row and cell.row == "LKGP":
             said += f"; {row[score]:.3f} after {row['steps']} steps (CPU, {row['probes']} probes, first seed)"
+    said += _more_seeds(cell, score)
     solves = [row for row in read("worse_cells_cpu") if row["part"] == "curves" and row["set"] == cell.column]
     seeds = sorted({row["seed"] for row in solves if score in row})
     if seeds and cell.row == "LKGP":
@@ -64,6 +65,19 @@ def explain(cell: Cell) -> str:
         accurate = replace(cell, values=tuple(row[score] for row in best)).verdict(theirs)
         said += ", still worse: the solve is not the cause" if accurate == "worse" else f", which is {accurate}"
     return said
+
+
+def _more_seeds(cell: Cell, score: str) -> str:
+    """The same fits on a CPU with fewer probes, if that was done for more seeds."""
+    fits = [
+        row for row in read("lcbench_cpu") if (row["set"], row["method"], row["steps"]) == (cell.column, "pathgp", 100)
+    ]
+    values = {row["seed"]: row[score] for row in fits if score in row and row["configurations"] == 2000}
+    if cell.row != "LKGP" or len(values) <= len(cell.values):
+        return ""
+    more = replace(cell, values=tuple(values.values()))
+    verdict = more.verdict(printed("table 6.1", cell.block, cell.row, cell.column))
+    return f"; with {fits[0]['probes']} probes (CPU) {len(values)} seeds have {more.text(4)}, which is {verdict}"
 
 
 def _cell(block: str, method: str, column: str, values: tuple[float, ...]) -> Cell:
