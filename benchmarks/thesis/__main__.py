@@ -86,7 +86,7 @@ def main() -> None:
         run(find(options.name), rest)
     elif options.verb == "all":
         chosen = [find(name) for name in options.names] or [item for item in items() if item.kind in options.kinds]
-        sys.exit(1 if run_all(chosen, rest) else 0)
+        sys.exit(1 if run_all(chosen, [*rest, *(["--quick"] if options.quick else [])]) else 0)
     else:
         from benchmarks.thesis.pages import check, write_pages
 

@@ -152,28 +152,39 @@ def _shown(table: str, cell: Cell) -> str:
 
 
 def _reasons(item: Item, cells: list[Cell]) -> list[str]:
-    """Why cells cannot be compared, and what is known about the worse ones."""
-    reasons = list(dict.fromkeys(cell.reason for cell in cells if cell.reason))
+    """Why cells cannot be compared, why others were not run, and why cells are worse."""
     parts = []
-    if reasons:
-        lines = []
-        for reason in reasons:
-            columns = list(dict.fromkeys(cell.column for cell in cells if cell.reason == reason))
-            blocks = list(dict.fromkeys(cell.block for cell in cells if cell.reason == reason))
-            where = ", ".join(columns if len(blocks) > 1 else blocks)
-            lines.append(f"- {where}: {reason}.")
-        parts += ["Not comparable:\n\n" + "\n".join(lines)]
-    explain = getattr(item.load(), "explain", None)
-    worse = [c for c in thesis_cells(item) if c.verdict(printed(item.name, c.block, c.row, c.column)) == "worse"]
+    for heading, name in (("Not comparable:", "reason"), ("Not run:", "missing")):
+        lines = _group(cells, name)
+        if lines:
+            parts.append(heading + "\n\n" + "\n".join(lines))
+    worse = worse_cells(item)
     if worse:
         lines = []
         for cell in worse:
             values = ", ".join(f"{value:.3f}" for value in cell.values)
-            why = explain(cell) if explain else ""
-            lines.append(f"- {cell.block}, {cell.row}, {cell.column}: {values}{f'; {why}' if why else ''}.")
-        heading = "Cells that are worse, with our value for every split or seed, and what is known about the cause:"
-        parts += [heading + "\n\n" + "\n".join(lines)]
+            lines.append(f"- {cell.block}, {cell.row}, {cell.column}: {values}; {item.load().explain(cell)}.")
+        heading = "Cells that are worse, with our value for every split or seed, and what was measured about the cause:"
+        parts.append(heading + "\n\n" + "\n".join(lines))
     return parts
+
+
+def worse_cells(item: Item) -> list[Cell]:
+    """Our cells that are worse than the thesis's."""
+    return [c for c in thesis_cells(item) if c.verdict(printed(item.name, c.block, c.row, c.column)) == "worse"]
+
+
+def _group(cells: list[Cell], name: str) -> list[str]:
+    """A line for every text in the field ``name`` of the cells: blocks, rows and columns unless all, and the text."""
+    lines = []
+    for text in dict.fromkeys(getattr(cell, name) for cell in cells if getattr(cell, name)):
+        where = []
+        for side in ("block", "row", "column"):
+            named = dict.fromkeys(getattr(cell, side) for cell in cells if getattr(cell, name) == text)
+            if len(named) < len({getattr(cell, side) for cell in cells}):
+                where.append(", ".join(named))
+        lines.append(f"- {'; '.join(where) or 'all'}: {text}.")
+    return lines
 
 
 def figure_section(item: Item) -> list[str]:

@@ -17,6 +17,8 @@ from typing import Any
 
 FILE = Path(__file__).with_name("published.json")
 VERDICTS = ("within", "better", "worse", "not comparable", "not run")
+# Why there are no values of our own for a baseline of tables 6.1 and 6.2.
+NO_CAGP = "no release of GPyTorch contains CaGP"
 # Why minutes of runs that shared the device have no verdict.
 SHARED_DEVICE = "another device, shared with other work, so minutes are shown and not judged"
 
@@ -44,7 +46,10 @@ def mean(table: str, block: str, row: str, column: str) -> float | None:
 
 @dataclass(frozen=True)
 class Cell:
-    """Our values for one cell of a table, one per split or seed, and why they cannot be compared, if they cannot."""
+    """Our values for one cell of a table, one per split or seed.
+
+    reason: why the cell cannot be compared with the thesis's.  missing: why there are no values, where there could be.
+    """
 
     block: str
     row: str
@@ -52,6 +57,7 @@ class Cell:
     values: tuple[float, ...] = ()
     reason: str = ""
     higher_is_better: bool = False
+    missing: str = ""
 
     @property
     def mean(self) -> float:
@@ -88,6 +94,23 @@ class Cell:
             return "–"
         shown = f"{self.mean:.{digits}f}"
         return f"{shown} ± {self.error:.{digits}f}" if len(self.values) > 1 else shown
+
+
+def other_rows(table: str, reason: str, known: Iterable[Cell]) -> list[Cell]:
+    """Cells without values for the rows of the thesis's table that no known cell stands for."""
+    found = {(cell.block, cell.row) for cell in known}
+    blocks, columns = tables()[table]["blocks"], tables()[table]["columns"]
+    rows = [(block, row) for block in blocks for row in blocks[block] if (block, row) not in found]
+    return [Cell(block, row, column, reason=reason) for block, row in rows for column in columns]
+
+
+def spread(table: str, cell: Cell, total: int) -> list[str]:
+    """How far the mean of fewer splits or seeds may lie off by chance, from the thesis's error over ``total``."""
+    theirs, number = printed(table, cell.block, cell.row, cell.column), len(cell.values)
+    if theirs is None or len(theirs) < 2 or float(theirs[1]) == 0.0 or number >= total:
+        return []
+    error = float(theirs[1]) * math.sqrt(total / number)
+    return [f"by the thesis's spread over {total}, the mean of {number} has a standard error of {error:.2g}"]
 
 
 def count(table: str, cells: Iterable[Cell]) -> Counter[str]:

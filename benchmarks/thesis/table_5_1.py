@@ -238,7 +238,7 @@ def main() -> None:
     parser.add_argument("--out", default="", help="write uci_learning_DEVICE_OUT.json, for runs at the same time")
     parser.add_argument("--table", nargs="?", const=device, help="only print the table, of 'cuda' or 'cpu' results")
     parser.add_argument("--merge", nargs="?", const=device, help="the same, and write it all to one file")
-    options = parse(parser, sets=["pol"], rows=[REFERENCE, "AP-standard-cold"], steps=2, every=1, rows_of_data=200)
+    options = parse(parser, sets=["pol"], rows=list(ROWS), steps=2, every=1, rows_of_data=200)
     if options.table or options.merge:
         show(options.merge or options.table, bool(options.merge))
         return

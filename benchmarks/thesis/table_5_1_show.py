@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.common.recording import results_file, table, write
+from benchmarks.common.recording import read, results_file, table, write
 from benchmarks.common.uci import UCI
 from benchmarks.thesis.published import SHARED_DEVICE, Cell, mean, tables
 
@@ -124,22 +124,55 @@ def table_cells() -> list[Cell]:
     for block, score in (("test log-likelihood", "log_likelihood"), ("minutes", "seconds")):
         for row in ROWS:
             for column in UCI:
-                mine = [r for r in whole if (r["set"], r["row"]) == (column, row) and r[score] is not None]
+                all_of_row = [r for r in whole if (r["set"], r["row"]) == (column, row)]
+                mine = [r for r in all_of_row if r[score] is not None]
                 scale = 1 / 60 if block == "minutes" else 1.0
                 reason = SHARED_DEVICE if block == "minutes" and mine else ""
+                missing = "" if mine else _missing(all_of_row)
                 values = tuple(scale * r[score] for r in mine)
-                found.append(Cell(block, row, column, values, reason, higher_is_better=block != "minutes"))
+                higher = block != "minutes"
+                found.append(Cell(block, row, column, values, reason, higher_is_better=higher, missing=missing))
     return found
 
 
+def _missing(rows: list[dict[str, Any]]) -> str:
+    """Why a cell has no values, though rows about it may be there."""
+    if not rows:
+        return "on the two large sets only pathwise rows with warm starts were measured"
+    steps, whole = rows[0]["measured_steps"], rows[0]["steps"]
+    return f"measured at {steps} of {whole} steps only, for the minutes; the log-likelihood needs a whole fit"
+
+
 def explain(cell: Cell) -> str:
-    """What the results say about a cell: the same set by shuffled AP on more splits."""
+    """What the results say about a cell: the same splits by shuffled AP, and what the last solve costs."""
     rows = gather([results_file("uci_learning_cuda")])[0].values()
     other = "AP-shuffled-pathwise-warm"
     mine = [row for row in rows if (row["set"], row["row"]) == (cell.column, other) and row["rows_of_data"] is None]
     scores = {row["split"]: row["log_likelihood"] for row in mine if row["log_likelihood"] is not None}
     listed = ", ".join(f"{scores[split]:.3f}" for split in sorted(scores))
-    return f"{len(cell.values)} of ten splits; {other} has {listed} on the first {len(scores)}"
+    said = [f"{len(cell.values)} of ten splits", f"{other} has {listed} on the first {len(scores)}"]
+    said += _last_solves(cell) if cell.row.startswith("CG") else []
+    return "; ".join(said)
+
+
+def _last_solves(cell: Cell) -> list[str]:
+    """The last solves of a cell's fits, and what the last solve alone changes: the results of worse_cells.py."""
+    solves = [r for r in read("worse_cells_cpu") if (r["part"], r["set"]) == ("posterior", cell.column)]
+    if not solves:
+        return []
+    rows = gather([results_file("uci_learning_cuda")])[0].values()
+    mine = [r["last_epochs"] for r in rows if (r["set"], r["row"]) == (cell.column, cell.row) and r.get("last_epochs")]
+    most = max(row["rows"] for row in solves)
+    ends = ", ".join(
+        f"{row['log_likelihood']:.3f} by {row['solver']} in {row['epochs']:.0f} (residual {row['residual']:.1g})"
+        for row in sorted(solves, key=lambda row: (row["solver"] != "CG", row["epochs"]))
+        if row["rows"] == most
+    )
+    fit = next(row["fit_rows"] for row in solves if row["rows"] == most)
+    return [
+        f"its last solves end after {min(mine):.0f} to {max(mine):.0f} epochs",
+        f"the last solve alone, on {most:,} rows after a fit of {fit:,}: {ends}",
+    ]
 
 
 def supplement() -> list[str]:

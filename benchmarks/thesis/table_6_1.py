@@ -22,7 +22,7 @@ A row is one set and seed. Each is measured in its own process, ``--processes`` 
 shared machine). It holds the seconds of the fit; the seconds of mean, variance and 64 samples of all cells; the
 processor time of the fit, since other processes may use the machine; and the peak memory minus that of the process with
 its data (GPU: of the allocator). A fit with fewer than 64 probes is conditioned again with 64 samples. Rows that are
-already in the file are not measured again.
+already in the file are not measured again, unless with ``--again``.
 
 ``--default`` adds the default fit of pathgp with the same kernels, bounds and samples: fewer steps, from the optimum of
 sub-grids.
@@ -281,9 +281,10 @@ def main() -> None:
     parser.add_argument("--preconditioner", choices=list(PRECONDITIONERS), default="auto")
     parser.add_argument("--device", default=device_name())
     parser.add_argument("--processes", type=int, default=1, help="sets measured at the same time")
+    parser.add_argument("--again", action="store_true", help="measure rows again that the file holds")
     parser.add_argument("--table", action="store_true", help="print the table of the file, measure nothing")
     parser.add_argument("--only", help=argparse.SUPPRESS)
-    options = parse(parser, sets=["MiniBooNE"], seeds=[0], rows=20, steps=1, probes=2)
+    options = parse(parser, sets=["MiniBooNE"], seeds=[0], rows=20, steps=1, probes=2, sparse=10, vnngp=4)
     chosen = names() if options.sets == ["all"] else options.sets
     if options.only:
         print(json.dumps(measure(chosen[0], options.seeds[0], options.only, options)))
@@ -302,7 +303,7 @@ def run(method: str, jobs: list[tuple[str, int]], options: argparse.Namespace) -
     titles = {peer: f"botorch {dtype}" for dtype, peer in PEERS.items()}
     titles |= {"default": "pathgp default"}
     about = vars(options) | {"configurations": options.rows or 2000, "method": titles.get(method, method)}
-    known = stored(options.device)
+    known = {} if options.again else stored(options.device)
     jobs = [(name, seed) for name, seed in jobs if key({**about, "set": name, "seed": seed}) not in known]
     with ThreadPoolExecutor(options.processes) as pool:
         for future in as_completed([pool.submit(alone, name, seed, method, options) for name, seed in jobs]):

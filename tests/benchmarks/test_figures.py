@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from PIL import Image
 from benchmarks.common import drawing
 from benchmarks.common.drawing import darken
 from benchmarks.common.uci import Regression
-from benchmarks.thesis import size
+from benchmarks.thesis import __main__, size
 from benchmarks.thesis.index import Item, draw, find, items
 
 FIGURES = [item for item in items() if item.kind == "figure"]
@@ -49,6 +50,18 @@ def test_names() -> None:
     for wrong in ("7.1", "table 2.1", "all"):
         with pytest.raises(SystemExit, match="no table or figure is called"):
             find(wrong)
+
+
+@pytest.mark.parametrize("arguments", [["all", "--quick"], ["all", "table 4.2", "--quick"], ["run", "4.2", "--quick"]])
+def test_quick_reaches_every_item(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the option an item would run at full size and replace its committed results."""
+    given: list[list[str]] = []
+    monkeypatch.setattr(__main__, "run", lambda item, options: given.append(options))
+    monkeypatch.setattr("sys.argv", ["benchmarks.thesis", *arguments])
+    with contextlib.suppress(SystemExit):
+        __main__.main()
+    assert given
+    assert all(options == ["--quick"] for options in given)
 
 
 @pytest.mark.filterwarnings("ignore")

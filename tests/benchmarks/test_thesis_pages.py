@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 from benchmarks.thesis import pages
-from benchmarks.thesis.index import items
+from benchmarks.thesis.index import Item, items
 from benchmarks.thesis.published import VERDICTS, Cell, mean, printed, tables
 
 
@@ -25,22 +25,34 @@ def test_no_number_without_a_file() -> None:
         assert same, f"{name} is not what the results say: run python -m benchmarks.thesis pages"
 
 
-def test_every_cell_of_the_thesis_has_a_verdict() -> None:
-    """No table leaves out a cell silently: verdicts add up to the number of printed cells, CaGP and others apart."""
+TABLES = [item for item in items() if item.kind == "table"]
+
+
+@pytest.mark.parametrize("item", TABLES, ids=lambda item: item.name)
+def test_every_cell_of_the_thesis_has_a_verdict(item: Item) -> None:
+    """Verdicts add up to the number of cells that the thesis prints."""
+    blocks = tables()[item.name]["blocks"].values()
+    expected = sum(cell is not None for block in blocks for cells in block.values() for cell in cells)
+    found = pages.verdicts(item)
+    assert sum(found.values()) == expected
+    assert set(found) <= set(VERDICTS)
+
+
+@pytest.mark.parametrize("item", TABLES, ids=lambda item: item.name)
+def test_cells_without_a_good_verdict_have_a_reason(item: Item) -> None:
+    """The pages say why a cell was not run, and name a measurement for every worse one."""
+    for cell in pages.thesis_cells(item):
+        if cell.verdict(printed(item.name, cell.block, cell.row, cell.column)) == "not run":
+            assert cell.missing, cell
+    for cell in pages.worse_cells(item):
+        measured = item.load().explain(cell).partition("; ")[2]
+        assert any(letter.isdigit() for letter in measured), cell
+
+
+def test_every_drawn_figure_has_a_record() -> None:
     for item in items():
-        if item.kind == "table":
-            known = tables()[item.name]
-            rows = {cell.row for cell in item.load().table_cells()}
-            expected = sum(
-                cell is not None
-                for block in known["blocks"].values()
-                for row, cells in block.items()
-                if row in rows
-                for cell in cells
-            )
-            found = pages.verdicts(item)
-            assert sum(found.values()) == expected, item.name
-            assert set(found) <= set(VERDICTS)
+        if item.kind == "figure" and pages.picture(item).exists():
+            assert (pages.RESULTS / f"{item.key}.json").exists(), item.name
 
 
 def test_published_numbers() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from pathgp import Compute, kernels, solvers
 from pathgp.operators import KernelOperator
-from pathgp.solvers.cuda_graph import CapturedStep, _paused_collector, capture_step
+from pathgp.solvers.cuda_graph import CapturedStep, _paused_collector, _release_cached_memory, capture_step
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need an NVIDIA GPU")
 
@@ -40,6 +40,16 @@ def test_nothing_is_collected_during_a_capture() -> None:
     with _paused_collector():
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize(("free", "released"), [(80, False), (20, True)])
+def test_cached_memory_is_released_before_a_capture_if_little_is_free(free: int, released: bool) -> None:
+    with (
+        mock.patch.object(torch.cuda, "mem_get_info", return_value=(free, 100)),
+        mock.patch.object(torch.cuda, "empty_cache") as empty_cache,
+    ):
+        _release_cached_memory(torch.device("cuda"))
+    assert empty_cache.called is released
 
 
 @on_gpu

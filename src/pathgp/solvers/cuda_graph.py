@@ -12,6 +12,8 @@ from torch import Tensor
 from pathgp.operators import Operator
 
 Step = Callable[[Tensor], None]
+# Cached memory is released before a capture if a smaller part of the memory of the device is free.
+_FREE_PART = 0.25
 
 
 def capture_step(H: Operator, step: Step) -> Step:
@@ -49,6 +51,7 @@ class CapturedStep:
 
     def _capture(self, index: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         """The graph of a step, not executed yet, and the tensor from which it reads the index."""
+        _release_cached_memory(index.device)
         captured_index, graph = torch.empty_like(index), torch.cuda.CUDAGraph()
         # The default stream cannot be captured.
         current, side = torch.cuda.current_stream(index.device), torch.cuda.Stream(index.device)
@@ -61,6 +64,15 @@ class CapturedStep:
                 graph.capture_end()
         current.wait_stream(side)
         return graph, captured_index
+
+
+def _release_cached_memory(device: torch.device) -> None:
+    """Return unused memory to the device if little is free: during a capture the allocator cannot do so."""
+    free, total = torch.cuda.mem_get_info(device)
+    if free < _FREE_PART * total:
+        # Graphs of earlier solves are in reference cycles, and keep memory of their own.
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 @contextmanager
