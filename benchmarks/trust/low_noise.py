@@ -84,7 +84,7 @@ def measure(data: TableSet | FieldSet, door: str, generator: int) -> dict[str, A
         "said": len(said),
         "warnings": said,
     }
-    if fitted.adam is not None and isinstance(data, TableSet):
+    if fitted.adam is not None and isinstance(data, TableSet) and data.rows <= DENSE_ROWS:
         Xs, posterior = torch.from_numpy(data.X_test), fitted.adam().posterior
         mean, variance = posterior.mean(Xs).numpy(), posterior.variance(Xs, noise=True).numpy()
         row["adam nll"] = nll(fitted.y / spread, mean / spread, variance / spread**2)
