@@ -221,6 +221,22 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return lines
 
 
+def count_ratios(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """How often Auto is close to the best solver, of the problems that a solver solved."""
+    lines = [line for line in summarise(rows) if line["ratio"] is not None]
+    if not lines:
+        return {"problems": 0}
+    worst = max(lines, key=lambda line: line["ratio"])
+    return {
+        "problems": len(lines),
+        "unsolved": len(summarise(rows)) - len(lines),
+        "median": statistics.median(line["ratio"] for line in lines),
+        "within 1.5 times": sum(line["ratio"] <= 1.5 for line in lines),
+        "largest": worst["ratio"],
+        "its seconds": [worst["Auto"], worst[worst["best"]]],
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default=device_name())
@@ -247,15 +263,10 @@ def main() -> None:
                 new = compare(problem, n, noise, options.device, warm)
                 rows += new
                 print(table(summarise(new)), flush=True)
-                write(name, rows, cut=CUT, samples=SAMPLES, change=CHANGE)
-    lines = summarise(rows)
-    ratios = sorted(line["ratio"] for line in lines if line["ratio"] is not None)
-    print("\n" + table(lines))
-    if ratios:
-        within = sum(ratio <= 1.5 for ratio in ratios)
-        print(f"Auto over the best: median {statistics.median(ratios):.2f}, largest {ratios[-1]:.2f}")
-        print(f"{within} of {len(ratios)} within 1.5 times of the best")
-    print("written to", write(name, rows, cut=CUT, samples=SAMPLES, change=CHANGE))
+                write(name, rows, cut=CUT, samples=SAMPLES, change=CHANGE, ratios=count_ratios(rows))
+    print("\n" + table(summarise(rows)))
+    print("Auto over the best:", count_ratios(rows))
+    print("written to", write(name, rows, cut=CUT, samples=SAMPLES, change=CHANGE, ratios=count_ratios(rows)))
 
 
 if __name__ == "__main__":

@@ -66,8 +66,8 @@ from benchmarks.common.peak import Peak
 from benchmarks.common.recording import device_name, seconds, write
 from benchmarks.peers.baselines import Baseline, add_options, chosen_baselines, run_baseline
 from benchmarks.thesis.lcbench_curves import SETS, Curves, curves, model, names
+from benchmarks.thesis.table_6_1_show import beside_sparse, key, show, stored
 from benchmarks.thesis.table_6_1_show import explain as explain
-from benchmarks.thesis.table_6_1_show import key, show, stored
 from benchmarks.thesis.table_6_1_show import table_cells as table_cells
 from pathgp import solvers
 from pathgp.metrics import coverage, nll, rmse
@@ -261,8 +261,9 @@ def record(row: dict[str, Any], device: str) -> None:
     said += ("train_nll", "test_nll", "fit_seconds_times_ours", "fit_cpu_seconds_times_ours", "failed")
     shown = {name: row[name] for name in said if name in row}
     print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()), flush=True)
-    rows = stored(device) | {key(row): row}
-    write(f"lcbench_{device}", list(rows.values()), tol=TOL, learning_rate=RATE, samples=SAMPLES)
+    rows = list((stored(device) | {key(row): row}).values())
+    facts: dict[str, Any] = {"tol": TOL, "learning_rate": RATE, "samples": SAMPLES}
+    write(f"lcbench_{device}", rows, **facts, beside_sparse=beside_sparse(rows))
 
 
 def main() -> None:

@@ -135,8 +135,7 @@ def show(device: str) -> None:
         if mine:
             said = ", ".join(f"{method} {thesis(score, method, 'average rank')}" for method in MODELS)
             print(f"{score}: average rank {fmean(mine):.3f} over {len(mine)} of the table's sets; thesis, all: {said}")
-    for line in beside_sparse(rows):
-        print(line)
+    print(table(beside_sparse(rows)))
 
 
 def complete(line: dict[str, Any]) -> bool:
@@ -149,19 +148,21 @@ def rank(name: str, score: str, value: float) -> int:
     return 1 + sum(thesis(score, method, name) < value for method in MODELS[1:])
 
 
-def beside_sparse(rows: list[dict[str, Any]]) -> list[str]:
+def beside_sparse(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """On how many sets and seeds ours is better than a sparse GP with the same seconds, and its average rank."""
-    said = []
+    found = []
+    known = {key(row): row for row in rows}
     for peer in sorted({row["method"] for row in rows if "sparse" in row["method"]}):
         theirs = [row for row in rows if row["method"] == peer]
-        known = {key(row): row for row in rows}
-        pairs = [(known[key({**row, "method": "pathgp"})], row) for row in theirs]
+        ours = [known.get(key({**row, "method": "pathgp"}), {}) for row in theirs]
         for score in SCORES:
             # A fit that failed comes last.
-            won = sum(mine[score] < row.get(score, math.inf) for mine, row in pairs)
-            average = 2.0 - won / len(pairs)
-            said.append(f"{score}: better than {peer} in {won} of {len(pairs)} rows, average rank {average:.3f}")
-    return said
+            pairs = [(a[score], b.get(score, math.inf)) for a, b in zip(ours, theirs, strict=True) if score in a]
+            if pairs:
+                won = sum(a < b for a, b in pairs)
+                line = {"score": score, "peer": peer, "rows": len(pairs), "better": won}
+                found.append({**line, "average rank": 2.0 - won / len(pairs)})
+    return found
 
 
 def verdict(name: str, scores: dict[str, Any]) -> str:

@@ -34,7 +34,7 @@ def test_every_column_is_minimised_over_the_directions_of_all() -> None:
     best = space @ torch.linalg.solve(space.T @ A @ space, space.T @ B)
     torch.testing.assert_close(X, best, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(directions.R, B - A @ X, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(directions.energies, ((B - A @ X) * (M @ (B - A @ X))).sum(0))
+    torch.testing.assert_close(directions.squared_norms, ((B - A @ X) * (M @ (B - A @ X))).sum(0))
     for earlier in previous:
         assert float((directions.P.T @ A @ earlier).abs().max()) < 1e-10
 
@@ -73,7 +73,7 @@ def test_zeros_have_no_direction() -> None:
     directions = ConjugateDirections(Z, Z)
     assert not directions.P.any()
     assert not directions.step(directions.P).any()
-    assert not directions.are_definite
+    assert not directions.is_definite
     directions.update(directions.W)
     assert not directions.R.any()
 
@@ -82,5 +82,5 @@ def test_indefinite_matrices_are_noticed() -> None:
     Z = torch.randn(20, 2, generator=seeded(), dtype=torch.float64)
     directions = ConjugateDirections(Z, Z)
     assert not directions.step(-directions.P).any()
-    assert not directions.are_definite
+    assert not directions.is_definite
     torch.testing.assert_close(directions.R, Z)

@@ -1,4 +1,4 @@
-"""Residuals and directions of block conjugate gradients: those of all columns together."""
+"""The recurrence of block conjugate gradients: residuals and search directions that many columns share."""
 
 from __future__ import annotations
 
@@ -7,24 +7,29 @@ from torch import Tensor
 
 from pathgp.compute.memory import spans
 
-# Rows that are converted to float64 together, which bounds the memory, and rows of one matrix product: a GPU computes
-# products of few columns by many rows on one of its processors only.
+# Rows that are converted to float64 at a time: this bounds the memory.
+# Rows of one matrix product: a GPU computes a product of a few columns with many rows on only one of its processors.
 _ROWS, _ROWS_PER_PRODUCT = 65_536, 512
 
 
 class ConjugateDirections:
-    """Directions P and residuals R = W C of block conjugate gradients for A X = B, an iteration after the other:
+    """Residuals R and search directions P of block conjugate gradients for A X = B with the preconditioner M.
 
-        Q = W T with Q^T M^-1 Q = I;  Y = M^-1 Q;  P = Y - P a V^T Y                  ``update(M^-1 W)``
-        V = A P;  a = (P^T V)^-1;  b = a P^T Q;  X += P b C;  R -= V b C;  W = Q - V b    ``step(A P)`` returns b C
+    One iteration, with the residuals as a product R = W C:
 
-    X is optimal for every column in the space of all directions so far. The columns of R become dependent as they
-    converge. Those of Q are independent, which saves up to half of the iterations in float32. Directions below the
-    rounding errors of W are left out. Small matrices are in float64 and on the CPU. O'Leary (1980); Dubrulle (2001).
+        update(M^-1 W)   find T, S with T S = I such that Q = W T has Q^T M^-1 Q = I
+                         W = Q;  C = S C;  Y = M^-1 Q;  P = Y - P a V^T Y
+        step(V = A P)    a = (P^T V)^-1;  b = a P^T W
+                         W = W - V b;  return b C, with which the caller updates X = X + P b C
+
+    X then minimises the error of every column, in the norm of A, over the span of all directions so far. The columns of
+    R become linearly dependent as they converge. Those of Q stay independent, which saves up to half of the iterations
+    in float32. Directions smaller than the rounding errors of W are dropped. The small matrices T, S, C, a and
+    b are in float64 on the CPU. Time: O(n s^2) per iteration. O'Leary (1980); Dubrulle (2001).
     """
 
     def __init__(self, R: Tensor, Z: Tensor) -> None:
-        """R: the residuals (n, s).  Z: M^-1 R."""
+        """Start with the residuals R (n, s) and Z = M^-1 R."""
         self.replace(R)
         self.P = self._V = R.new_zeros(len(R), 0)
         self._a = torch.zeros(0, 0, dtype=torch.float64)
@@ -36,51 +41,51 @@ class ConjugateDirections:
         return self.W @ self._C.to(self.W)
 
     def replace(self, R: Tensor) -> None:
-        """Continue with these residuals: recomputed ones, or those of some columns."""
+        """Replace the residuals, by recomputed ones or by those of fewer columns. P stays until the next `update`."""
         self.W, self._C = R, torch.eye(R.shape[1], dtype=torch.float64)
 
     def update(self, Z: Tensor) -> None:
-        """The next directions, from Z = M^-1 W."""
+        """Compute the next directions from Z = M^-1 W."""
         T, S = _orthonormalise(_inner(self.W, Z))
         self.W, Y, self._C = self.W @ T.to(Z), Z @ T.to(Z), S @ self._C
         self.P = Y - self.P @ (self._a @ _inner(self._V, Y)).to(Y)
 
     def step(self, V: Tensor) -> Tensor:
-        """The coefficients (k, s) of the directions in the step of X, for V = A P."""
+        """Update the residuals for V = A P; return the coefficients (k, s) of P in the step of X."""
         k = self.P.shape[1]
         curvature, product = _inner(self.P, V, self.W).split([k, self.W.shape[1]], 1)
         self._V, self._a = V, _pseudo_inverse(curvature)
         b = self._a @ product
         coefficients = (b @ self._C).to(V)
-        # Columns of W as large as their parts of R: a preconditioner may stop at an error that is small beside R.
-        size = torch.linalg.vector_norm(self._C, dim=1)
-        size = torch.where(size > 0.0, size, 1.0)
-        self.W, self._C = (self.W - V @ b.to(V)) * size.to(V), self._C / size.unsqueeze(1)
+        # Scale the columns of W to the size of R: iterative preconditioners may stop at an error relative to R.
+        scale = torch.linalg.vector_norm(self._C, dim=1)
+        scale = torch.where(scale > 0.0, scale, 1.0)
+        self.W, self._C = (self.W - V @ b.to(V)) * scale.to(V), self._C / scale.unsqueeze(1)
         return coefficients
 
     @property
-    def energies(self) -> Tensor:
-        """The inner products of R with M^-1 R, column by column (s,), after an update."""
+    def squared_norms(self) -> Tensor:
+        """r^T M^-1 r of every column r of R (s,). Valid after `update`."""
         return self._C.square().sum(0)
 
     @property
-    def are_definite(self) -> bool:
-        """Whether P^T A P of the last step had a positive eigenvalue; if not, A is numerically indefinite."""
+    def is_definite(self) -> bool:
+        """Whether P^T A P had a positive eigenvalue in the last step. If not, A is numerically indefinite."""
         return bool(self._a.any())
 
 
 def _orthonormalise(gram: Tensor) -> tuple[Tensor, Tensor]:
-    """T (s, k) and S (k, s) with T^T gram T = I and T S = I on the directions that are kept.
+    """Return T (s, k) and S (k, s) with T^T gram T = I, and T S = I on the space of the directions that are kept.
 
-    From the eigenvectors of gram, scaled to a unit diagonal. A zero gram has one direction, with T = 0. Stathopoulos
-    and Wu (2002).
+    Computed from the eigenvectors of gram after scaling it to a unit diagonal. Directions whose eigenvalues are below
+    rounding errors are dropped. If gram is zero, one direction is kept, with T = 0. Stathopoulos and Wu (2002).
     """
-    size = gram.diagonal().clamp_min(0.0).sqrt()
-    inverse = _inverse_or_zero(size)
+    scale = gram.diagonal().clamp_min(0.0).sqrt()
+    inverse = _inverse_or_zero(scale)
     w, V = torch.linalg.eigh(inverse.unsqueeze(1) * (gram + gram.T) / 2 * inverse)
-    is_known = w >= max(len(w) * torch.finfo(torch.float64).eps, 1e-14) * w[-1]
-    root, V = w[is_known].clamp_min(0.0).sqrt(), V[:, is_known]
-    return inverse.unsqueeze(1) * V * _inverse_or_zero(root), root.unsqueeze(1) * V.T * size
+    is_kept = w >= max(len(w) * torch.finfo(torch.float64).eps, 1e-14) * w[-1]
+    root, V = w[is_kept].clamp_min(0.0).sqrt(), V[:, is_kept]
+    return inverse.unsqueeze(1) * V * _inverse_or_zero(root), root.unsqueeze(1) * V.T * scale
 
 
 def _inverse_or_zero(values: Tensor) -> Tensor:
@@ -88,7 +93,7 @@ def _inverse_or_zero(values: Tensor) -> Tensor:
 
 
 def _inner(A: Tensor, *others: Tensor) -> Tensor:
-    """A^T [B C ...] in float64, on the CPU."""
+    """Return A^T [B C ...] in float64 on the CPU."""
     total = torch.zeros(A.shape[1], sum(B.shape[1] for B in others), dtype=torch.float64, device=A.device)
     for rows in spans(len(A), _ROWS):
         a, b = A[rows].to(torch.float64), torch.cat([B[rows] for B in others], 1).to(torch.float64)
@@ -100,7 +105,7 @@ def _inner(A: Tensor, *others: Tensor) -> Tensor:
 
 
 def _pseudo_inverse(A: Tensor) -> Tensor:
-    """The inverse of A on the space of its positive eigenvalues; in exact arithmetic all of them are."""
+    """Return the inverse of A on the eigenvectors with positive eigenvalues: in exact arithmetic, all of them."""
     w, V = torch.linalg.eigh((A + A.T) / 2)
     is_positive = w > len(w) * torch.finfo(torch.float64).eps * w[-1].clamp_min(0.0)
     return (V[:, is_positive] / w[is_positive]) @ V[:, is_positive].T

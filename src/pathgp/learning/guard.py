@@ -5,8 +5,8 @@ likelihood of a fixed random subset is exact and costs one Cholesky factorisatio
 of all rows to detect bad steps. L-BFGS also uses the exact gradient of this likelihood, for its first steps. A larger
 subset, drawn independently, then shows whether these steps suit other rows as well.
 
-The optimum of all rows may be far from that of few, above all with little noise. Before a step is rejected, up to 4,000
-rows are asked, too; if they accept it, they check all further steps.
+The optimum of all rows may be far from that of a few, above all with little noise. A step that the subset rejects is
+therefore checked with up to 4,000 rows. If these accept it, they also check all further steps.
 """
 
 from __future__ import annotations

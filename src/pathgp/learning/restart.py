@@ -1,9 +1,9 @@
-"""A fit whose leave-one-out predictions are worse than the average of y starts again from large noise.
+"""Repeat a fit from large noise if its leave-one-out predictions are worse than the average of y.
 
 The likelihood assumes normal errors. If errors have heavy tails, it may be largest at short length scales and small
-noise: those that connect a few outliers with each other. Every outlier then changes the predictions around it. Such a
-fit gains tens of nats, all of them in few rows, while the mean squared error of its predictions is larger than that of
-the average. From large noise and a small signal the same fit finds what most rows have in common.
+noise, which correlate a few outliers. Every outlier then changes the predictions around it. The likelihood of such a
+fit is tens of nats higher, all of them from a few rows, but its predictions have a larger mean squared error than the
+average of y. A fit that starts from large noise and a small signal finds the trend of most rows.
 """
 
 from __future__ import annotations
@@ -16,34 +16,35 @@ from pathgp.learning.guard import Guard
 from pathgp.learning.loop import Fit
 from pathgp.learning.policy import FitOptions
 
-# Why the values of a fit are not those of its first run, for the report.
+# The note of the report on a fit that was repeated.
 RESTARTED = "started again from large noise: predictions were worse than the average"
-# Mean squared error of leave-one-out predictions, relative to that of the average, above which a fit starts again.
-# At the true hyperparameters it is at most one, up to sampling.
+# A fit is repeated if the mean squared error of its leave-one-out predictions is larger than this, relative to that of
+# the average of y. At the true hyperparameters it is at most one, up to sampling error.
 _LARGEST_ERROR = 1.005
 
 
 def restart_if_worse_than_average(fit: Fit, run_again: Callable[[FitOptions], Fit]) -> Fit:
-    """Return this fit, or a better one from large noise; the initial values of that one if both are worse than the
-    average.
+    """Return the fit if it predicts at least as well as the average of y, otherwise the best of three.
 
-    ``run_again``: run the fit once more with other options.
+    The other two are the same fit from large noise and, if that is worse than the average as well, its initial values
+    without a step. ``run_again`` runs the fit with other options.
     """
-    if not (fit.history and _can_start_again(fit)):
+    if not (fit.history and _may_restart(fit)):
         return fit
     from_noise = replace(fit.options, initialise="noise", explores=False)
-    error = _relative_error(fit)
+    best, smallest_error = fit, _relative_error(fit)
     for options in (from_noise, replace(from_noise, steps=0)):
-        if not error > _LARGEST_ERROR:
+        if not smallest_error > _LARGEST_ERROR:
             break
-        again = run_again(options)
-        if (its_error := _relative_error(again)) < error:
-            fit, error = again, its_error
-    return fit
+        repeated = run_again(options)
+        error = _relative_error(repeated)
+        if error < smallest_error:
+            best, smallest_error = repeated, error
+    return best
 
 
-def _can_start_again(fit: Fit) -> bool:
-    """Whether the initial values of this fit came from the data, its noise is learned, and its mean has no trend."""
+def _may_restart(fit: Fit) -> bool:
+    """Whether this is a fit of a table from initial values of the data, with a learned noise and without a trend."""
     is_table = not (fit.model.is_grid or fit.model.num_inducing)
     has_average = len(fit.data.y) > 1 and fit.data.basis is None
     starts_from_data = fit.options.initialise in ("data", "best")
@@ -51,5 +52,6 @@ def _can_start_again(fit: Fit) -> bool:
 
 
 def _relative_error(fit: Fit) -> float:
+    """Mean squared error of leave-one-out predictions, relative to that of the average of y."""
     guard = Guard.draw(fit.data)
     return fit.compute.on_main_process(lambda: guard.relative_error(fit.model, fit.data))

@@ -108,7 +108,7 @@ def _fill(
     if not len(H.holes):
         return x
     directions = ConjugateDirections(e, precondition(e))
-    iterations, next_check, last_check, checked_energy = 0, _FIRST_CHECK, 0, directions.energies
+    iterations, next_check, last_check, checked_norm = 0, _FIRST_CHECK, 0, directions.squared_norms
     while run.affords(cost + check_cost + reserved):
         outside, inside = split(M(scatter(directions.P, H.holes, H.sizes)))
         run.epochs += cost
@@ -117,14 +117,14 @@ def _fill(
         iterations += 1
         if iterations < next_check:
             continue
-        excess, energy = float((_outside_residual(H, directions.R) / target).max()), directions.energies
+        excess, norm = float((_outside_residual(H, directions.R) / target).max()), directions.squared_norms
         run.epochs += check_cost
         if not excess > 1.0:
             break
-        # The residual falls faster than the energy: check again after half the iterations that the energy would take.
-        rate = -math.log(max(float(_ratio(energy, checked_energy).max()), 1e-300)) / (iterations - last_check)
+        # The residual falls faster than this norm: check again after half the iterations that the norm would take.
+        rate = -math.log(max(float(_ratio(norm, checked_norm).max()), 1e-300)) / (iterations - last_check)
         wait = min(_MAX_BETWEEN, max(1, round(math.log(excess) / rate))) if rate > 0 else _MAX_BETWEEN
-        next_check, last_check, checked_energy = iterations + wait, iterations, energy
+        next_check, last_check, checked_norm = iterations + wait, iterations, norm
     return x
 
 

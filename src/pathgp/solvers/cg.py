@@ -17,12 +17,13 @@ from pathgp.solvers.predict import automatic_block
 from pathgp.solvers.run import Run, column_norms
 from pathgp.solvers.solution import Solution, Status
 
-# In float32 the residual of the recurrence drifts from b - H x: recompute it by a product every 50 iterations.
+# In float32 the residual of the recurrence drifts from b - H x. Recompute it by a product every 50 iterations.
 _CHECK_EVERY = 50
-# A run counts as stalled after this number of checks in a row without progress: an improvement of the mean residual by
-# 1 %, or of the energy of a column by this part. With little noise residuals stay the same for hundreds of iterations.
+# A run is stalled after this number of checks in a row without progress. Progress: the mean residual falls by 1 %, or
+# the energy of a column grows by this fraction. With little noise the residual can stay the same for hundreds of
+# iterations while the energy grows.
 _PATIENCE, _ENERGY_GAIN = 6, 1e-3
-# It also counts as stalled if the recurrence ends this number of times in a row without such an improvement.
+# A run is also stalled if the recurrence ends this number of times in a row with no residual reduced by 1 %.
 _MAX_FAILURES = 2
 # Converged columns are dropped from the products once at most this fraction of the active columns is unconverged.
 _DEFLATE_BELOW = 0.75
@@ -30,7 +31,7 @@ _DEFLATE_BELOW = 0.75
 
 @dataclass(frozen=True)
 class CG(Solver):
-    """Preconditioned conjugate gradients, for blocks of columns.
+    """Preconditioned conjugate gradients for blocks of columns.
 
         R = B - H X;  Z = P^-1 R;  D = Z
         repeat:
@@ -38,17 +39,18 @@ class CG(Solver):
             X += D A;  R -= Q A
             Z = P^-1 R;  D = Z - D (D^T Q)^-1 Q^T Z
 
-    Every column is minimised over the directions of all columns of its block, so that a block takes fewer iterations
-    than its columns one by one: for 65 columns about half as many (benchmarks/results/block_cg_cpu.json). The form
-    that `ConjugateDirections` uses is stable if the columns of R become dependent.
+    The error of every column is minimised over the search directions of all columns of its block. A block therefore
+    needs fewer iterations than its columns one by one: with 65 columns and a low-rank preconditioner about half as many
+    (benchmarks/results/block_cg_cpu.json). `ConjugateDirections` computes the same iterates in a form that stays stable
+    when the columns of R become linearly dependent.
 
-    Every 50 iterations, and before the solver reports convergence, R is recomputed as B - H X.
+    R is recomputed as B - H X every 50 iterations and before the solver reports convergence.
 
     ``preconditioner``: an instance, None for none, or "auto". On a grid "auto" is `GridInverse` if the grid is complete
     or its holes are small, otherwise `GridBlocks` if a side is smooth. In all other cases it is a randomly pivoted
     Cholesky factor of automatic rank, P = F F^T + Sigma.
-    ``block``: the largest number of columns of a block. 1 is the method of the thesis, every column by itself. By
-    default 128, and 1 on a GPU if a product is too short for a block to pay.
+    ``block``: the largest number of columns of a block. 1 treats every column by itself, as in the thesis. None: 128,
+    but 1 on a GPU if a product takes less time than the small matrices of a block (2.5 ms).
 
     Time: one epoch per iteration, and O(n block s) operations. Memory: eight vectors per column.
     O'Leary (1980); Dubrulle (2001). One column: thesis, section 2.2.4 (eq. cg).
@@ -103,7 +105,7 @@ class CG(Solver):
 
 
 class _Single:
-    """Every column by itself: the iterate x, residual r and direction d of the active columns, (n, active) each."""
+    """Conjugate gradients column by column: x, r and directions d of the active columns, (n, active) each."""
 
     def __init__(self, x: Tensor, r: Tensor, z: Tensor) -> None:
         self.x, self.r, self.d = x, r, z.clone()
@@ -113,7 +115,7 @@ class _Single:
 
     @property
     def w(self) -> Tensor:
-        """What a preconditioner is applied to: the residuals."""
+        """The columns that the preconditioner is applied to: the residuals."""
         return self.r
 
     def replace(self, r: Tensor) -> None:
@@ -142,14 +144,15 @@ class _Single:
 
 
 class _Blocks:
-    """Blocks of columns: the iterates x of the active columns, and the residuals and directions of every block."""
+    """Block conjugate gradients: iterates x of the active columns, and the `ConjugateDirections` of every block."""
 
     def __init__(self, x: Tensor, r: Tensor, z: Tensor, block: int) -> None:
         self.x = x
+        # Blocks of nearly equal width.
         count = math.ceil(z.shape[1] / block)
         self.widths = [len(columns) for columns in torch.arange(z.shape[1]).tensor_split(count)]
-        residuals, images = r.split(self.widths, 1), z.split(self.widths, 1)
-        self.directions = [ConjugateDirections(R, Z) for R, Z in zip(residuals, images, strict=True)]
+        pairs = zip(r.split(self.widths, 1), z.split(self.widths, 1), strict=True)
+        self.directions = [ConjugateDirections(R, Z) for R, Z in pairs]
 
     @property
     def d(self) -> Tensor:
@@ -158,7 +161,7 @@ class _Blocks:
 
     @property
     def w(self) -> Tensor:
-        """What a preconditioner is applied to: columns (n, k) that span the residuals of all blocks."""
+        """The columns that the preconditioner is applied to, (n, k). They span the residuals of all blocks."""
         return torch.cat([directions.W for directions in self.directions], 1)
 
     @property
@@ -172,36 +175,36 @@ class _Blocks:
             directions.replace(R)
 
     def update_iterate(self, q: Tensor) -> None:
-        """X += P a C and R -= Q a C of every block, for q = H d."""
+        """Take a step in every block, for q = H d: X += P a C and R -= Q a C."""
         products = q.split([directions.P.shape[1] for directions in self.directions], 1)
         iterates = self.x.split(self.widths, 1)
         for X, directions, Q in zip(iterates, self.directions, products, strict=True):
             X.addmm_(directions.P, directions.step(Q))
-        definite = [directions.are_definite for directions in self.directions]
+        definite = [directions.is_definite for directions in self.directions]
         self.is_definite = torch.tensor(definite).repeat_interleave(torch.tensor(self.widths))
 
     def update_direction(self, z: Tensor) -> None:
-        """Conjugate directions from z = P^-1 w."""
-        images = z.split([directions.W.shape[1] for directions in self.directions], 1)
-        for directions, Z in zip(self.directions, images, strict=True):
+        """Compute the next directions of every block from z = P^-1 w."""
+        parts = z.split([directions.W.shape[1] for directions in self.directions], 1)
+        for directions, Z in zip(self.directions, parts, strict=True):
             directions.update(Z)
 
     def keep(self, mask: Tensor) -> None:
         """Keep the columns of a boolean mask, and drop all others."""
-        parts = list(mask.split(self.widths))
-        for directions, part in zip(self.directions, parts, strict=True):
-            if not bool(part.all()):
-                directions.replace(directions.R[:, part])
-        self.directions = [kept for kept, part in zip(self.directions, parts, strict=True) if bool(part.any())]
-        self.widths = [int(part.sum()) for part in parts if bool(part.any())]
+        masks = list(mask.split(self.widths))
+        for directions, is_kept in zip(self.directions, masks, strict=True):
+            if not bool(is_kept.all()):
+                directions.replace(directions.R[:, is_kept])
+        self.directions = [kept for kept, is_kept in zip(self.directions, masks, strict=True) if bool(is_kept.any())]
+        self.widths = [int(is_kept.sum()) for is_kept in masks if bool(is_kept.any())]
         self.x, self.is_definite = self.x[:, mask], self.is_definite[mask]
 
 
 class _Columns:
-    """All columns of a solve: which are active, their residual norms, and the best iterate of each.
+    """The state of all columns of a solve: active columns, residual norms, and the best iterate of every column.
 
-    In finite precision the last iterate may be far worse than the best one. The best is chosen by the true residual
-    b - H x. Norms are on the CPU, so that the stopping test synchronises with the device once per iteration.
+    The best iterate has the smallest true residual b - H x; in finite precision the last one may be far worse. Norms
+    are on the CPU, so that the stopping test synchronises with the device once per iteration.
     """
 
     def __init__(self, run: Run, block: int) -> None:
@@ -215,7 +218,8 @@ class _Columns:
     def restart(self, precondition: Callable[[Tensor], Tensor]) -> _Single | _Blocks:
         """Restart at the current iterate x.
 
-        Active are all unconverged columns (rule "every") or all with a non-zero residual (rule "average").
+        The active columns are those that have not converged (rule "every"), or those with a non-zero residual (rule
+        "average").
         """
         limit = self.run.goal if self.run.rule == "every" else 0.0
         self.active = torch.nonzero(self.norms > limit).flatten()
@@ -239,7 +243,7 @@ class _Columns:
             return Status.CONVERGED
         if self.run.is_diverged(self.norms):
             return Status.DIVERGED
-        # Rounding errors limit the accuracy if the recurrence ends without progress, or no check shows progress.
+        # Rounding errors limit the accuracy if the recurrence ends without progress, or if checks show no progress.
         is_failure = has_ended and not bool((self.norms < 0.99 * previous_norms).any())
         self.failures = self.failures + 1 if is_failure else 0
         if self.failures == _MAX_FAILURES or self.run.is_stalled(self.best_norms, _PATIENCE, self._has_gained_energy()):
@@ -248,7 +252,7 @@ class _Columns:
         return None
 
     def update_best(self, cg: _Single | _Blocks) -> None:
-        """Recompute the residual by a product; replace the best iterate of every column whose residual is smaller."""
+        """Recompute the residual by a product; update the best iterate of every column whose residual is smaller."""
         self.x[:, self.active] = cg.x
         self.residual = self.run.residual(self.x)
         self.norms = column_norms(self.residual).cpu()
@@ -257,7 +261,7 @@ class _Columns:
         self.best_norms = self.run.record(torch.where(is_better, self.norms, self.best_norms), exact=True)
 
     def _has_gained_energy(self) -> bool:
-        """Whether the energy of a column has grown since this last happened."""
+        """Whether the energy of a column is 0.1 % above its last recorded value; if so, record the energies."""
         energy = self._compute_energy()
         has_gained = bool((energy > (1.0 + _ENERGY_GAIN) * self.energy).any())
         if has_gained:
@@ -265,7 +269,7 @@ class _Columns:
         return has_gained
 
     def _compute_energy(self) -> Tensor:
-        """2 b.x - x.H x = x.(b + r), which every iteration increases up to b.H^-1 b: (s,), on the CPU."""
+        """Energy 2 b.x - x.H x = x.(b + r) of every column (s,), on the CPU. Iterations increase it up to b.H^-1 b."""
         return _dots(self.x, self.run.b + self.residual).cpu()
 
     def deflate(self, cg: _Single | _Blocks) -> None:
