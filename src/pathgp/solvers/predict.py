@@ -17,8 +17,9 @@ from pathgp.solvers.preconditioners import RandomlyPivotedCholesky
 EPOCHS_AP, EPOCHS_CG, EPOCHS_LEAST = 6.0, 35.0, 3.0
 # These hold for a noise of a tenth of the signal. They grow with these powers of the ratio of signal to noise.
 _POWER_AP, _POWER_CG = 0.2, 0.7
-# Columns after which a block of CG takes 0.7 times the iterations of one column. Measured on 14 data sets with low-rank
-# preconditioners: 65 columns took 0.15 to 0.68 times as many with 2,000 rows, 0.47 to 0.67 with 6,000.
+# Columns after which a block of CG takes 0.7 times the iterations of one column. With low-rank preconditioners a block
+# of 65 columns took 0.16 to 0.67 times as many on eleven sets of 2,000 rows (benchmarks/results/block_cg_cpu.json), and
+# 0.49 to 0.67 times on three sets of 6,000 rows.
 _BLOCK_COLUMNS = 32.0
 # Largest number of columns of a block of CG, and on a GPU the seconds of an iteration for matrices of their inner
 # products, which are decomposed on the CPU. With shorter products CG treats the columns one by one: on an H200 and 65
