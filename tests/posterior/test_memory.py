@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 import weakref
 from dataclasses import replace
 from typing import Any
@@ -146,3 +148,31 @@ def test_conditioning(solver: str) -> None:
     with PeakMemory() as meter:
         gp.condition(X, y, samples=7, features=32, solver=solver, tol=0.1, compute=pathgp.Compute(memory=12_000_000))
     assert meter.peak <= 12_000_000 + 20 * 4 * 3000 * 8
+
+
+@pytest.mark.parametrize("solver", ["ap", "cg", "sdd", "sgd", "cholesky", "auto"])
+def test_the_kernel_matrix_is_released_without_the_garbage_collector(
+    solver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Updates of a large posterior would otherwise find the memory full of earlier matrices."""
+    operators: list[weakref.ref[KernelOperator]] = []
+    create = KernelOperator.__init__
+
+    def recorded(self: KernelOperator, *given: Any, **options: Any) -> None:
+        create(self, *given, **options)
+        operators.append(weakref.ref(self))
+
+    monkeypatch.setattr(KernelOperator, "__init__", recorded)
+    X = torch.rand(300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    gc.collect()
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pathgp.ConvergenceWarning)
+            options: dict[str, Any] = {"samples": 3, "solver": solver, "max_epochs": 20}
+            post = pathgp.GP(Matern(1.5, 0.3), 0.1).condition(X[:250], X[:250, 0], **options)
+            post = post.update(X[250:], X[250:, 0])
+        assert len(operators) >= 2
+        assert not any(operator() for operator in operators)
+    finally:
+        gc.enable()

@@ -127,15 +127,20 @@ class KernelOperator(Operator):
         self._tiles: Dense | Streamed | Sharded | Structured = structured or self._make_tiles(tiles, is_kept, reused)
         self.backend = structured.name if structured else "dense" if is_kept else tiles.name
         self.precision = compute.precision if self.backend == "fused" else "high"
+        # Whether this is the operator of the iterations between checks, with products of that precision.
+        self._is_low = False
         self.graph_capturable = group is None and self.backend in ("dense", "fused")
 
-    @cached_property
+    @property
     def low_precision(self) -> KernelOperator:
-        if self.precision == "high":
-            return self
+        # An operator that referred to itself would keep K until the next garbage collection.
+        return self if self.precision == "high" or self._is_low else self._low_twin
+
+    @cached_property
+    def _low_twin(self) -> KernelOperator:
         twin = copy.copy(self)
         twin._tiles = self._make_tiles(partial(Fused, precision=self.precision))
-        twin.low_precision = twin
+        twin._is_low = True
         return twin
 
     @cached_property
@@ -304,7 +309,7 @@ class KernelOperator(Operator):
         if not isinstance(self._tiles, Field):
             return self
         twin, exact = copy.copy(self), self._tiles.exact
-        vars(twin).pop("low_precision", None)
+        vars(twin).pop("_low_twin", None)
         twin.accuracy, noise = factor * self.accuracy, factor * self._tiles.noise
         try:
             twin._tiles = Field(exact, twin.accuracy, noise, self.memory, dtype=torch.float64)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pathgp.compute.random import normal, partition, permutation
 from pathgp.solvers.base import Solver
-from pathgp.solvers.cuda_graph import capture_step
+from pathgp.solvers.cuda_graph import Step, capture_step
 from pathgp.solvers.monitor import GROWTH, Monitor, StepControl
 from pathgp.solvers.run import Run, column_norms
 from pathgp.solvers.solution import Solution, Status
@@ -82,6 +82,7 @@ class SDD(Solver):
             return run.finish(run.start, Status.BUDGET_EXHAUSTED, self, reason)
         batch_size, learning_rate = choice
         descent = _Descent(run, batch_size, learning_rate, self.momentum)
+        step = capture_step(run.H, descent.step)
         control = StepControl(run, run.initial_norms)
         monitor = Monitor(run, _PATIENCE if descent.averaging_weight is None else math.inf)
         # The last stable iterate and average.
@@ -89,7 +90,7 @@ class SDD(Solver):
         previous_norms = run.initial_norms
         status: Status | None = None
         while status is None:
-            visited = descent.run_epoch()
+            visited = descent.run_epoch(step)
             a = descent.iterate()
             x = a if descent.averaging_weight is None else descent.average
             if visited == 0:
@@ -153,7 +154,6 @@ class _Descent:
         self.negative_step = torch.empty((), dtype=self.u.dtype, device=self.u.device)
         # Squared norms (s,) of the gradients g, summed over an epoch.
         self.squared_norms = torch.zeros_like(run.initial_norms)
-        self._captured_step = capture_step(run.H, self.step)
 
     def step(self, I: Tensor) -> None:
         """g = H[I, :] q - b[I];  q = (1 - rho) u + rho q;  q[I] -= (1 + rho) step g;  u[I] -= step g / (1 - rho)."""
@@ -170,8 +170,11 @@ class _Descent:
         """Return a = u + (q - u) / rho, which follows from the definitions of u and q."""
         return self.u.lerp(self.q, 1.0 / self.momentum) if self.momentum else self.u.clone()
 
-    def run_epoch(self) -> int:
-        """Take one step per batch until the epoch or the budget ends; return the number of coordinates visited."""
+    def run_epoch(self, step: Step) -> int:
+        """Take one step per batch until the epoch or the budget ends; return the number of coordinates visited.
+
+        ``step``: the method `step`, as `capture_step` returns it.
+        """
         run, visited = self.run, 0
         self.squared_norms.zero_()
         self.negative_step.fill_(-self.learning_rate)
@@ -179,7 +182,7 @@ class _Descent:
         for I in partition(n, math.ceil(n / self.batch_size), run.generator, self.u.device):
             if not run.affords(run.H.cost(len(I))):
                 break
-            self._captured_step(I)
+            step(I)
             run.epochs += run.H.cost(len(I))
             run.iterations += 1
             visited += len(I)
