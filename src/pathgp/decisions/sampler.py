@@ -27,7 +27,7 @@ from pathgp.models import GP
 from pathgp.posterior.table import Posterior
 
 # Increase this number if earlier files cannot be continued.
-FORMAT = 1
+FORMAT = 2
 # Default of the search option ``min_gain``, see `maximise_paths`: a share of the standard deviation of y.
 _MIN_GAIN = 1e-3
 
@@ -55,11 +55,14 @@ class ThompsonSampler:
     From ``candidates`` every path takes its best one. The first batch is uniform in the box, or random candidates,
     unless data were told before.
 
+    The level of a standardising model without a mean function is learned as a `means.Constant`: the average of y would
+    be biased, because the inputs of an optimisation are near the best ones.
+
     Between two fits the paths keep their prior draws, and the solve starts from the last solution. (The inputs then
     depend on the draws of earlier rounds, which a fit renews.)
 
     Args:
-        gp: the model; fits change its hyperparameters.
+        gp: the model; fits change its hyperparameters, and its mean may become a `means.Constant`.
         bounds: lower and upper ends of the columns, (2, d). Inputs are returned as the kind of array that this is.
         candidates: in place of bounds, inputs (c, d) to choose from, none of them twice.
         choices: columns that take one of a list of values, as in `maximise_paths`.

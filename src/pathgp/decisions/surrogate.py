@@ -15,6 +15,7 @@ from pathgp.compute.random import spawn_generator
 from pathgp.kernels import Stationary
 from pathgp.kernels.expression import leaves
 from pathgp.kernels.parameters import LogNormal, positive
+from pathgp.means import Constant
 from pathgp.models import GP
 from pathgp.posterior.table import Posterior
 
@@ -36,11 +37,19 @@ _MIN_GAIN = 2e-3
 class Surrogate:
     """Data, a model and its posterior.
 
+    The mean of a standardising model is the average of y unless it is a function. The observations of an optimisation
+    are near its best points, so that their average is a biased estimate of the level far from the data: paths are
+    too optimistic there. If hyperparameters are learned and the domain is known, a learned constant replaces it,
+
+        mu(x) = m,
+
+    which is the average of y before the first fit.
+
     Args:
-        gp: the model; fits change its hyperparameters.
+        gp: the model; fits change its hyperparameters, and its mean may become a `means.Constant`.
         refit: learn the hyperparameters when there are ``refit`` times as many rows as at the last fit; None never
             learns them. Observations that contradict the posterior bring the next fit forward.
-        width: widths (d,) of the domain, for the prior of length scales; None for no prior.
+        width: widths (d,) of the domain, for the prior of length scales; None for no prior and no learned level.
         fit: options of `GP.fit`.
         condition: options of `GP.condition`.
         generator: source of all draws.
@@ -64,6 +73,9 @@ class Surrogate:
         self.X, self.y = torch.empty(0, 0), torch.empty(0, dtype=torch.float64)
         self.fitted_rows = 0
         self._posterior: Posterior | None = None
+        self._learns_level = refit is not None and width is not None and gp.standardise and not callable(gp.mean)
+        if self._learns_level:
+            gp.mean = Constant()
 
     def add(self, X: Tensor, y: Tensor) -> None:
         """Add observations: X (m, d) and y (m,), finite."""
@@ -93,6 +105,8 @@ class Surrogate:
         are drawn. Otherwise the last posterior is updated: it keeps its prior paths, and the solve starts from the last
         solution.
         """
+        if self._learns_level and self.fitted_rows == 0:
+            self._set_level()
         if self.is_fit_due:
             self._fit()
         post = self._posterior
@@ -103,6 +117,12 @@ class Surrogate:
             post = post.update(self.X[known:], self.y[known:], generator=spawn_generator(self.generator))
         self._posterior = post
         return post
+
+    def _set_level(self) -> None:
+        """Set the learned level to the average of y: before the first fit, and after a contradiction."""
+        assert isinstance(self.gp.mean, Constant)
+        with torch.no_grad():
+            self.gp.mean.value.fill_(float(self.y.mean()))
 
     def _fit(self) -> None:
         """Learn the hyperparameters from their last values; at first, and after a contradiction, from the data."""
