@@ -31,11 +31,11 @@ def observations(n: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
     return X, -(X - 0.3).square().sum(1)
 
 
-def test_region_is_the_box_of_the_five_best() -> None:
+def test_region_is_the_box_of_the_ten_best() -> None:
     X, y = observations(200, 3)
     region = best_region(box(3), X, y, seeded())
     assert region is not None
-    best = X[y.argsort(descending=True)[:5]]
+    best = X[y.argsort(descending=True)[:10]]
     lower, upper = best.amin(0), best.amax(0)
     torch.testing.assert_close(
         region, torch.stack([lower - (upper - lower) / 4, upper + (upper - lower) / 4]).clamp(0, 1)
@@ -45,7 +45,7 @@ def test_region_is_the_box_of_the_five_best() -> None:
 
 def test_region_keeps_choices_and_a_width() -> None:
     X, y = observations(40, 2)
-    X[y.topk(5).indices, 0] = 0.3
+    X[y.topk(10).indices, 0] = 0.3
     region = best_region(box(2, choices={1: [0.0, 0.5, 1.0]}), X, y, seeded())
     assert region is not None
     torch.testing.assert_close(region[:, 0], torch.tensor([0.3 - 1e-4, 0.3 + 1e-4], dtype=torch.float64))
