@@ -57,7 +57,7 @@ def _memory(rows: Rows) -> str:
 def _limit(rows: Rows) -> str:
     ours, theirs = rows
     return (
-        f"300,000 flights within 900 s: log-likelihood {ours['log_likelihood']:.3f} after {ours['seconds']:.0f} s;"
+        f"300,000 flights within 900 s: test log-likelihood {ours['log_likelihood']:.3f} after {ours['seconds']:.0f} s;"
         f" GPyTorch's SVGP {theirs['log_likelihood']:.3f} after {theirs['seconds']:.0f} s"
     )
 

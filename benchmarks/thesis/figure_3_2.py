@@ -19,8 +19,9 @@ from pathgp.pathwise import PriorPaths
 
 TITLE = "Noise of the gradient, and inducing points"
 TEXT = """\
-Left: the variance of the gradient from one random row along full-batch descent on `elevators`, in closed form. With the
-noise in the regulariser (loss 2, what `SGD` uses) the gradient has a smaller variance from the start.
+Left: the variance of the gradient from one random row along full-batch descent on `elevators`, in closed form. Loss 1
+has the noise of the samples in the targets, loss 2 in the regulariser. `SGD` uses loss 2: its gradient has a smaller
+variance from the start.
 
 Other panels: stochastic gradient descent on all rows, and with inducing points at a part of them, with the same number
 of epochs. With fewer points the errors rise. The thesis shows two million rows of `houseelectric`, which could not be

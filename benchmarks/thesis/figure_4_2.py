@@ -25,8 +25,10 @@ TEXT = """\
 Stochastic dual descent on `pol`, batches of 512, momentum 0.9, geometric averaging.
 
 - Gradients from random features need smaller steps and are slower at every step size that we tried. In the thesis they
-  diverge above βn = 0.0005; with 512 new features per step on a part of the rows, βn = 1 is still stable.
-- Subsampling Kα alone, with the other terms exact, is no improvement: its noise does not vanish at the solution.
+  diverge above βn = 0.0005 (β: the step size). Here, with 512 new features per step on a part of the rows, βn = 1 is
+  still stable.
+- The gradient is Kα + σ²α - y for weights α. Random coordinates of Kα alone, with the other terms exact, are no
+  improvement: their noise does not vanish at the solution.
 - Random coordinates of the whole gradient keep converging."""
 STEPS = 20_000 if torch.cuda.is_available() else 2_000
 

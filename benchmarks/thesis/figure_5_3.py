@@ -18,9 +18,9 @@ Fits of `pol` and `elevators` with 64 probes whose random draws are fixed.
 - First panel: from a start at zero, the mean squared distance to the solution is tr H⁻¹ for the standard estimator and
   n for the pathwise one. Measured and expected values coincide. From the solution of the previous step (dashed) the
   distance of both is far smaller.
-- tr H⁻¹ follows the largest eigenvalue of H⁻¹, and this follows the noise precision, which rises as the model learns
-  that there is little noise.
-- Second panel: the resulting epochs of alternating projections."""
+- Second panel: the resulting epochs of alternating projections (AP).
+- Third and fourth panel: tr H⁻¹ follows the largest eigenvalue of H⁻¹, and this follows the noise precision 1 / σ²,
+  which rises as the model learns that there is little noise."""
 CPU_ROWS = 1000
 SETS = ("pol", "elevators")
 

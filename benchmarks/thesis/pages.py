@@ -14,7 +14,8 @@ from typing import Any
 from benchmarks.common.claims import README, make_readme
 from benchmarks.common.recording import BENCHMARKS
 from benchmarks.thesis.index import PICTURES, Item, items
-from benchmarks.thesis.published import Cell, count, printed, tables
+from benchmarks.thesis.published import Cell, count, markdown, printed, tables
+from benchmarks.thesis.reasons import count_values, explain_groups, make_worse_table
 
 ROOT = BENCHMARKS.parent
 PAGES = ROOT / "docs" / "thesis"
@@ -27,12 +28,16 @@ CHAPTERS = {
     6: "Latent Kronecker structure",
 }
 MARKS = {"within": "=", "better": "▲", "worse": "▼", "not comparable": "·", "not run": ""}
+# More facts about the run of a figure than this are a table.
+LINE_OF_FACTS = 6
 # Between a mark, a number and its error: lines of a narrow cell break before the bracket only.
 _NO_BREAK = "\u00a0"
 LEGEND = """\
-A cell shows our number, and in brackets that of the thesis. `=` means within its error bar, `▲` better, `▼` worse, `·`
-not comparable. The allowed difference is the root of the sum of both squared standard errors, plus half a unit of
-the last digit that the thesis prints. A dash in place of our number means that this case was not run."""
+A cell shows our mean ± its standard error over splits or seeds, and in brackets that of the thesis. Without ± our
+number is from one split or seed. `=` means that the difference is at most the allowed one, `▲` that ours is better,
+`▼` that it is worse, `·` that the two cannot be compared. The allowed difference is the root of the sum of both
+squared standard errors (ours is zero for one split or seed), plus half a unit of the last digit that the thesis
+prints. A dash in place of our number means that this case was not run. A cell without brackets is not in the thesis."""
 NOTE = "<!-- Written by python -m benchmarks.thesis pages. -->"
 
 
@@ -43,6 +48,7 @@ def make_pages() -> dict[str, str]:
     for chapter, title in CHAPTERS.items():
         parts = [f"# Chapter {chapter}: {_start_low(title)}", NOTE]
         mine = [item for item in known if item.chapter == chapter]
+        parts += [LEGEND] if any(item.kind == "table" for item in mine) else []
         for item in sorted(mine, key=lambda item: (item.kind == "figure", item.order)):
             parts += table_section(item) if item.kind == "table" else figure_section(item)
         pages[f"chapter-{chapter}.md"] = "\n\n".join(parts) + "\n"
@@ -52,7 +58,7 @@ def make_pages() -> dict[str, str]:
 def make_index(known: list[Item]) -> str:
     """The first page: how to run everything, and the verdicts of all tables."""
     lines = [
-        "| table | within | better | worse | share within or better | not comparable | not run |",
+        "| table | within `=` | better `▲` | worse `▼` | share within or better | not comparable `·` | not run |",
         "|---" * 7 + "|",
     ]
     total: Counter[str] = Counter()
@@ -83,9 +89,10 @@ python -m benchmarks.thesis all --quick          # everything, at tiny sizes
 python -m benchmarks.thesis pages                # these pages, from the results
 ```
 
-Results are JSON files in `benchmarks/results` with device, versions, date, revision and command. A plus sign after a
-revision means that files differed from it. Data sets come from [public sources](../datasets.md); several sets of the
-thesis could not be obtained."""
+Results are JSON files in `benchmarks/results` with device, versions, date, revision and command. On the pages,
+`at 7976ab1+` names the revision; the plus sign means that files had changes that were not committed. Data sets come
+from [public sources](../datasets.md); several sets of the thesis could not be obtained. The table counts cells by
+their verdict, which is explained below it."""
 
 
 def _count_line(name: str, found: Counter[str]) -> str:
@@ -119,8 +126,9 @@ def table_section(item: Item) -> list[str]:
     parts = [
         f"## {item.name.capitalize()}: {_start_low(module.TITLE)} {{ #{_anchor(item)} }}",
         f'`python -m benchmarks.thesis run "{item.name}"`. Thesis: {tables()[item.name]["caption"]}.',
+        module.PROTOCOL,
+        count_values(item.name, cells),
         _provenance(module.RESULTS),
-        LEGEND,
         comparison,
     ]
     for block in tables()[item.name]["blocks"]:
@@ -153,38 +161,13 @@ def _shown(table: str, cell: Cell) -> str:
 
 def _reasons(item: Item, cells: list[Cell]) -> list[str]:
     """Why cells cannot be compared, why others were not run, and why cells are worse."""
-    parts = []
-    for heading, name in (("Not comparable:", "reason"), ("Not run:", "missing")):
-        lines = _group(cells, name)
-        if lines:
-            parts.append(heading + "\n\n" + "\n".join(lines))
     worse = worse_cells(item)
-    if worse:
-        lines = []
-        for cell in worse:
-            values = ", ".join(f"{value:.3f}" for value in cell.values)
-            lines.append(f"- {cell.block}, {cell.row}, {cell.column}: {values}; {item.load().explain(cell)}.")
-        heading = "Cells that are worse, with our value for every split or seed, and what was measured about the cause:"
-        parts.append(heading + "\n\n" + "\n".join(lines))
-    return parts
+    return explain_groups(cells) + (make_worse_table(item, worse) if worse else [])
 
 
 def worse_cells(item: Item) -> list[Cell]:
     """Our cells that are worse than the thesis's."""
     return [c for c in thesis_cells(item) if c.verdict(printed(item.name, c.block, c.row, c.column)) == "worse"]
-
-
-def _group(cells: list[Cell], name: str) -> list[str]:
-    """A line for every text in the field ``name`` of the cells: blocks, rows and columns unless all, and the text."""
-    lines = []
-    for text in dict.fromkeys(getattr(cell, name) for cell in cells if getattr(cell, name)):
-        where = []
-        for side in ("block", "row", "column"):
-            named = dict.fromkeys(getattr(cell, side) for cell in cells if getattr(cell, name) == text)
-            if len(named) < len({getattr(cell, side) for cell in cells}):
-                where.append(", ".join(named))
-        lines.append(f"- {'; '.join(where) or 'all'}: {text}.")
-    return lines
 
 
 def figure_section(item: Item) -> list[str]:
@@ -200,8 +183,12 @@ def figure_section(item: Item) -> list[str]:
     file = RESULTS / f"{item.key}.json"
     if file.exists():
         record = json.loads(file.read_text())
-        facts = "; ".join(f"{row['fact']}: {_number(row['value'])}" for row in record["rows"])
-        parts.append(f"Run: {facts}. {_provenance((item.key,))}" if facts else _provenance((item.key,)))
+        facts = [(row["fact"], _number(row["value"])) for row in record["rows"]]
+        if len(facts) > LINE_OF_FACTS:
+            parts += [_provenance((item.key,)), markdown(("of this run", "value"), facts)]
+        else:
+            listed = "; ".join(f"{name}: {value}" for name, value in facts)
+            parts.append(f"Run: {listed}. {_provenance((item.key,))}" if facts else _provenance((item.key,)))
     elif picture(item).exists():
         again = f'`python -m benchmarks.thesis run "{item.name}"`'
         parts.append(f"This figure has no record of its run. {again} draws it again and writes one.")

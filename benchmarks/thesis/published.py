@@ -104,13 +104,19 @@ def other_rows(table: str, reason: str, known: Iterable[Cell]) -> list[Cell]:
     return [Cell(block, row, column, reason=reason) for block, row in rows for column in columns]
 
 
-def spread(table: str, cell: Cell, total: int) -> list[str]:
-    """How far the mean of fewer splits or seeds may lie off by chance, from the thesis's error over ``total``."""
+def expected_error(table: str, cell: Cell, total: int) -> dict[str, str]:
+    """The standard error of a mean of fewer splits or seeds, from the thesis's standard error over ``total``."""
     theirs, number = printed(table, cell.block, cell.row, cell.column), len(cell.values)
     if theirs is None or len(theirs) < 2 or float(theirs[1]) == 0.0 or number >= total:
-        return []
-    error = float(theirs[1]) * math.sqrt(total / number)
-    return [f"by the thesis's spread over {total}, the mean of {number} has a standard error of {error:.2g}"]
+        return {}
+    return {"expected standard error": f"{float(theirs[1]) * math.sqrt(total / number):.2g}"}
+
+
+def markdown(titles: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
+    """A Markdown table."""
+    rows = [list(titles), *map(list, lines)]
+    written = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([written[0], "|---" * len(rows[0]) + "|", *written[1:]])
 
 
 def count(table: str, cells: Iterable[Cell]) -> Counter[str]:

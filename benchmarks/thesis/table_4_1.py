@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from benchmarks.thesis import uci_inference
 from benchmarks.thesis.published import Cell
-from benchmarks.thesis.uci_cells import explain_cell, make_cells
+from benchmarks.thesis.uci_cells import PROTOCOL as COMMON
+from benchmarks.thesis.uci_cells import explain_cell, make_cells, note_samples
 
 TITLE = "Inference by stochastic dual descent on UCI sets"
 RESULTS = ("uci_inference_cuda",)
+PROTOCOL = COMMON.format(
+    points="3,000", sdd="\n- SDD: stochastic dual descent with batches of 512, at most 100,000 steps."
+)
 ROWS = {"SDD": ("SDD",), "SGD": ("SGD",), "CG": ("CG-100", "CG"), "SVGP": ("SVGP",)}
 
 
@@ -21,9 +25,12 @@ def table_cells() -> list[Cell]:
     return make_cells("table 4.1", ROWS)
 
 
-def explain(cell: Cell) -> str:
+def explain(cell: Cell) -> dict[str, str]:
     """What the results say about a cell that is worse than the thesis's."""
     return explain_cell("table 4.1", ROWS, cell)
+
+
+notes = note_samples
 
 
 def main() -> None:

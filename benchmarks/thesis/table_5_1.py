@@ -34,8 +34,10 @@ from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
 from benchmarks.common.recording import BENCHMARKS, device_name, results_file, seconds, write
 from benchmarks.common.uci import UCI, Regression, uci
+from benchmarks.thesis.table_5_1_show import PROTOCOL as PROTOCOL
 from benchmarks.thesis.table_5_1_show import ROWS, gather, key, show
 from benchmarks.thesis.table_5_1_show import explain as explain
+from benchmarks.thesis.table_5_1_show import notes as notes
 from benchmarks.thesis.table_5_1_show import supplement as supplement
 from benchmarks.thesis.table_5_1_show import table_cells as table_cells
 from pathgp import kernels, solvers

@@ -66,8 +66,10 @@ from benchmarks.common.peak import Peak
 from benchmarks.common.recording import device_name, seconds, write
 from benchmarks.peers.baselines import Baseline, add_options, chosen_baselines, run_baseline
 from benchmarks.thesis.lcbench_curves import SETS, Curves, curves, model, names
+from benchmarks.thesis.table_6_1_show import PROTOCOL as PROTOCOL
 from benchmarks.thesis.table_6_1_show import beside_sparse, key, show, stored
 from benchmarks.thesis.table_6_1_show import explain as explain
+from benchmarks.thesis.table_6_1_show import notes as notes
 from benchmarks.thesis.table_6_1_show import table_cells as table_cells
 from pathgp import solvers
 from pathgp.metrics import coverage, nll, rmse
