@@ -22,8 +22,9 @@ the data as in the thesis. In table 5.1 the cold solves of AP end after at most 
 The pathwise estimator needs fewer epochs, because the tolerance is relative to the right-hand side. AP is slow along
 eigenvectors of H with small eigenvalues. White probes z have equal parts along all eigenvectors. Probes from the prior
 have hardly anything along the slow ones, so their residual must fall by a smaller factor there. The *expected ratio*
-follows from the eigenvalues of H and this model alone. The gain grows as the noise falls. It is smaller than the ratio
-of minutes that the thesis reports; we do not know why. With shuffled blocks the gain is small."""
+follows from the eigenvalues of H and this model alone. The gain grows as the noise falls, and on pol with the number
+of rows, too. It is smaller than the ratio of minutes that the thesis reports; we do not know why. With shuffled blocks
+the gain is small."""
 # For the page: how the table is measured.
 PROTOCOL = """\
 A row is named after its solver, its estimator and the start of its solves. Solvers: conjugate gradients (CG),

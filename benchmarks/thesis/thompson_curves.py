@@ -14,6 +14,10 @@ NAMES = ("thompson_cuda", "thompson_cpu")
 COMMAND = "python -m benchmarks.thesis.thompson"
 
 
+def _target(row: dict[str, Any]) -> tuple[float, int]:
+    return row["lengthscale"], row["seed"]
+
+
 def draw_runs(path: Path, solvers: tuple[str, ...], figure_name: str) -> dict[str, Any]:
     """Mean and standard error over length scales and seeds, against evaluations and seconds."""
     # The file with most of the methods; of two alike the one of the GPU.
@@ -27,7 +31,10 @@ def draw_runs(path: Path, solvers: tuple[str, ...], figure_name: str) -> dict[st
     rows = [row for row in rows if len(row["best"]) == max(len(line["best"]) for line in rows)]
     figure, axes = grid(1, 2, width=10, height=3.2)
     shown = [solver for solver in solvers if any(row["solver"] == solver for row in rows)]
-    facts: dict[str, Any] = {"results file": name, "runs per method": 0}
+    # The targets that all of these solvers have been run on.
+    targets = set.intersection(*({_target(row) for row in rows if row["solver"] == solver} for solver in shown))
+    rows = [row for row in rows if _target(row) in targets]
+    facts: dict[str, Any] = {"results file": name, "runs per method": len(targets)}
     for colour, solver in zip(COLOURS, shown, strict=False):
         mine = [row for row in rows if row["solver"] == solver]
         gains = np.array([np.array(row["best"]) - row["best"][0] for row in mine])
@@ -36,7 +43,7 @@ def draw_runs(path: Path, solvers: tuple[str, ...], figure_name: str) -> dict[st
         for panel, x in zip(axes[0], (evaluations, np.mean([row["seconds"] for row in mine], 0)), strict=True):
             panel.plot(x, mean, color=colour, lw=1.6, label=solver.upper() if solver != "random" else solver)
             panel.fill_between(x, mean - error, mean + error, color=colour, alpha=0.15, lw=0)
-        facts |= {"runs per method": len(mine), f"gain of {solver}": float(mean[-1])}
+        facts[f"gain of {solver}"] = float(mean[-1])
     for panel, label in zip(axes[0], ("evaluations", "seconds"), strict=True):
         panel.set_xlabel(label, fontsize=9)
     axes[0, 0].set_title("gain over the best start point", fontsize=9, loc="left")
