@@ -295,3 +295,13 @@ def test_cycles_are_found_beyond_the_exact_rows(
     assert 0.4 < result["noise"] < 0.6
     # Estimated gradients take epochs; the others do not.
     assert (result["fit_epochs"] > result["epochs"]) != is_field
+
+
+def test_a_table_whose_first_steps_use_a_subset(tmp_path: Path) -> None:
+    """1,200 rows: exact gradients on 1,000 rows first, then on all; the page knows the likelihood of the last steps."""
+    X = np.random.default_rng(0).random((1200, 6))
+    columns = {f"x{number}": column.tolist() for number, column in enumerate(X.T)} | {"y": X[:, 0].tolist()}
+    path, page = write(tmp_path / "table.csv", columns), tmp_path / "page.html"
+    chosen = ["--holdout", "0", "--steps", "4", "--samples", "4", "--quiet"]
+    assert main(["fit", str(path), "--target", "y", *chosen, "--report", str(page)]) == 0
+    assert "steps, those on all rows" in page.read_text()
