@@ -126,7 +126,12 @@ def test_missing_values_are_named_or_skipped(tmp_path: Path, capsys: Capture) ->
     fit = ["fit", str(path), "--target", "growth", "--holdout", "0", "--json", *SMALL]
     told = fails(capsys, *fit)
     assert "column 'light' has no value in line 4, and 3 rows in all lack a value" in told
-    assert "--skip-missing" in told
+    assert "or leave such rows out with --skip-missing, or columns with --ignore" in told
+    target = write(tmp_path / "b.csv", table(40) | {"growth": ["", *table(40)["growth"][1:]]})
+    told = fails(capsys, "fit", target, "--target", "growth")
+    assert told.endswith(
+        "column 'growth' has no value in line 2: fill in what is missing, or leave such rows out with --skip-missing\n"
+    )
     assert main([*fit, "--skip-missing", "--out", str(tmp_path / "m")]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["rows"], result["skipped_rows"]) == (37, 3)
