@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -48,6 +50,17 @@ def test_gain_is_per_row() -> None:
     plots.draw_gain(axes, report)
     assert axes.get_lines()[0].get_ydata()[-1] == report.history[-1].gain / 40
     assert "estimated" in axes.get_title("left")
+
+
+def test_a_gain_is_exact_only_if_every_step_uses_all_rows() -> None:
+    exact = fitted(estimator="exact")
+    mixed = replace(exact, history=[replace(exact.history[0], log_likelihood=None), *exact.history[1:]])
+    titles = []
+    for report in (exact, mixed):
+        axes = Figure().subplots()
+        plots.draw_gain(axes, report)
+        titles.append(axes.get_title("left"))
+    assert ["estimated" in title for title in titles] == [False, True]
 
 
 def test_relevance_is_sorted_and_named() -> None:

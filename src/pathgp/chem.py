@@ -12,7 +12,7 @@ A Morgan fingerprint counts the groups of atoms within a radius of every atom, f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,9 @@ try:
     from rdkit.Chem import rdFingerprintGenerator
     from sklearn.base import BaseEstimator, TransformerMixin
 except ImportError as error:
-    raise ImportError("molecules need RDKit and scikit-learn: pip install 'pathgp[chem]'") from error
+    raise ImportError(
+        "molecules need RDKit and scikit-learn: pip install 'pathgp[chem]', in a checkout pip install '.[chem]'"
+    ) from error
 
 # Characters of a SMILES that an error shows.
 _SHOWN = 80
@@ -58,6 +60,10 @@ def fingerprints(
     radius, size = whole_number(radius, "radius", 0), whole_number(size, "size", 1)
     if isinstance(smiles, str):
         raise TypeError(f"smiles must be a list of SMILES, got the one text {smiles!r}: use [{smiles!r}]")
+    is_table = hasattr(smiles, "columns") or getattr(smiles, "ndim", 1) != 1
+    if is_table or isinstance(smiles, Mapping) or not isinstance(smiles, Iterable):
+        kind = type(smiles).__name__
+        raise TypeError(f"smiles must be a list of SMILES or one column, such as table['smiles'], got {kind}")
     generator = rdFingerprintGenerator.GetMorganGenerator(radius=radius, fpSize=size)
     columns, values, ends = [], [], [0]
     for row, text in enumerate(smiles):
@@ -71,7 +77,7 @@ def fingerprints(
 
 def _molecule(text: Any, row: str) -> Any:
     if not isinstance(text, str):
-        raise TypeError(f"{row} is {text!r}, of {type(text).__name__}: a SMILES is a text")
+        raise TypeError(f"{row} is {text!r}, of {type(text).__name__}: remove the row or give its SMILES, a text")
     shown = repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
     if not text.strip():
         raise ValueError(f"{row} is an empty SMILES: remove the row or give its molecule")

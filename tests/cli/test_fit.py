@@ -126,7 +126,12 @@ def test_missing_values_are_named_or_skipped(tmp_path: Path, capsys: Capture) ->
     fit = ["fit", str(path), "--target", "growth", "--holdout", "0", "--json", *SMALL]
     told = fails(capsys, *fit)
     assert "column 'light' has no value in line 4, and 3 rows in all lack a value" in told
-    assert "--skip-missing" in told
+    assert "or leave such rows out with --skip-missing, or columns with --ignore" in told
+    target = write(tmp_path / "b.csv", table(40) | {"growth": ["", *table(40)["growth"][1:]]})
+    told = fails(capsys, "fit", target, "--target", "growth")
+    assert told.endswith(
+        "column 'growth' has no value in line 2: fill in what is missing, or leave such rows out with --skip-missing\n"
+    )
     assert main([*fit, "--skip-missing", "--out", str(tmp_path / "m")]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["rows"], result["skipped_rows"]) == (37, 3)
@@ -295,3 +300,13 @@ def test_cycles_are_found_beyond_the_exact_rows(
     assert 0.4 < result["noise"] < 0.6
     # Estimated gradients take epochs; the others do not.
     assert (result["fit_epochs"] > result["epochs"]) != is_field
+
+
+def test_a_table_whose_first_steps_use_a_subset(tmp_path: Path) -> None:
+    """1,200 rows: exact gradients on 1,000 rows first, then on all; the page knows the likelihood of the last steps."""
+    X = np.random.default_rng(0).random((1200, 6))
+    columns = {f"x{number}": column.tolist() for number, column in enumerate(X.T)} | {"y": X[:, 0].tolist()}
+    path, page = write(tmp_path / "table.csv", columns), tmp_path / "page.html"
+    chosen = ["--holdout", "0", "--steps", "4", "--samples", "4", "--quiet"]
+    assert main(["fit", str(path), "--target", "y", *chosen, "--report", str(page)]) == 0
+    assert "steps, those on all rows" in page.read_text()

@@ -54,7 +54,11 @@ def test_errors_name_line_and_smiles(table: Path, tmp_path: Path, capsys: Captur
     assert main(["fit", str(table), *FIT, "--size", "32", "--out", str(model)]) == 0
     assert "line 3 is not a valid SMILES: 'C(C'" in fails(capsys, "predict", model, bad, "--out", tmp_path / "out.csv")
     gap = write(tmp_path / "gap.csv", {"molecule": ["CC", "", "CO"], "y": [1.0, 2.0, 3.0]})
-    assert "column 'molecule' has no value in line 3" in fails(capsys, "fit", gap, *FIT)
+    told = fails(capsys, "fit", gap, *FIT)
+    assert (
+        "column 'molecule' has no value in line 3: fill in what is missing, or leave such rows out with --skip" in told
+    )
+    assert "--ignore" not in told  # which does not go with --smiles
     assert main(["fit", str(gap), *FIT, "--skip-missing", "--holdout", "0"]) == 0
 
 
@@ -72,3 +76,14 @@ def test_missing_library(table: Path, capsys: Capture, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "rdkit", None)
     monkeypatch.delitem(sys.modules, "pathgp.chem")
     assert "pip install 'pathgp[chem]'" in fails(capsys, "fit", table, *FIT)
+
+
+def test_a_note_names_the_columns_that_are_not_used(tmp_path: Path, capsys: Capture) -> None:
+    columns = {"name": list(range(45)), "molecule": SMILES, "mass": TARGET, "y": TARGET}
+    table = write(tmp_path / "molecules.csv", columns)
+    chosen = [*FIT[:-1], "--size", "32"]
+    assert main(["fit", str(table), *chosen, "--id", "name"]) == 0
+    assert "the inputs are the fingerprints of 'molecule'; not used: mass\n" in capsys.readouterr().err
+    assert main(["fit", str(table), *FIT, "--size", "32"]) == 0
+    assert capsys.readouterr().err == ""
+    assert "--id: molecules.csv has no column 'nam'" in fails(capsys, "fit", table, *FIT, "--id", "nam")

@@ -11,7 +11,8 @@ from scipy import sparse
 
 import pathgp
 from pathgp import kernels
-from pathgp.decisions import screen, screening, select_batch
+from pathgp.decisions import Screening, screen, select_batch
+from pathgp.decisions import pool as pool_module
 
 RNG = np.random.default_rng(0)
 POOL = RNG.poisson(1.0, size=(300, 20)).astype(np.float64)
@@ -37,8 +38,8 @@ def test_kinds_of_pools_and_blocks(post: pathgp.Posterior, kind: str, monkeypatc
         "sparse": sparse.coo_matrix(POOL),
     }
     whole = select_batch(post, POOL, 20, exclude=range(40))
-    monkeypatch.setattr(screening, "_ROWS", 17)
-    monkeypatch.setattr(screening, "_SPARSE_ROWS", 17)
+    monkeypatch.setattr(pool_module, "_ROWS", 17)
+    monkeypatch.setattr(pool_module, "_SPARSE_ROWS", 17)
     np.testing.assert_array_equal(select_batch(post, kinds[kind], 20, exclude=range(40)), whole)
 
 
@@ -154,3 +155,198 @@ def test_wrong_arguments(post: pathgp.Posterior) -> None:
         select_batch(post, POOL, 5, exclude=[300])
     with pytest.raises(ValueError, match="measure must return 5 values"):
         screen(post.model, POOL, lambda rows: TRUTH[:2], batch=5)
+
+
+# Nothing is measured in vain
+
+
+DENSE = np.random.default_rng(3).random((60, 2))
+SMALL: dict[str, Any] = {"batch": 5, "rounds": 3, "samples": 4, "fit": {"steps": 1}, "condition": {"features": 16}}
+
+
+class Measure:
+    """Counts the rows that it measures; ``fails`` may raise in a call."""
+
+    def __init__(self, fails: Any = lambda call, rows: None) -> None:
+        self.rows: list[int] = []
+        self.calls, self.fails = 0, fails
+
+    def __call__(self, rows: Any) -> Any:
+        self.calls += 1
+        found = self.fails(self.calls, rows)
+        self.rows += rows.tolist()
+        return np.sin(6 * DENSE[rows]).sum(1) if found is None else found
+
+
+def dense_model() -> pathgp.GP:
+    return pathgp.GP(kernels.Matern(2.5, lengthscale=[0.3, 0.3]), 0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"method": "top", "top": 0}, "top must be at least 1"),
+        ({"method": "ucb", "width": "a"}, "width must be a number"),
+        ({"samples": 0}, "samples must be at least 1"),
+        ({"samples": -1, "method": "greedy"}, "samples must be at least 0"),
+        ({"fit": {"stepz": 3}}, "fit has an unknown option 'stepz': it takes time_limit, steps"),
+        ({"condition": {"sampels": 3}}, "condition has an unknown option 'sampels': it takes"),
+        ({"fit": {"generator": None}}, "fit has an unknown option 'generator'"),
+        ({"initial": [1, 1, 2]}, "initial has row 1 more than once"),
+        ({"initial": []}, "initial has no rows: leave it out"),
+        ({"initial": 0}, "initial must be at least 1"),
+        ({"resume": [1]}, "resume must be a Screening"),
+        ({"resume": Screening("top", np.array([60]), np.zeros(1), np.zeros(1, int))}, "from 0 to 59"),
+        ({"resume": Screening("top", np.arange(2), np.zeros(1), np.zeros(1, int))}, "lengths 2, 1 and 1"),
+    ],
+)
+def test_options_are_checked_before_the_first_measurement(options: dict[str, Any], words: str) -> None:
+    measure = Measure()
+    with pytest.raises((ValueError, TypeError), match=words):
+        screen(dense_model(), DENSE, measure, **(SMALL | options))
+    assert not measure.rows
+
+
+@pytest.mark.parametrize(
+    ("pool", "words"),
+    [
+        (
+            np.where(np.arange(120).reshape(60, 2) == 35, np.nan, DENSE),
+            "the pool contains nan at row 17, column 1: rem",
+        ),
+        (torch.from_numpy(np.where(DENSE[58, 0] == DENSE, np.inf, DENSE)), "the pool contains inf at row 58, column 0"),
+        (np.array([["a", "b"]] * 9), "the pool must hold real numbers, got dtype <U1"),
+        (torch.ones(9, 2, dtype=torch.complex64), "the pool must hold real numbers"),
+        ("x", "the pool must hold real numbers"),
+        (None, "the pool must hold real numbers, got dtype object"),
+        ([[1.0], [1.0, 2.0]], "the pool cannot be read as an array of numbers"),
+        ([1.0] * 60, r"two dimensions \(rows, columns\), got shape \(60,\)"),
+        (DENSE[:0], "the pool has no rows"),
+        (DENSE[:, :1], "lengthscale has 2 entries, but the inputs have 1 columns"),
+        (sparse.csr_matrix(DENSE), "sparse inputs hold counts"),
+    ],
+)
+def test_pools_are_checked_before_the_first_measurement(pool: Any, words: str) -> None:
+    measure = Measure()
+    with pytest.raises((ValueError, TypeError), match=words):
+        screen(dense_model(), pool, measure, initial=range(5), **SMALL)
+    assert not measure.rows
+
+
+def test_the_pool_is_checked_block_by_block(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setattr(pool_module, "_ENTRIES", 14)
+    np.save(tmp_path / "pool.npy", np.where(np.arange(120).reshape(60, 2) == 116, np.nan, DENSE))
+    with pytest.raises(ValueError, match="the pool contains nan at row 58, column 0"):
+        screen(dense_model(), np.load(tmp_path / "pool.npy", mmap_mode="r"), Measure(), **SMALL)
+
+
+def test_select_batch_names_the_row_of_the_pool(post: pathgp.Posterior) -> None:
+    pool = POOL.copy()
+    pool[200, 3] = np.nan
+    with pytest.raises(ValueError, match="the pool contains nan at row 200, column 3"):
+        select_batch(post, pool, 5, exclude=range(100))
+
+
+def test_other_kinds_of_pools() -> None:
+    pandas = pytest.importorskip("pandas")
+    whole = screen(dense_model(), DENSE, Measure(), generator=seeded(), **SMALL)
+    frame = pandas.DataFrame(DENSE, index=range(100, 160), columns=["a", "b"])
+    for pool in (frame, DENSE.tolist(), DENSE.astype(">f8"), DENSE.astype(np.longdouble)):
+        result = screen(dense_model(), pool, Measure(), generator=seeded(), **SMALL)
+        assert result.rows.tolist() == whole.rows.tolist()
+    assert len(screen(dense_model(), DENSE.astype(np.float16), Measure(), **SMALL).rows) == 15
+
+
+def test_an_error_of_measure_keeps_the_measurements() -> None:
+    def fails(call: int, rows: Any) -> None:
+        if call == 3:
+            raise OSError("the arm is stuck")
+
+    measure = Measure(fails)
+    with pytest.raises(OSError, match="the arm is stuck") as caught:
+        screen(dense_model(), DENSE, measure, **SMALL)
+    kept = caught.value.screening
+    assert kept.rows.tolist() == measure.rows
+    assert kept.batches.tolist() == [0] * 5 + [1] * 5
+    assert "10 measurements were made before" in caught.value.__notes__[0]
+    before = kept.rows.copy()
+    result = screen(dense_model(), DENSE, measure, resume=kept, **(SMALL | {"rounds": 4}))
+    assert measure.rows == result.rows.tolist()
+    assert result.rows[:10].tolist() == before.tolist() == kept.rows.tolist()
+    assert result.batches.tolist() == np.repeat(range(4), 5).tolist()
+    assert len(set(measure.rows)) == 20
+    done = screen(dense_model(), DENSE, measure, resume=result, **(SMALL | {"rounds": 4}))
+    assert (len(done.rows), len(measure.rows)) == (20, 20)
+
+
+WRONG = [np.zeros((5, 1)), 1.0, np.array(None), ["a"] * 5, np.zeros(5, complex), [[1.0], [1.0, 2.0]]]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_values_keep_the_earlier_ones(wrong: Any) -> None:
+    measure = Measure(lambda call, rows: wrong if call == 2 else None)
+    with pytest.raises((ValueError, TypeError), match=r"measure must return 5 (values|numbers)") as caught:
+        screen(dense_model(), DENSE, measure, **SMALL)
+    assert len(caught.value.screening.rows) == 5
+
+
+def test_an_error_before_the_first_measurement_has_no_result() -> None:
+    with pytest.raises(ValueError, match="measure must return") as caught:
+        screen(dense_model(), DENSE, lambda rows: 1.0, **SMALL)
+    assert not hasattr(caught.value, "screening")
+
+
+def test_tensors_with_gradients_and_numbers_of_numpy() -> None:
+    def measure(rows: Any) -> Any:
+        values = torch.from_numpy(TRUTH[rows]).requires_grad_()
+        rows[:] = 0  # what it gets is its own
+        return values
+
+    result = screen(
+        pathgp.GP(kernels.Matern(1.5, 2.0), 0.3), POOL, measure, initial=np.int64(7), **(SMALL | {"fit": {"steps": 1}})
+    )
+    assert len(set(result.rows.tolist())) == len(result.rows) == 17
+    np.testing.assert_array_equal(result.values, TRUTH[result.rows])
+
+
+def test_results_of_callbacks_do_not_change() -> None:
+    seen: list[Screening] = []
+    screen(dense_model(), DENSE, Measure(), callback=seen.append, **SMALL)
+    assert [len(so_far.rows) for so_far in seen] == [5, 10, 15]
+
+
+def test_a_measure_that_is_not_a_function() -> None:
+    with pytest.raises(
+        TypeError, match=r"measure must be a function of row numbers, got ndarray.*lambda rows: y\[rows"
+    ):
+        screen(dense_model(), DENSE, np.zeros(60), **SMALL)
+
+
+@pytest.mark.parametrize("is_sparse", [True, False])
+@pytest.mark.parametrize("method", ["greedy", "ucb"])
+def test_the_mean_needs_no_paths(is_sparse: bool, method: str) -> None:
+    gp = pathgp.GP(kernels.Scale(kernels.Tanimoto(), 2.0), 0.3)
+    pool = sparse.csr_matrix(POOL) if is_sparse else POOL
+    result = screen(gp, pool, lambda rows: TRUTH[rows], method=method, **(SMALL | {"samples": 0}))
+    assert len(result.rows) == 15
+
+
+def test_recall_with_missing_values_and_of_another_pool() -> None:
+    truth = np.arange(10.0)
+    truth[[3, 9]] = np.nan
+    result = Screening("top", np.array([9, 8, 0, 7]), np.zeros(4), np.array([0, 0, 1, 1]))
+    places, shares = result.recall(truth, 2)
+    assert (places.tolist(), shares.tolist()) == ([2, 4], [0.5, 1.0])
+    assert result.recall(truth, 50)[1].tolist() == [0.125, 0.375]
+    with pytest.raises(ValueError, match=r"a value for every row of the pool, at least \(10,\); got shape \(5,\)"):
+        result.recall(truth[:5], 2)
+    with pytest.raises(ValueError, match="all are NaN"):
+        result.recall(np.full(10, np.nan), 2)
+
+
+def test_what_is_not_a_posterior(post: pathgp.Posterior) -> None:
+    for wrong in (None, post.model):
+        with pytest.raises(TypeError, match=r"post must be a posterior, such as gp.condition\(X, y\); got"):
+            select_batch(wrong, POOL, 5)
+    with pytest.raises(ValueError, match="the pool has 7 columns, the model was given 20"):
+        select_batch(post, POOL[:, :7], 5)

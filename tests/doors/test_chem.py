@@ -43,12 +43,30 @@ def test_errors_name_the_row() -> None:
         fingerprints(["CC", "C", " "])
     with pytest.raises(TypeError, match="row 0 is nan, of float"):
         fingerprints([float("nan")])
+    with pytest.raises(TypeError, match="row 1 is None, of NoneType: remove the row or give its SMILES"):
+        fingerprints(["CC", None])
     with pytest.raises(TypeError, match=r"use \['CC'\]"):
         fingerprints("CC")
     with pytest.raises(ValueError, match="radius must be at least 0"):
         fingerprints(SMILES, radius=-1)
     with pytest.raises(ValueError, match=r"one column of SMILES, got shape \(1, 2\)"):
         MorganFingerprints().transform([["C", "CC"]])
+
+
+def test_what_is_not_a_list_of_smiles() -> None:
+    for wrong, kind in ((None, "NoneType"), ({"smiles": SMILES}, "dict"), (np.array([SMILES]), "ndarray")):
+        with pytest.raises(TypeError, match=rf"one column, such as table\['smiles'\], got {kind}"):
+            fingerprints(wrong)
+
+
+def test_frames() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"smiles": SMILES}, index=range(9, 15))
+    with pytest.raises(TypeError, match=r"such as table\['smiles'\], got DataFrame"):
+        fingerprints(frame)
+    expected = fingerprints(SMILES, size=64)
+    np.testing.assert_array_equal(fingerprints(frame["smiles"], size=64), expected)
+    np.testing.assert_array_equal(MorganFingerprints(size=64).fit_transform(frame), expected)
 
 
 def test_no_molecules() -> None:

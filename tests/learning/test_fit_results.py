@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import pathgp
 import reference
 from fit_cases import XS, X, Y, gp_noise, likelihood, model, optimum, seeded
 from learning_cases import SCALED_MATERN
+from pathgp import kernels
 from pathgp.kernels import Kernel
 from pathgp.kernels.parameters import Positive
 from pathgp.operators import KernelOperator
@@ -175,6 +178,23 @@ def test_report_of_an_exact_fit() -> None:
         assert step.gain == pytest.approx(step.log_likelihood - report.history[0].log_likelihood, abs=1e-8)
     assert report.epochs == report.condition.epochs
     assert f"{report.history[0].log_likelihood:.1f} to {report.history[-1].log_likelihood:.1f}" in repr(report)
+
+
+def test_report_of_an_exact_fit_in_stages(tmp_path: Path) -> None:
+    """The first steps use 1,000 of 1,200 rows: the log likelihood of all rows is known at the last steps only."""
+    inputs = torch.rand(1200, 20, generator=seeded(1), dtype=torch.float64)
+    gp = pathgp.GP(kernels.Scale(kernels.Matern(2.5, lengthscale=[1.0] * 20)), noise=1.0)
+    report = gp.fit(inputs, inputs[:, 0], steps=6, samples=4, features=16, generator=seeded(2))
+    known = [step.log_likelihood for step in report.history]
+    assert [value is None for value in known] == [True, True, True, False, False, False]
+    assert not report.gain_is_exact
+    words = f"{known[3]:.1f} to {known[5]:.1f} in 3 of 6 steps, those on all rows"
+    assert words in repr(report)
+    assert f"{known[3]:.1f} in 1 of 4 steps, those on all rows" in repr(replace(report, history=report.history[:4]))
+    gp.posterior.to_html(tmp_path / "page.html", fit=report)
+    page = (tmp_path / "page.html").read_text()
+    assert words in page
+    assert "estimated where steps use a subset of the rows" in page
 
 
 def test_report_as_a_frame() -> None:

@@ -59,7 +59,9 @@ def read_file(options: argparse.Namespace) -> Data:
         raise UsageError(f"name the column to predict with --target: there are {join_names(table.names)}")
     target = table.require(options.target, "--target")
     molecules = find_molecules(options, table)
-    names, categorical = _inputs(table, target, options) if molecules is None else (molecules.names, set())
+    # The rows that are learned from need no id.
+    ids = options.id if options.predict is not None else [table.require(name, "--id") for name in options.id]
+    names, categorical = _inputs(table, target, ids, options) if molecules is None else (molecules.names, set())
     if target in names:
         raise UsageError(f"{target!r} cannot be an input and the target")
     texts = categorical if molecules is None else molecules.texts
@@ -70,10 +72,14 @@ def read_file(options: argparse.Namespace) -> Data:
             raise ValueError(f"the target {target!r} holds text: pathgp learns numbers, not classes")
         return kinds | {target: "number"}
 
-    advice = "fill in what is missing, leave such rows out with --skip-missing, or columns with --ignore"
+    advice = "fill in what is missing, or leave such rows out with --skip-missing"
     row_names: list[str] = []
-    whole, kinds, skipped = read_columns(table, [*names, target], find_kinds, options, advice, row_names)
+    ignorable = names if molecules is None else []
+    whole, kinds, skipped = read_columns(table, [*names, target], find_kinds, options, advice, row_names, ignorable)
     if molecules is not None:
+        others = [name for name in table.names if name not in {*names, target, *ids}]
+        if others and not options.quiet:
+            print_note(f"the inputs are the fingerprints of {molecules.column!r}; not used: {join_names(others)}")
         X = molecules.matrix(whole.__getitem__, row_names.__getitem__)
         return Data(table.name, molecules, target, X, whole[target], skipped)
     categories = {}
@@ -91,12 +97,13 @@ def read_columns(
     options: argparse.Namespace,
     advice: str,
     row_names: list[str] | None = None,
+    ignorable: Sequence[str] = (),
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str], int]:
     """Read columns of all rows without missing values.
 
     find_kinds: the kinds of the columns, from the first block.  advice: what to do about missing values, if there are
-    some and no --skip-missing.  row_names: gets the names of these rows, such as "line 3". Returns the columns and
-    their kinds by name, and the number of rows left out.
+    some and no --skip-missing.  row_names: gets the names of these rows, such as "line 3".  ignorable: columns that
+    --ignore can leave out. Returns the columns and their kinds by name, and the number of rows left out.
     """
     kinds: dict[str, str] = {}
     parts: list[dict[str, NDArray[Any]]] = []
@@ -110,17 +117,19 @@ def read_columns(
             row_names += [block.name_row(row) for row in np.flatnonzero(~missing).tolist()]
     if first and not options.skip_missing:
         others = f", and {skipped:,} rows in all lack a value" if skipped > 1 else ""
-        raise ValueError(f"{first}{others}: {advice}")
+        # Only an input can be ignored, not the target.
+        ignore = (
+            ", or columns with --ignore" if any(first.startswith(f"column {name!r} ") for name in ignorable) else ""
+        )
+        raise ValueError(f"{first}{others}: {advice}{ignore}")
     if not sum(len(part[names[0]]) for part in parts):
         raise ValueError(f"{table.name} has no rows" + (" without missing values" if skipped else ""))
     return {name: np.concatenate([part[name] for part in parts]) for name in kinds}, kinds, skipped
 
 
-def _inputs(table: Table, target: str, options: argparse.Namespace) -> tuple[list[str], set[str]]:
+def _inputs(table: Table, target: str, ids: Sequence[str], options: argparse.Namespace) -> tuple[list[str], set[str]]:
     """The names of the input columns, and of those to read as categories."""
     ignored = {table.require(name, "--ignore") for name in options.ignore}
-    # The rows that are learned from need no id.
-    ids = options.id if options.predict is not None else [table.require(name, "--id") for name in options.id]
     categorical = {table.require(name, "--categorical") for name in options.categorical}
     if options.inputs is None:
         names = [name for name in table.names if name not in {target, *ignored, *ids}]

@@ -12,8 +12,9 @@ from a dense array, a memory-mapped file or a sparse matrix of SciPy. Batches of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pathgp.compute.counts import CountRows
-from pathgp.compute.inputs import Array, read_matrix, read_numbers, real_number, whole_number
-from pathgp.compute.memory import spans
+from pathgp.compute.inputs import Array, read_numbers, real_number, whole_number
 from pathgp.compute.random import as_generator, permutation
+from pathgp.decisions.pool import Pool, Rows
 from pathgp.decisions.surrogate import Surrogate
 from pathgp.decisions.top import assign_distinct, top_rows
 from pathgp.models import GP
@@ -32,39 +32,8 @@ from pathgp.plots import COLOURS, tidy
 from pathgp.posterior.table import Posterior
 
 METHODS = ("thompson", "top", "greedy", "ucb", "random")
-# Largest number of rows of a block, dense and sparse, and the share of the memory budget for its inputs and paths.
-_ROWS, _SPARSE_ROWS = 16_384, 65_536
-_SHARE = 0.1
-
-Rows = NDArray[np.int64]
-
-
-class Pool:
-    """Rows of inputs (c, d): an array, a tensor or a sparse matrix of SciPy; `block` gives some of them as a tensor."""
-
-    def __init__(self, rows: Any) -> None:
-        if getattr(rows, "ndim", None) != 2:
-            raise ValueError(f"the pool must have two dimensions (rows, columns), got {getattr(rows, 'shape', rows)!r}")
-        self.rows = read_matrix(rows, "pool").X if hasattr(rows, "tocsr") else rows
-        self.shape: tuple[int, int] = tuple(rows.shape)
-        self.device = rows.device if isinstance(rows, Tensor) else torch.device("cpu")
-
-    def block(self, index: Tensor, device: torch.device) -> Tensor:
-        """The rows with these numbers (b, d); sparse ones stay sparse."""
-        part = self.rows[index.to(self.rows.device) if isinstance(self.rows, Tensor) else index.numpy()]
-        block = part.to(device) if isinstance(part, Tensor) else torch.as_tensor(part, device=device)
-        return block if block.is_floating_point() else block.to(torch.float64)
-
-    def blocks(self, index: Tensor, post: Posterior) -> Iterator[tuple[Tensor, Tensor]]:
-        """Row numbers (b,) and rows (b, d), in blocks that fit the memory budget of the posterior."""
-        device = post.system.X.device
-        # Hashes of sparse rows are drawn once for every block: large blocks take less time.
-        is_sparse = isinstance(self.rows, CountRows)
-        width = 8 * (2 * post.num_samples if is_sparse else self.shape[1] + 2 * post.num_samples)
-        most = _SPARSE_ROWS if is_sparse else _ROWS
-        step = max(1, min(most, int(_SHARE * post.settings.compute.budget(device)) // width))
-        for part in spans(len(index), step):
-            yield index[part], self.block(index[part], device)
+# The options of `GP.fit` and `GP.condition` that `screen` gives itself.
+_DATA = {"X", "y", "noise", "generator"}
 
 
 @torch.no_grad()
@@ -86,7 +55,8 @@ def select_batch(
 
     Args:
         post: the posterior given the measurements so far.
-        pool: inputs (c, d): an array, a tensor, a memory-mapped array or a sparse matrix.
+        pool: inputs (c, d): an array, a tensor, a data frame of numbers, a memory-mapped array or a sparse matrix. Rows
+            have the numbers 0 to c - 1, whatever the index of a frame.
         count: number of rows; all that are left if there are fewer.
         method: "thompson", "top", "greedy", "ucb" or "random".
         top: k of the method "top", by default ``count``.
@@ -98,26 +68,36 @@ def select_batch(
     pool = pool if isinstance(pool, Pool) else Pool(pool)
     count, left = whole_number(count, "count", 1), _rows_left(pool, exclude)
     count = min(count, len(left))
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, got {method!r}")
+    top, beta = _read_options(method, top, width)
     if count == 0:
         return np.empty(0, dtype=np.int64)
     if method == "random":
         return np.asarray(left[permutation(len(left), as_generator(generator), left.device)[:count]])
+    if not isinstance(post, Posterior):
+        raise TypeError(f"post must be a posterior, such as gp.condition(X, y); got {type(post).__name__}")
+    if pool.shape[1] != (columns := post.system.X.shape[1]):
+        raise ValueError(f"the pool has {pool.shape[1]} columns, the model was given {columns}")
     sign = -1.0 if minimise else 1.0
     blocks = pool.blocks(left, post)
     if method in ("greedy", "ucb"):
-        beta = real_number(width, "width") if method == "ucb" else 0.0
 
         def score(X: Tensor) -> Tensor:
             mean = sign * post.mean(X)
             return mean + beta * post.variance(X).sqrt() if beta else mean
 
         return np.asarray(top_rows(((rows, score(X).unsqueeze(0)) for rows, X in blocks), count)[1][0].cpu())
-    k = count if top is None else whole_number(top, "top", 1)
+    k = count if top is None else top
     length = count if method == "thompson" else max(k, count)
     _, best = top_rows(((rows, sign * post.paths(X)) for rows, X in blocks), length)
     return _round_robin(best.cpu(), count) if method == "thompson" else _most_frequent(best.cpu(), k, count)
+
+
+def _read_options(method: str, top: int | None, width: float) -> tuple[int | None, float]:
+    """Check the options of a batch; return k of "top", and the standard deviations that "ucb" adds to the mean."""
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, got {method!r}")
+    beta = real_number(width, "width")
+    return None if top is None else whole_number(top, "top", 1), beta if method == "ucb" else 0.0
 
 
 def _round_robin(best: Tensor, count: int) -> Rows:
@@ -161,8 +141,8 @@ class Screening:
     rows: Rows
     values: NDArray[np.float64]
     batches: Rows
-    minimise: bool
-    posterior: Posterior | None
+    minimise: bool = False
+    posterior: Posterior | None = None
 
     @property
     def best(self) -> tuple[int, float]:
@@ -175,12 +155,21 @@ class Screening:
     def recall(self, truth: Array, k: int) -> tuple[Rows, NDArray[np.float64]]:
         """Evaluations after every batch, and the share of the k best rows of the pool that were measured by then.
 
-        truth: values of the whole pool (c,). With ties at the k-th value, any k of the tied rows count.
+        truth: values of the whole pool (c,), NaN for rows without one, which are not among the best. With ties at the
+        k-th value, any k of the tied rows count.
         """
         values = np.asarray(truth, dtype=np.float64) * (-1.0 if self.minimise else 1.0)
-        k = min(whole_number(k, "k", 1), len(values))
-        threshold = np.sort(values)[-k]
-        is_top = values[self.rows] >= threshold
+        if values.ndim != 1 or len(values) <= self.rows.max(initial=-1):
+            least = int(self.rows.max(initial=-1)) + 1
+            raise ValueError(
+                f"truth must hold a value for every row of the pool, at least ({least},); got shape {values.shape}"
+            )
+        known = np.sort(values[~np.isnan(values)])
+        if not len(known):
+            raise ValueError("truth has no value: all are NaN")
+        k = min(whole_number(k, "k", 1), len(known))
+        # Comparisons with NaN are false.
+        is_top = values[self.rows] >= known[-k]
         ends = np.flatnonzero(np.diff(self.batches, append=self.batches[-1] + 1)) + 1
         return ends, np.array([min(k, int(is_top[:end].sum())) / k for end in ends])
 
@@ -218,59 +207,142 @@ def screen(
     refit: float | None = 1.5,
     fit: Mapping[str, Any] | None = None,
     condition: Mapping[str, Any] | None = None,
+    resume: Screening | None = None,
     callback: Callable[[Screening], object] | None = None,
     generator: torch.Generator | None = None,
 ) -> Screening:
     """Measure rows of a pool in batches, each chosen by the posterior given the earlier ones.
 
-    Ends early when all rows have been measured.
+    Ends early when all rows have been measured. Pool and options are checked before the first measurement; for this a
+    dense pool is read once. If an error or Ctrl-C ends the call, the attribute ``screening`` of the exception holds the
+    measurements so far.
 
     Args:
         gp: the model; fits change its hyperparameters.
         pool: inputs (c, d), as in `select_batch`.
         measure: function of row numbers (m,) that returns their values (m,); NaN for a failed measurement.
         batch: rows of a batch.
-        rounds: number of batches, the first one included.
+        rounds: number of batches, the first one and those of ``resume`` included.
         method: how rows are chosen, see `select_batch`; ``top`` and ``width`` as there.
         initial: number of random rows of the first batch, by default ``batch``; or the numbers of its rows.
+            Not used to continue from ``resume``.
         minimise: small values are wanted.
         samples: number of paths.
         refit, fit, condition: as in `ThompsonSampler`.
+        resume: an earlier result for this pool, to continue from; its rows are not measured again.
         callback: called with the `Screening` so far after every batch.
         generator: source of all draws.
     """
     generator, rows = as_generator(generator), Pool(pool)
     model = Surrogate(gp, refit, None, fit, condition, generator)
     batch, rounds = whole_number(batch, "batch", 1), whole_number(rounds, "rounds", 1)
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, got {method!r}")
-    none = np.empty(0, dtype=np.int64)
-    result = Screening(method, none, np.empty(0), none, minimise, None)
-    if initial is None or isinstance(initial, int):
-        count = batch if initial is None else whole_number(initial, "initial", 1)
-        chosen = np.asarray(permutation(rows.shape[0], generator, torch.device("cpu"))[:count])
-    else:
-        chosen = np.asarray(read_numbers(initial, "initial", rows.shape[0]))
-    for number in range(rounds):
-        if number and len(model.y) and method != "random":
-            result.posterior = model.posterior(samples)
-            options: dict[str, Any] = {"top": top, "minimise": minimise, "width": width}
-            chosen = select_batch(result.posterior, rows, batch, method, exclude=result.rows, **options)
-        elif number:
-            left = _rows_left(rows, result.rows)
-            chosen = np.asarray(left[permutation(len(left), generator, left.device)[:batch]])
-        if not len(chosen):
-            break
-        values = np.asarray(measure(chosen), dtype=np.float64)
-        values = np.where(np.isfinite(values), values, np.nan)
-        if values.shape != chosen.shape:
-            raise ValueError(f"measure must return {len(chosen)} values, one for every row, got shape {values.shape}")
-        result.rows, result.values = np.append(result.rows, chosen), np.append(result.values, values)
-        result.batches = np.append(result.batches, np.full(len(chosen), number))
-        fine = np.isfinite(values)
-        if fine.any():
-            inputs = rows.block(torch.from_numpy(chosen[fine]), rows.device)
-            model.add(inputs, torch.from_numpy(values[fine]).to(rows.device))
-        if callback is not None:
-            callback(result)
+    options: dict[str, Any] = {"top": top, "minimise": minimise, "width": width}
+    _read_options(method, top, width)
+    whole_number(samples, "samples", 1 if method in ("thompson", "top") else 0)
+    _require_known(model.fit_options, gp.fit, "fit")
+    _require_known(model.condition_options, gp.condition, "condition")
+    if not callable(measure):
+        raise TypeError(
+            f"measure must be a function of row numbers, got {type(measure).__name__}: "
+            "values y that are known already are lambda rows: y[rows]"
+        )
+    chosen = _first_batch(batch if initial is None else initial, rows, generator)
+    rows.check()
+    if method != "random":
+        # The kernel must accept rows of this kind and width.
+        row = rows.block(torch.tensor([0]), rows.device)
+        with torch.no_grad():
+            gp.kernel(row, row)
+    result = _start(resume, rows.shape[0], method, minimise)
+    known = np.isfinite(result.values)
+    if known.any():
+        model.add(rows.block(torch.from_numpy(result.rows[known]), rows.device), _values_on(rows, result.values[known]))
+    try:
+        for number in range(int(result.batches.max(initial=-1)) + 1, rounds):
+            if number and len(model.y) and method != "random":
+                result = replace(result, posterior=model.posterior(samples))
+                assert result.posterior is not None
+                chosen = select_batch(result.posterior, rows, batch, method, exclude=result.rows, **options)
+            elif number:
+                left = _rows_left(rows, result.rows)
+                chosen = np.asarray(left[permutation(len(left), generator, left.device)[:batch]])
+            if not len(chosen):
+                break
+            values = _read_values(measure(chosen.copy()), len(chosen))
+            result = replace(
+                result,
+                rows=np.append(result.rows, chosen),
+                values=np.append(result.values, values),
+                batches=np.append(result.batches, np.full(len(chosen), number)),
+            )
+            fine = np.isfinite(values)
+            if fine.any():
+                model.add(rows.block(torch.from_numpy(chosen[fine]), rows.device), _values_on(rows, values[fine]))
+            if callback is not None:
+                callback(result)
+    except BaseException as error:
+        if len(result.rows):
+            vars(error)["screening"] = result
+            error.add_note(
+                f"{len(result.rows)} measurements were made before: continue with screen(..., resume=error.screening), "
+                "where error is this exception, sys.last_value in an interactive session"
+            )
+        raise
     return result
+
+
+def _require_known(options: Mapping[str, Any], method: Callable[..., Any], name: str) -> None:
+    """Refuse options that a method of the model does not have."""
+    known = [parameter for parameter in inspect.signature(method).parameters if parameter not in _DATA]
+    for option in options:
+        if option not in known:
+            raise TypeError(f"{name} has an unknown option {option!r}: it takes {', '.join(known)}")
+
+
+def _first_batch(initial: int | Sequence[int], pool: Pool, generator: torch.Generator) -> Rows:
+    """The rows of the first batch: this number of random ones, or those with these numbers."""
+    if not pool.shape[0]:
+        raise ValueError("the pool has no rows")
+    if np.ndim(initial) == 0:
+        count = whole_number(initial, "initial", 1)
+        return np.asarray(permutation(pool.shape[0], generator, torch.device("cpu"))[:count])
+    rows = np.asarray(read_numbers(initial, "initial", pool.shape[0]))
+    if not len(rows):
+        raise ValueError("initial has no rows: leave it out for a random first batch")
+    numbers, times = np.unique(rows, return_counts=True)
+    if times.max() > 1:
+        raise ValueError(f"initial has row {numbers[times.argmax()]} more than once: no row is measured twice")
+    return rows
+
+
+def _start(resume: Screening | None, count: int, method: str, minimise: bool) -> Screening:
+    """An empty result, or the one to continue from."""
+    none = np.empty(0, dtype=np.int64)
+    if resume is None:
+        return Screening(method, none, np.empty(0), none, minimise, None)
+    if not isinstance(resume, Screening):
+        raise TypeError(f"resume must be a Screening, the result of an earlier call; got {type(resume).__name__}")
+    read_numbers(resume.rows, "the rows of resume", count)
+    if not len(resume.rows) == len(resume.values) == len(resume.batches):
+        lengths = f"{len(resume.rows)}, {len(resume.values)} and {len(resume.batches)}"
+        raise ValueError(f"resume must have a value and a batch for every row, got lengths {lengths}")
+    return replace(resume, method=method, minimise=minimise, posterior=None)
+
+
+def _read_values(values: Any, count: int) -> NDArray[np.float64]:
+    """What ``measure`` returned, NaN for values that are not finite."""
+    try:
+        array = np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+        if array.dtype.kind not in "fiubO":
+            raise TypeError(f"the values are of dtype {array.dtype}")
+        numbers = array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"measure must return {count} numbers, one for every row: {error}") from error
+    if numbers.shape != (count,):
+        hint = "; use values[:, 0]" if numbers.shape == (count, 1) else ""
+        raise ValueError(f"measure must return {count} values, one for every row, got shape {numbers.shape}{hint}")
+    return np.where(np.isfinite(numbers), numbers, np.nan)
+
+
+def _values_on(pool: Pool, values: NDArray[np.float64]) -> Tensor:
+    return torch.from_numpy(values).to(pool.device)

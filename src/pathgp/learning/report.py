@@ -105,6 +105,11 @@ class FitReport:
         return "; ".join(f"{latest[level]} ({count} of {len(solves)} solves)" for level, count in counts.items())
 
     @property
+    def gain_is_exact(self) -> bool:
+        """Whether the log likelihood of all rows is known at every step; otherwise its gain is estimated."""
+        return all(step.log_likelihood is not None for step in self.history)
+
+    @property
     def stages(self) -> str:
         """The steps taken on each number of rows, in words."""
         groups = itertools.groupby(self.history, key=lambda step: (step.rows, bool(step.solver)))
@@ -129,8 +134,12 @@ class FitReport:
         ]
         if len({step.rows for step in steps}) > 1:
             lines.append(("stages", self.stages))
-        if steps and steps[-1].log_likelihood is not None:
-            lines.append(("log likelihood", f"{steps[0].log_likelihood:.1f} to {steps[-1].log_likelihood:.1f}"))
+        # Steps on a subset of the rows have none.
+        known = [step.log_likelihood for step in steps if step.log_likelihood is not None]
+        if known:
+            first = "" if len(known) == 1 else f"{known[0]:.1f} to "
+            rows = "" if len(known) == len(steps) else f" in {len(known)} of {len(steps)} steps, those on all rows"
+            lines.append(("log likelihood", f"{first}{known[-1]:.1f}{rows}"))
         elif steps:
             lines.append(("log likelihood", f"{steps[-1].gain:+.1f} since the first step, estimated"))
         if solvers:
