@@ -44,13 +44,9 @@ def thesis(score: str, method: str, column: str) -> float:
 
 
 def table_cells() -> list[Cell]:
-    """Our values for the cells of the table, one per seed; baselines that were not run on a GPU are those of a CPU."""
+    """Our values for the cells of the table, one per seed."""
     protocol = {"configurations": 2000, "steps": 100, "probes": 64}
     rows = [row for row in read("lcbench_cuda") if protocol.items() <= row.items()]
-    known = {(row["method"], row["set"]) for row in rows}
-    for row in read("lcbench_cpu"):
-        if row["method"].startswith("gpytorch") and (row["method"], row["set"]) not in known:
-            rows.append(row)
     found = []
     for block in tables()["table 6.1"]["blocks"]:
         score = next((score for score, name in BLOCKS.items() if name == block), "fit_seconds")
