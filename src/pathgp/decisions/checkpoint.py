@@ -17,6 +17,7 @@ from pathgp.models import GP
 # Increase this number if earlier files cannot be continued.
 FORMAT = 2
 
+_WORDS = {"lower": "lower bound", "upper": "upper bound", "model": "model, if all it learns is 1,"}
 _ADVICE = (
     "use another path, and pathgp.decisions.read_evaluations(path) for the evaluations in this file, which "
     "tell(X, y) of a new sampler accepts"
@@ -74,9 +75,9 @@ def require_same_problem(path: Path, content: dict[str, Any], problem: dict[str,
         else:
             is_same = found == value
         if not is_same:
-            name = {"lower": "lower bound", "upper": "upper bound"}.get(name, name)
+            name = _WORDS.get(name, name)
             raise ValueError(f"{path} belongs to another problem: its {name} is {found}, here it is {value}; {_ADVICE}")
-    # A description of many length scales does not show how many.
+    # A description does not show how many parameters a mean of the caller has.
     found, expected = (
         {name: tuple(value.shape) for name, value in state.items()}
         for state in (content["hyperparameters"], model.state_dict())

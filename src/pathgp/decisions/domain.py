@@ -52,7 +52,7 @@ class Domain:
         device: torch.device,
     ) -> Domain:
         """Check bounds (2, d), choices by column and the constraint."""
-        matrix = read_matrix(bounds, "bounds", advice="bounds must be finite")
+        matrix = read_bounds(bounds)
         if matrix.X.shape[0] != 2:
             hint = "; use bounds.T" if matrix.X.shape[1] == 2 else ""
             shape = tuple(matrix.X.shape)
@@ -164,6 +164,19 @@ class Domain:
         digests: list[bytes] = (numbers @ factors).view("V16").ravel().tolist()
         return digests
 
+    def is_among(self, X: Tensor, points: Tensor) -> Tensor:
+        """Which of X (m, d) are within the resolution of one of ``points`` (k, d): (m,). Time O(m k d) at most."""
+        keys, reach = set(self.keys(points)), self.width * _RESOLUTION
+        # Rounding can move a point into the next cell, so that its key changes.
+        return torch.tensor(
+            [
+                key in keys or bool(((points - x).abs() <= reach).all(1).any())
+                for key, x in zip(self.keys(X), X, strict=True)
+            ],
+            dtype=torch.bool,
+            device=X.device,
+        )
+
     def _uniform(self, count: int, generator: torch.Generator) -> Tensor:
         X = self.lower + (self.upper - self.lower) * _uniform((count, len(self.lower)), generator, self.lower.device)
         for column, values in self.choices.items():
@@ -200,6 +213,11 @@ def _read_choices(choices: Any) -> dict[int, list[Any]]:
         except TypeError:
             raise TypeError(f"{advice}; the values of column {number} are {values!r}") from None
     return read
+
+
+def read_bounds(bounds: Array) -> Matrix:
+    """Check that bounds are a matrix of finite numbers."""
+    return read_matrix(bounds, "bounds", advice="bounds must be finite")
 
 
 def read_candidates(candidates: Array, columns: int | None = None, like: Tensor | None = None) -> Matrix:

@@ -18,12 +18,13 @@ from pathgp.compute.inputs import Array, read_matrix, read_vector, real_number, 
 from pathgp.compute.random import as_generator, permutation
 from pathgp.compute.stacklevel import levels_to_the_caller
 from pathgp.decisions import checkpoint as checkpoints
-from pathgp.decisions.domain import Constraint, Domain, read_candidates
+from pathgp.decisions.domain import Constraint, Domain, read_bounds, read_candidates
 from pathgp.decisions.history import History, Round
 from pathgp.decisions.region import best_region, count_local_paths
 from pathgp.decisions.surrogate import Surrogate, read_options
 from pathgp.decisions.thompson import maximise_paths
 from pathgp.models import GP
+from pathgp.pathwise import PriorPaths
 from pathgp.posterior.table import Posterior
 
 # Arguments of `maximise_paths` that a sampler sets.
@@ -100,8 +101,7 @@ class ThompsonSampler:
             raise TypeError("give either bounds (2, d) or candidates (c, d)")
         if candidates is not None and choices is not None:
             raise TypeError("choices belong to bounds: leave candidates out that they forbid")
-        given = read_matrix(bounds, "bounds", advice="bounds must be finite") if candidates is None else None
-        given = read_candidates(candidates) if given is None else given
+        given = read_bounds(bounds) if candidates is None else read_candidates(candidates)
         # A copy: the caller may change the array.
         self._candidates = None if candidates is None else replace(given, X=given.X.detach().clone())
         ends = bounds if candidates is None else torch.stack([given.X.amin(0) - 1.0, given.X.amax(0) + 1.0])
@@ -113,7 +113,8 @@ class ThompsonSampler:
         self._surrogate = Surrogate(gp, refit, width, fit, condition, self._generator)
         model = self._surrogate.prepared_model()
         box = torch.stack([self.domain.lower, self.domain.upper])
-        _require_fit(model, box if self._candidates is None else self._candidates.X[:2])
+        features = self._surrogate.condition_options.get("features", 512)
+        _require_fit(model, box if self._candidates is None else self._candidates.X[:2], features)
         empty = given.X.new_empty(0, given.X.shape[1], dtype=torch.float64)
         self._pending, self._failed = empty, empty
         self._began = time.monotonic()
@@ -191,9 +192,7 @@ class ThompsonSampler:
             )
         self._surrogate.add(inputs[finite], values[finite])
         self._failed = torch.cat([self._failed, inputs[~finite]])
-        new_keys = set(self.domain.keys(inputs))
-        is_pending = [key not in new_keys for key in self.domain.keys(self._pending)]
-        self._pending = self._pending[torch.tensor(is_pending, dtype=torch.bool)]
+        self._pending = self._pending[~self.domain.is_among(self._pending, inputs)]
         if len(self._surrogate.y):
             self._record(values[finite], failures)
         self._save()
@@ -388,13 +387,14 @@ class ThompsonSampler:
             self.history.rounds.append(Round(int(evaluations), best, batch, int(failed), seconds))
 
 
-def _require_fit(model: GP, X: Tensor) -> None:
-    """ValueError if the kernel cannot be evaluated at inputs X (m, d): before anything is evaluated there."""
+def _require_fit(model: GP, X: Tensor, features: int) -> None:
+    """ValueError if the kernel cannot be evaluated at inputs X (m, d), or has no paths: before any is evaluated."""
     try:
         with torch.no_grad():
             model.kernel(X.to("cpu", torch.float64))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"the model does not fit inputs of {X.shape[1]} columns: {error}") from error
+        PriorPaths.draw(model.kernel, 1, features, X.shape[1], torch.Generator().manual_seed(0))
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise ValueError(f"the model cannot be used for inputs of {X.shape[1]} columns: {error}") from error
 
 
 def _extents(X: Tensor) -> Tensor:

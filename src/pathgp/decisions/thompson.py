@@ -79,6 +79,9 @@ def maximise_paths(
         raise TypeError("choices belong to bounds: leave candidates out that they forbid")
     if not isinstance(post, Posterior):
         raise TypeError(f"maximise_paths takes a Posterior, as gp.condition() returns it, got {type(post).__name__}")
+    if not post.has_paths:
+        reason = post.report.no_paths or "it was conditioned with samples=0"
+        raise ValueError(f"maximise_paths needs a posterior with paths, and this one has none: {reason}")
     paths = read_numbers(range(post.num_samples) if which is None else which, "which", post.num_samples)
     if not len(paths):
         raise ValueError("which is empty: name at least one path, or leave it out for all")
