@@ -35,6 +35,27 @@ def test_candidates_are_copied() -> None:
     assert len(np.unique(np.asarray(optimiser.ask(10)), axis=0)) == 10
 
 
+def test_a_constraint_may_work_in_place() -> None:
+    def is_allowed(X: Any) -> Any:
+        X -= 0.5
+        return X.sum(1) < 0.0
+
+    candidates = torch.rand(10, 2, generator=seeded(), dtype=torch.float64)
+    gp = pathgp.GP(kernels.Matern(2.5, 0.5))
+    for optimiser in (
+        sampler(constraint=is_allowed),
+        ThompsonSampler(gp, candidates=candidates, constraint=is_allowed),
+    ):
+        X = np.asarray(optimiser.ask(3))
+        assert (X >= 0.0).all()
+        assert (X.sum(1) < 1.0).all()
+
+
+def test_one_column_of_choices() -> None:
+    optimiser = ThompsonSampler(pathgp.GP(kernels.Matern(2.5)), [[0.0], [3.0]], choices={0: [0, 1, 2, 3]})
+    assert sorted(optimiser.ask(4)[:, 0].tolist()) == [0.0, 1.0, 2.0, 3.0]
+
+
 def test_values_keep_their_digits() -> None:
     optimiser = sampler(torch.from_numpy(BOX))
     optimiser.tell([[0.1, 0.2], [0.3, 0.4]], [100000.123456789, 1e300])
@@ -152,7 +173,7 @@ def test_choices_are_not_repeated() -> None:
     optimiser.tell(asked[0], hill(asked[0]))
     asked.append(optimiser.ask(3))
     assert len(np.unique(np.concatenate(asked), axis=0)) == 9
-    with pytest.warns(UserWarning, match="2 of 2 inputs repeat earlier ones: the box has no others"):
+    with pytest.warns(UserWarning, match="2 of 2 inputs repeat earlier ones: no others were found"):
         assert optimiser.ask(2).shape == (2, 2)
 
 

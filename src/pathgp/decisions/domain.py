@@ -117,7 +117,8 @@ class Domain:
         """Whether the constraint allows the points (m, d): (m,)."""
         if self.constraint is None or not len(X):
             return torch.ones(len(X), dtype=torch.bool, device=X.device)
-        answer = self.constraint(self.to_caller(X))
+        # A copy: the function may work in place.
+        answer = self.constraint(self.to_caller(X.clone()))
         mask = torch.as_tensor(np.asarray(answer.cpu() if isinstance(answer, Tensor) else answer))
         if mask.shape != (len(X),) or mask.dtype != torch.bool:
             got = f"{mask.dtype} of shape {tuple(mask.shape)}"

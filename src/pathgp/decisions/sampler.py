@@ -271,7 +271,7 @@ class ThompsonSampler:
         X[repeated[: len(new)]] = others[new]
         if left := len(repeated) - len(new):
             warnings.warn(
-                f"{left} of {len(X)} inputs repeat earlier ones: the box has no others",
+                f"{left} of {len(X)} inputs repeat earlier ones: no others were found in the box",
                 stacklevel=levels_to_the_caller(),
             )
         return X
