@@ -261,17 +261,25 @@ def test_a_refused_sampler_leaves_the_model(tmp_path: Path) -> None:
     assert isinstance(gp.mean, pathgp.means.Constant)
 
 
-def test_a_fitted_model_continues(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["exact", "inducing", "learned points"])
+def test_a_fitted_model_continues(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "run.pathgp"
     samplers = []
     for _ in range(2):
         gp = pathgp.GP(kernels.Matern(2.5, [0.5, 0.5]), standardise=True)
+        if kind != "exact":
+            is_learned = kind == "learned points"
+            gp = pathgp.InducingGP(gp.kernel, standardise=True, inducing=4, learn_inducing=is_learned)
+        gp.constrain("noise", fixed=True)
         samplers.append(ThompsonSampler(gp, BOX, checkpoint=path, fit={"steps": 2}, search=SMALL, generator=seeded()))
         X = samplers[-1].ask(6)
         samplers[-1].tell(X, hill(X))
+        # A fit, after which an `InducingGP` keeps its points.
+        X = samplers[-1].ask(3)
+        samplers[-1].tell(X, hill(X))
     first, second = samplers
-    np.testing.assert_array_equal(second.X[:6], first.X)
-    assert len(second.y) == 12
+    np.testing.assert_array_equal(second.X[:9], first.X)
+    assert len(second.y) == 18
 
 
 def test_page_after_one_round(tmp_path: Path) -> None:

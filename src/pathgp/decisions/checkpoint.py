@@ -66,7 +66,10 @@ def describe_problem(domain: Domain, minimise: bool, model: GP) -> dict[str, Any
 
 
 def require_same_problem(path: Path, content: dict[str, Any], problem: dict[str, Any], model: GP) -> None:
-    """ValueError if the file belongs to other bounds, to the other direction or to another model."""
+    """ValueError if the file belongs to other bounds, to the other direction or to another model.
+
+    ``model``: a copy, which gets the hyperparameters in the file.
+    """
     for name, value in problem.items():
         found = content.get(name)
         if isinstance(value, torch.Tensor):
@@ -78,12 +81,11 @@ def require_same_problem(path: Path, content: dict[str, Any], problem: dict[str,
             name = _WORDS.get(name, name)
             raise ValueError(f"{path} belongs to another problem: its {name} is {found}, here it is {value}; {_ADVICE}")
     # A description does not show how many parameters a mean of the caller has.
-    found, expected = (
-        {name: tuple(value.shape) for name, value in state.items()}
-        for state in (content["hyperparameters"], model.state_dict())
-    )
-    if found != expected:
+    state = content["hyperparameters"]
+    try:
+        model.load_state_dict(state)
+    except RuntimeError:
+        found, here = ({name: tuple(x.shape) for name, x in part.items()} for part in (state, model.state_dict()))
         raise ValueError(
-            f"{path} belongs to another model: the shapes of its hyperparameters are {found}, here {expected}; "
-            f"{_ADVICE}"
-        )
+            f"{path} belongs to another model: the shapes of its hyperparameters are {found}, here {here}; {_ADVICE}"
+        ) from None
