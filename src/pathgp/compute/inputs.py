@@ -28,12 +28,23 @@ class Matrix:
         return result.detach().cpu().numpy() if self.is_numpy else result
 
 
-def read_matrix(X: Array, name: str = "X", columns: int | None = None, like: Tensor | None = None) -> Matrix:
+_NO_MISSING_VALUES = "remove or fill them, a Gaussian process of rows does not accept missing values"
+
+
+def read_matrix(
+    X: Array,
+    name: str = "X",
+    columns: int | None = None,
+    like: Tensor | None = None,
+    source: str = "the model was given",
+    advice: str = _NO_MISSING_VALUES,
+) -> Matrix:
     """Check inputs (n, d): numeric, two-dimensional, finite, of the width and the kind that is expected.
 
     Integers become float64; sparse matrices of SciPy, which must hold counts, `CountRows`. ``like``: the training
     inputs, on whose device the result must be (NumPy arrays are moved) and whose dtype must hold its squares. Nothing
-    is rounded to that dtype: an offset must be subtracted before.
+    is rounded to that dtype: an offset must be subtracted before. ``source``: where the number of columns comes from,
+    for the message. ``advice``: what to do about values that are not finite.
     """
     tensor, is_numpy = _tensor(X, name)
     if tensor.ndim != 2:
@@ -45,10 +56,10 @@ def read_matrix(X: Array, name: str = "X", columns: int | None = None, like: Ten
     if tensor.shape[1] == 0:
         raise ValueError(f"{name} has no columns")
     if columns is not None and tensor.shape[1] != columns:
-        raise ValueError(f"{name} has {tensor.shape[1]} columns, the model was given {columns}")
+        raise ValueError(f"{name} has {tensor.shape[1]} columns, {source} {columns}")
     if isinstance(tensor, CountRows):
         return Matrix(tensor if like is None else _move(tensor, like, name, is_numpy), is_numpy)
-    _require_finite(tensor, name)
+    _require_finite(tensor, name, advice)
     if like is not None:
         tensor = _move(tensor, like, name, is_numpy)
         if isinstance(like, CountRows) and not tensor.requires_grad and are_counts(tensor):
@@ -88,8 +99,8 @@ def read_numbers(numbers: Any, name: str, count: int) -> Tensor:
     return torch.from_numpy(array.astype(np.int64))
 
 
-def read_vector(y: Array, n: int, name: str, like: Tensor) -> Tensor:
-    """Check targets or noise (n,), as float64 on the device of ``like``.
+def read_vector(y: Array, n: int, name: str, like: Tensor, only_finite: bool = True) -> Tensor:
+    """Check targets or noise (n,), as float64 on the device of ``like``; finite unless ``only_finite`` is False.
 
     float64, because a large offset must be subtracted before the values are rounded to float32.
     """
@@ -98,7 +109,8 @@ def read_vector(y: Array, n: int, name: str, like: Tensor) -> Tensor:
         hint = "; one number for all rows belongs into the model" if name == "noise" and tensor.ndim == 0 else ""
         hint = f"; use {name}[:, 0]" if tensor.ndim == 2 and tensor.shape[1] == 1 else hint
         raise ValueError(f"{name} must have shape ({n},), one value per row of X, got {tuple(tensor.shape)}{hint}")
-    _require_finite(tensor, name)
+    if only_finite:
+        _require_finite(tensor, name)
     return _move(tensor, like, name, is_numpy).to(torch.float64)
 
 
@@ -161,6 +173,8 @@ def read_side(F: Array, name: str, like: Tensor | None = None, columns: int | No
 def whole_number(value: Any, name: str, least: int) -> int:
     """A count, at least ``least``."""
     try:
+        if isinstance(value, bool):
+            raise TypeError
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be a whole number, got {value!r}") from None
@@ -249,7 +263,7 @@ def _move(tensor: Tensor, like: Tensor, name: str, is_numpy: bool) -> Tensor:
     return tensor.to(like.device)
 
 
-def _require_finite(tensor: Tensor, name: str) -> None:
+def _require_finite(tensor: Tensor, name: str, advice: str = _NO_MISSING_VALUES) -> None:
     bad = ~torch.isfinite(tensor.detach())
     if not bool(bad.any()):
         return
@@ -257,7 +271,4 @@ def _require_finite(tensor: Tensor, name: str) -> None:
     titles = {1: ("row",), 2: ("row", "column"), 3: ("path", "point", "column")}[len(first)]
     place = ", ".join(f"{title} {number}" for title, number in zip(titles, first, strict=True))
     value = float(tensor.detach()[tuple(first)])
-    raise ValueError(
-        f"{name} contains {value} at {place} ({int(bad.sum())} such values in all): remove or fill them, "
-        "a Gaussian process of rows does not accept missing values"
-    )
+    raise ValueError(f"{name} contains {value} at {place} ({int(bad.sum())} such values in all): {advice}")

@@ -1,5 +1,7 @@
 """Decisions from posterior paths: where to evaluate an expensive function next, and which rows of a pool to measure."""
 
+from pathgp.decisions.checkpoint import Evaluations as Evaluations
+from pathgp.decisions.checkpoint import read_evaluations as read_evaluations
 from pathgp.decisions.history import History as History
 from pathgp.decisions.sampler import Best as Best
 from pathgp.decisions.sampler import ThompsonSampler as ThompsonSampler

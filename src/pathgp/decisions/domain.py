@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pathgp.compute.inputs import Array, read_matrix, real_number
+from pathgp.compute.inputs import Array, Matrix, read_matrix, real_number, whole_number
 from pathgp.compute.random import normal, permutation
 
 Constraint = Callable[[Any], Any]
@@ -23,6 +25,8 @@ _NEAREST = 1 / 32
 # Attempts to draw points that a constraint allows, and the least number of points of an attempt.
 _ATTEMPTS = 100
 _AT_ONCE = 4096
+# Largest number of points of a box of choices that are listed.
+_MOST_COMBINATIONS = 100_000
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Domain:
         device: torch.device,
     ) -> Domain:
         """Check bounds (2, d), choices by column and the constraint."""
-        matrix = read_matrix(bounds, "bounds")
+        matrix = read_bounds(bounds)
         if matrix.X.shape[0] != 2:
             hint = "; use bounds.T" if matrix.X.shape[1] == 2 else ""
             shape = tuple(matrix.X.shape)
@@ -56,8 +60,11 @@ class Domain:
                 f"bounds must have two rows, the lower and the upper end of every column, got {shape}{hint}"
             )
         lower, upper = matrix.X.detach().to(device, torch.float64).clone()
+        # SciPy's order, one pair of ends for every column, of two columns.
+        is_transposed = matrix.X.shape[1] == 2 and bool((matrix.X[:, 0] < matrix.X[:, 1]).all())
+        hint = "; give one row of lower and one row of upper ends: bounds.T" if is_transposed else ""
         found = {}
-        for column, values in (choices or {}).items():
+        for column, values in _read_choices(choices).items():
             if not 0 <= column < len(lower):
                 raise ValueError(f"choices name column {column}, but bounds have {len(lower)} columns")
             numbers = sorted({real_number(value, f"choices[{column}]") for value in values})
@@ -68,7 +75,8 @@ class Domain:
         for column in range(len(lower)):
             if column not in found and not bool(lower[column] < upper[column]):
                 ends = f"{float(lower[column]):g} and {float(upper[column]):g}"
-                raise ValueError(f"the bounds of column {column} are {ends}: the lower one must be less than the upper")
+                message = f"the bounds of column {column} are {ends}: the lower one must be less than the upper"
+                raise ValueError(message + hint)
         if not (constraint is None or callable(constraint)):
             raise TypeError(f"constraint must be a function of inputs (m, d), got {type(constraint).__name__}")
         return cls(lower, upper, found, constraint, matrix.is_numpy)
@@ -90,6 +98,13 @@ class Domain:
         """A tensor as the caller works with it."""
         return X.detach().cpu().numpy() if self.is_numpy else X
 
+    def combinations(self) -> Tensor | None:
+        """All points of the box that the constraint allows (m, d); None if they are more than 100,000."""
+        if len(self.choices) < len(self.lower) or math.prod(map(len, self.choices.values())) > _MOST_COMBINATIONS:
+            return None
+        X = torch.cartesian_prod(*(self.choices[column] for column in range(len(self.lower)))).view(-1, len(self.lower))
+        return X[self.allows(X)]
+
     def clip(self, X: Tensor) -> Tensor:
         """The nearest point of the box for every point (..., d), with the nearest allowed values."""
         X = torch.minimum(torch.maximum(X, self.lower), self.upper)
@@ -102,7 +117,8 @@ class Domain:
         """Whether the constraint allows the points (m, d): (m,)."""
         if self.constraint is None or not len(X):
             return torch.ones(len(X), dtype=torch.bool, device=X.device)
-        answer = self.constraint(self.to_caller(X))
+        # A copy: the function may work in place.
+        answer = self.constraint(self.to_caller(X.clone()))
         mask = torch.as_tensor(np.asarray(answer.cpu() if isinstance(answer, Tensor) else answer))
         if mask.shape != (len(X),) or mask.dtype != torch.bool:
             got = f"{mask.dtype} of shape {tuple(mask.shape)}"
@@ -149,6 +165,19 @@ class Domain:
         digests: list[bytes] = (numbers @ factors).view("V16").ravel().tolist()
         return digests
 
+    def is_among(self, X: Tensor, points: Tensor) -> Tensor:
+        """Which of X (m, d) are within the resolution of one of ``points`` (k, d): (m,). Time O(m k d) at most."""
+        keys, reach = set(self.keys(points)), self.width * _RESOLUTION
+        # Rounding can move a point into the next cell, so that its key changes.
+        return torch.tensor(
+            [
+                key in keys or bool(((points - x).abs() <= reach).all(1).any())
+                for key, x in zip(self.keys(X), X, strict=True)
+            ],
+            dtype=torch.bool,
+            device=X.device,
+        )
+
     def _uniform(self, count: int, generator: torch.Generator) -> Tensor:
         X = self.lower + (self.upper - self.lower) * _uniform((count, len(self.lower)), generator, self.lower.device)
         for column, values in self.choices.items():
@@ -170,6 +199,37 @@ class Domain:
             f"the constraint allowed {count - missing} of {tried:,} points, {count} are needed: give tighter bounds, "
             "or candidates= that satisfy it"
         )
+
+
+def _read_choices(choices: Any) -> dict[int, list[Any]]:
+    """Check the kinds of the columns and of their lists of values."""
+    advice = "choices is a dict {column: values}, such as {2: [0, 1, 2]}"
+    if not (choices is None or isinstance(choices, Mapping)):
+        raise TypeError(f"{advice}; got {type(choices).__name__}")
+    read = {}
+    for column, values in (choices or {}).items():
+        number = whole_number(column, f"{advice}; the column", -sys.maxsize)
+        try:
+            read[number] = list(values)
+        except TypeError:
+            raise TypeError(f"{advice}; the values of column {number} are {values!r}") from None
+    return read
+
+
+def read_bounds(bounds: Array) -> Matrix:
+    """Check that bounds are a matrix of finite numbers."""
+    return read_matrix(bounds, "bounds", advice="bounds must be finite")
+
+
+def read_candidates(candidates: Array, columns: int | None = None, like: Tensor | None = None) -> Matrix:
+    """Check inputs (c, d) to choose from."""
+    if hasattr(candidates, "toarray"):
+        kind = type(candidates).__name__
+        raise TypeError(f"candidates are sparse ({kind}): use candidates.toarray(), or screen for a sparse pool")
+    matrix = read_matrix(candidates, "candidates", columns, like)
+    if not len(matrix.X):
+        raise ValueError("candidates have no rows: give at least one")
+    return matrix
 
 
 def _uniform(shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:

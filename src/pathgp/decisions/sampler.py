@@ -14,20 +14,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pathgp.compute import files
-from pathgp.compute.inputs import Array, read_matrix, real_number, whole_number
+from pathgp.compute.inputs import Array, read_matrix, read_vector, real_number, whole_number
 from pathgp.compute.random import as_generator, permutation
 from pathgp.compute.stacklevel import levels_to_the_caller
-from pathgp.decisions.domain import Constraint, Domain
+from pathgp.decisions import checkpoint as checkpoints
+from pathgp.decisions.domain import Constraint, Domain, read_bounds, read_candidates
 from pathgp.decisions.history import History, Round
 from pathgp.decisions.region import best_region, count_local_paths
-from pathgp.decisions.surrogate import Surrogate
+from pathgp.decisions.surrogate import Surrogate, read_options
 from pathgp.decisions.thompson import maximise_paths
 from pathgp.models import GP
+from pathgp.pathwise import PriorPaths
 from pathgp.posterior.table import Posterior
 
-# Increase this number if earlier files cannot be continued.
-FORMAT = 2
+# Arguments of `maximise_paths` that a sampler sets.
+_OWN_OPTIONS: tuple[str, ...] = ("post", "bounds", "candidates", "choices", "constraint", "minimise", "which")
+_OWN_OPTIONS += ("distinct", "avoid", "generator")
 # Default of the search option ``min_gain``, see `maximise_paths`: a share of the standard deviation of y.
 _MIN_GAIN = 1e-3
 
@@ -74,7 +76,8 @@ class ThompsonSampler:
         fit, condition, search: options of `GP.fit`, `GP.condition` and `maximise_paths`.
         checkpoint: a file that every ``ask`` and ``tell`` writes. If it exists, the sampler continues from it: data,
             inputs without a value yet (`pending`), hyperparameters, history and the state of the generator. The
-            posterior is solved again.
+            posterior is solved again. The file must be of the same bounds and of a model that differs in the values of
+            its hyperparameters only; `read_evaluations` reads any other. Constraint and choices are not in the file.
         generator: source of all draws; None draws a fresh seed.
     """
 
@@ -98,23 +101,33 @@ class ThompsonSampler:
             raise TypeError("give either bounds (2, d) or candidates (c, d)")
         if candidates is not None and choices is not None:
             raise TypeError("choices belong to bounds: leave candidates out that they forbid")
-        given = read_matrix(
-            bounds if candidates is None else candidates, "bounds" if candidates is None else "candidates"
-        )
-        self._candidates = None if candidates is None else given
+        given = read_bounds(bounds) if candidates is None else read_candidates(candidates)
+        # A copy: the caller may change the array.
+        self._candidates = None if candidates is None else replace(given, X=given.X.detach().clone())
         ends = bounds if candidates is None else torch.stack([given.X.amin(0) - 1.0, given.X.amax(0) + 1.0])
         self.domain = replace(Domain.read(ends, choices, constraint, given.X.device), is_numpy=given.is_numpy)
         width = self.domain.width if candidates is None else _extents(given.X)
         self.minimise, self.history = minimise, History()
-        self._search = dict(search or {})
+        self._search = read_options(search, "search", maximise_paths, _OWN_OPTIONS)
         self._format, self._generator = given, as_generator(generator)
         self._surrogate = Surrogate(gp, refit, width, fit, condition, self._generator)
+        model = self._surrogate.prepared_model()
+        box = torch.stack([self.domain.lower, self.domain.upper])
+        features = self._surrogate.condition_options.get("features", 512)
+        _require_fit(model, box if self._candidates is None else self._candidates.X[:2], features)
         empty = given.X.new_empty(0, given.X.shape[1], dtype=torch.float64)
         self._pending, self._failed = empty, empty
         self._began = time.monotonic()
         self._checkpoint = None if checkpoint is None else Path(checkpoint)
+        self._problem = checkpoints.describe_problem(self.domain, minimise, model)
+        content = None
         if self._checkpoint is not None and self._checkpoint.exists():
-            self._restore(files.read(self._checkpoint))
+            content = checkpoints.read(self._checkpoint)
+            checkpoints.require_same_problem(self._checkpoint, content, self._problem, model)
+        # From here on nothing is refused: a refused sampler leaves the caller's model as it was.
+        self._surrogate.prepare()
+        if content is not None:
+            self._restore(content)
 
     @property
     def gp(self) -> GP:
@@ -123,18 +136,18 @@ class ThompsonSampler:
 
     @property
     def X(self) -> Array:
-        """Inputs with finite values (n, d)."""
-        return self._format.to_caller(self._surrogate.X if len(self._surrogate.y) else self._pending[:0])
+        """Inputs with finite values (n, d), a copy."""
+        return self._to_caller(self._surrogate.X if len(self._surrogate.y) else self._pending[:0])
 
     @property
     def y(self) -> Array:
-        """Their values (n,)."""
-        return self._format.to_caller(self._surrogate.y)
+        """Their values (n,), a copy."""
+        return self._to_caller(self._surrogate.y)
 
     @property
     def pending(self) -> Array:
-        """Inputs that were asked for and have no value yet (m, d), after a crash too."""
-        return self._format.to_caller(self._pending)
+        """Inputs that were asked for and have no value yet (m, d), after a crash too; a copy."""
+        return self._to_caller(self._pending)
 
     @property
     def best(self) -> Best:
@@ -142,7 +155,7 @@ class ThompsonSampler:
         if not len(self._surrogate.y):
             raise ValueError("there are no values yet: call tell first")
         row = self._surrogate.y.argmin() if self.minimise else self._surrogate.y.argmax()
-        return Best(self._format.to_caller(self._surrogate.X[row]), float(self._surrogate.y[row]))
+        return Best(self._to_caller(self._surrogate.X[row]), float(self._surrogate.y[row]))
 
     def ask(self, count: int) -> Array:
         """Return inputs to evaluate (count, d): one for each of ``count`` paths, none of them asked for before.
@@ -154,19 +167,23 @@ class ThompsonSampler:
         if self._candidates is not None:
             count = self._limit_to_candidates(count)
         X = self._random(count) if not len(self._surrogate.y) else self._maxima(count)
+        if self._candidates is None:
+            X = self._replace_repeated(X)
         self._pending = torch.cat([self._pending, X])
         self._save()
-        return self._format.to_caller(X)
+        return self._to_caller(X)
 
     def tell(self, X: Array, y: Array) -> None:
         """Add values y (m,) of the inputs X (m, d), asked for or not.
 
         Values that are not finite are failures: they are counted, kept out of the model, and not asked for again.
         """
-        inputs = read_matrix(X, "X", columns=len(self.domain.lower)).X.detach().to(self._pending)
-        values = torch.as_tensor(y).detach().to(self._pending)
-        if values.shape != inputs.shape[:1]:
-            raise ValueError(f"y must have shape ({len(inputs)},), one value per row of X, got {tuple(values.shape)}")
+        source = "the bounds have" if self._candidates is None else "the candidates have"
+        inputs = read_matrix(X, "X", len(self.domain.lower), source=source).X.detach().to(self._pending)
+        if not len(inputs):
+            raise ValueError("X has no rows: tell at least one value")
+        home = y if isinstance(y, Tensor) else self._pending
+        values = read_vector(y, len(inputs), "y", home, only_finite=False).detach().to(self._pending)
         finite = torch.isfinite(values)
         if failures := int((~finite).sum()):
             warnings.warn(
@@ -175,9 +192,7 @@ class ThompsonSampler:
             )
         self._surrogate.add(inputs[finite], values[finite])
         self._failed = torch.cat([self._failed, inputs[~finite]])
-        new_keys = set(self.domain.keys(inputs))
-        is_pending = [key not in new_keys for key in self.domain.keys(self._pending)]
-        self._pending = self._pending[torch.tensor(is_pending, dtype=torch.bool)]
+        self._pending = self._pending[~self.domain.is_among(self._pending, inputs)]
         if len(self._surrogate.y):
             self._record(values[finite], failures)
         self._save()
@@ -214,6 +229,10 @@ class ThompsonSampler:
         failed = f", {len(self._failed)} failed" if len(self._failed) else ""
         return f"ThompsonSampler({state}{best}, {len(self._pending)} pending{failed})"
 
+    def _to_caller(self, values: Tensor) -> Array:
+        """A copy in the caller's own kind of array."""
+        return self._format.to_caller(values.clone())
+
     def _known(self) -> Tensor:
         """All inputs that must not be asked for again: with values, failed and pending ones."""
         observed = self._surrogate.X.to(self._pending) if len(self._surrogate.y) else self._pending[:0]
@@ -226,10 +245,35 @@ class ThompsonSampler:
             self._surrogate.redraw()
         post = self._surrogate.posterior(count)
         paths = permutation(post.num_samples, self._generator, torch.device("cpu"))[:count]
-        X = self._best_candidates(post, paths) if self._candidates is not None else self._best_points(post, paths)
-        known_keys = set(self.domain.keys(self._known()))
-        if repeated := sum(key in known_keys for key in self.domain.keys(X)):
-            warnings.warn(f"{repeated} of {count} inputs repeat earlier ones", stacklevel=levels_to_the_caller())
+        return self._best_candidates(post, paths) if self._candidates is not None else self._best_points(post, paths)
+
+    def _replace_repeated(self, X: Tensor) -> Tensor:
+        """Points X (m, d) of the box with random other ones in place of those that were asked for before, or twice.
+
+        Points are repeated, with a warning, if there are no others.
+        """
+        seen, repeated = set(self.domain.keys(self._known())), []
+        for row, key in enumerate(self.domain.keys(X)):
+            if key in seen:
+                repeated.append(row)
+            seen.add(key)
+        if not repeated:
+            return X
+        others = self.domain.combinations()
+        others = self.domain.uniform(len(repeated), self._generator) if others is None else others
+        others = others[permutation(len(others), self._generator, others.device)]
+        new: list[int] = []
+        for row, key in enumerate(self.domain.keys(others)):
+            if key not in seen and len(new) < len(repeated):
+                new.append(row)
+                seen.add(key)
+        X = X.clone()
+        X[repeated[: len(new)]] = others[new]
+        if left := len(repeated) - len(new):
+            warnings.warn(
+                f"{left} of {len(X)} inputs repeat earlier ones: no others were found in the box",
+                stacklevel=levels_to_the_caller(),
+            )
         return X
 
     def _best_candidates(self, post: Posterior, paths: Tensor) -> Tensor:
@@ -294,7 +338,10 @@ class ThompsonSampler:
 
     def _limit_to_candidates(self, count: int) -> int:
         """``count``, or the number of remaining candidates if that is smaller; ValueError if it is zero."""
+        assert self._candidates is not None
         left = len(self._remaining_candidates())
+        if left == 0 and not bool(self.domain.allows(self._candidates.X).any()):
+            raise ValueError("the constraint allows none of the candidates")
         if left == 0:
             raise ValueError("all candidates have been asked for: add candidates, or stop here")
         if left < count:
@@ -313,11 +360,7 @@ class ThompsonSampler:
     def _save(self) -> None:
         if self._checkpoint is None:
             return
-        content = {
-            "pathgp thompson": FORMAT,
-            "lower": self.domain.lower,
-            "upper": self.domain.upper,
-            "minimise": self.minimise,
+        content = self._problem | {
             "X": self._surrogate.X,
             "y": self._surrogate.y,
             "pending": self._pending,
@@ -329,19 +372,10 @@ class ThompsonSampler:
             "rounds": torch.tensor([list(asdict(each).values()) for each in self.history.rounds], dtype=torch.float64),
             "seconds": time.monotonic() - self._began,
         }
-        files.write(self._checkpoint, content)
+        checkpoints.write(self._checkpoint, content)
 
     def _restore(self, content: dict[str, Any]) -> None:
-        advice = "remove the file to start anew, or use another path"
-        if content.get("pathgp thompson") != FORMAT:
-            raise ValueError(f"{self._checkpoint} is not a checkpoint of a ThompsonSampler of this version: {advice}")
-        same = all(torch.equal(content[name], getattr(self.domain, name).cpu()) for name in ("lower", "upper"))
-        if not same or content["minimise"] != self.minimise:
-            raise ValueError(f"{self._checkpoint} belongs to another problem: its bounds or minimise differ; {advice}")
-        try:
-            self.gp.load_state_dict(content["hyperparameters"])
-        except RuntimeError as error:
-            raise ValueError(f"{self._checkpoint} belongs to another model: {error}; {advice}") from error
+        self.gp.load_state_dict(content["hyperparameters"])
         device = self._pending.device
         if len(content["y"]):
             self._surrogate.add(content["X"].to(device), content["y"].to(device))
@@ -351,6 +385,16 @@ class ThompsonSampler:
         self._began = time.monotonic() - content["seconds"]
         for evaluations, best, batch, failed, seconds in content["rounds"].tolist():
             self.history.rounds.append(Round(int(evaluations), best, batch, int(failed), seconds))
+
+
+def _require_fit(model: GP, X: Tensor, features: int) -> None:
+    """ValueError if the kernel cannot be evaluated at inputs X (m, d), or has no paths: before any is evaluated."""
+    try:
+        with torch.no_grad():
+            model.kernel(X.to("cpu", torch.float64))
+        PriorPaths.draw(model.kernel, 1, features, X.shape[1], torch.Generator().manual_seed(0))
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise ValueError(f"the model cannot be used for inputs of {X.shape[1]} columns: {error}") from error
 
 
 def _extents(X: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from a dense array, a memory-mapped file or a sparse matrix of SciPy. Batches of
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,8 +31,6 @@ from pathgp.plots import COLOURS, tidy
 from pathgp.posterior.table import Posterior
 
 METHODS = ("thompson", "top", "greedy", "ucb", "random")
-# The options of `GP.fit` and `GP.condition` that `screen` gives itself.
-_DATA = {"X", "y", "noise", "generator"}
 
 
 @torch.no_grad()
@@ -239,8 +236,6 @@ def screen(
     options: dict[str, Any] = {"top": top, "minimise": minimise, "width": width}
     _read_options(method, top, width)
     whole_number(samples, "samples", 1 if method in ("thompson", "top") else 0)
-    _require_known(model.fit_options, gp.fit, "fit")
-    _require_known(model.condition_options, gp.condition, "condition")
     if not callable(measure):
         raise TypeError(
             f"measure must be a function of row numbers, got {type(measure).__name__}: "
@@ -289,14 +284,6 @@ def screen(
             )
         raise
     return result
-
-
-def _require_known(options: Mapping[str, Any], method: Callable[..., Any], name: str) -> None:
-    """Refuse options that a method of the model does not have."""
-    known = [parameter for parameter in inspect.signature(method).parameters if parameter not in _DATA]
-    for option in options:
-        if option not in known:
-            raise TypeError(f"{name} has an unknown option {option!r}: it takes {', '.join(known)}")
 
 
 def _first_batch(initial: int | Sequence[int], pool: Pool, generator: torch.Generator) -> Rows:

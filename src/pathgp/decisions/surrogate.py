@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pathgp.compute.inputs import real_number
+from pathgp.compute.inputs import real_number, whole_number
 from pathgp.compute.random import spawn_generator
-from pathgp.kernels import Stationary
+from pathgp.kernels import Kernel, Stationary
 from pathgp.kernels.expression import leaves
 from pathgp.kernels.parameters import LogNormal, positive
 from pathgp.means import Constant
@@ -32,6 +33,8 @@ _SPREAD = math.sqrt(3.0)
 _SURPRISE = 4.0
 # Minimum gain of a fit, in nats per row. It is larger than the default, because a result is used for few rounds.
 _MIN_GAIN = 2e-3
+# Arguments of `GP.fit` and `GP.condition` that a surrogate sets.
+_OWN_OPTIONS = ("X", "y", "noise", "generator")
 
 
 class Surrogate:
@@ -65,17 +68,30 @@ class Surrogate:
         generator: torch.Generator,
     ) -> None:
         if not isinstance(gp, GP):
-            raise TypeError(f"the model must be a pathgp.GP, got {type(gp).__name__}")
+            hint = f": use pathgp.GP({gp!r})" if isinstance(gp, Kernel) else ""
+            raise TypeError(f"the model must be a pathgp.GP, got {type(gp).__name__}{hint}")
         if refit is not None and not real_number(refit, "refit") > 1.0:
             raise ValueError(f"refit is the growth of the data between two fits, more than 1, or None; got {refit}")
         self.gp, self.refit, self.width, self.generator = gp, refit, width, generator
-        self.fit_options, self.condition_options = dict(fit or {}), dict(condition or {})
+        self.fit_options = read_options(fit, "fit", gp.fit, _OWN_OPTIONS)
+        self.condition_options = read_options(condition, "condition", gp.condition, _OWN_OPTIONS)
+        self._least_samples = whole_number(self.condition_options.get("samples", 0), "samples", 0)
         self.X, self.y = torch.empty(0, 0), torch.empty(0, dtype=torch.float64)
         self.fitted_rows = 0
         self._posterior: Posterior | None = None
         self._learns_level = refit is not None and width is not None and gp.standardise and not callable(gp.mean)
+
+    def prepared_model(self) -> GP:
+        """A copy of the model as `prepare` leaves it, on the CPU."""
+        model = self.gp.working_copy(torch.device("cpu"))
         if self._learns_level:
-            gp.mean = Constant()
+            model.mean = Constant()
+        return model
+
+    def prepare(self) -> None:
+        """Replace the mean of the model by the learned level, once all arguments are known to be valid."""
+        if self._learns_level:
+            self.gp.mean = Constant()
 
     def add(self, X: Tensor, y: Tensor) -> None:
         """Add observations: X (m, d) and y (m,), finite."""
@@ -111,7 +127,7 @@ class Surrogate:
             self._fit()
         post = self._posterior
         if post is None or post.num_samples < samples:
-            options = {"samples": samples, **self.condition_options}
+            options = self.condition_options | {"samples": max(samples, self._least_samples)}
             post = self.gp.condition(self.X, self.y, generator=spawn_generator(self.generator), **options)
         elif (known := len(post.system.X)) < len(self.y):
             post = post.update(self.X[known:], self.y[known:], generator=spawn_generator(self.generator))
@@ -136,11 +152,29 @@ class Surrogate:
     def _contradicts_posterior(self, X: Tensor, y: Tensor) -> bool:
         """Whether observations X (m, d), y (m,) are far from the predictions of the last posterior."""
         post = self._posterior
-        if post is None or not post.has_paths:
+        # One path has no variance.
+        if post is None or not post.has_paths or post.num_samples < 2:
             return False
         error = (y - post.mean(X)).square().mean()
         predicted = post.paths(X).var(0).mean() + float(post.noise_std) ** 2
         return bool(error > _SURPRISE * predicted)
+
+
+def read_options(
+    options: Mapping[str, Any] | None, name: str, function: Callable[..., Any], own: Collection[str]
+) -> dict[str, Any]:
+    """Check the names of options that are passed on to a function; ``own``: its arguments that the caller sets."""
+    if not (options is None or isinstance(options, Mapping)):
+        raise TypeError(f"{name} is a dict of options of {function.__name__}, got {type(options).__name__}")
+    parameters = inspect.signature(function).parameters
+    known = [option for option in parameters if option not in own]
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    for option in options or {}:
+        if option in own:
+            raise TypeError(f"{name}={{{option!r}: ...}} is not an option here: it is set for every call")
+        if option not in known and not takes_any:
+            raise TypeError(f"{name}={{{option!r}: ...}} is not an option of {function.__name__}: {', '.join(known)}")
+    return dict(options or {})
 
 
 @contextmanager

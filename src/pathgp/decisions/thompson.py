@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pathgp.compute.inputs import Array, read_matrix, read_numbers, real_number, whole_number
 from pathgp.compute.random import as_generator
-from pathgp.decisions.domain import Constraint, Domain
+from pathgp.decisions.domain import Constraint, Domain, read_candidates
 from pathgp.decisions.search import PathSearch, path_blocks
 from pathgp.decisions.top import assign_distinct, top_rows
 from pathgp.posterior.table import Posterior
@@ -79,7 +79,16 @@ def maximise_paths(
         raise TypeError("choices belong to bounds: leave candidates out that they forbid")
     if not isinstance(post, Posterior):
         raise TypeError(f"maximise_paths takes a Posterior, as gp.condition() returns it, got {type(post).__name__}")
+    if not post.has_paths:
+        reason = post.report.no_paths or "it was conditioned with samples=0"
+        raise ValueError(f"maximise_paths needs a posterior with paths, and this one has none: {reason}")
     paths = read_numbers(range(post.num_samples) if which is None else which, "which", post.num_samples)
+    if not len(paths):
+        raise ValueError("which is empty: name at least one path, or leave it out for all")
+    if (learning_rate := real_number(learning_rate, "learning_rate")) <= 0.0:
+        raise ValueError(f"learning_rate must be positive, got {learning_rate}")
+    if (min_gain := real_number(min_gain, "min_gain")) < 0.0:
+        raise ValueError(f"min_gain must not be negative, got {min_gain}")
     sign = -1.0 if minimise else 1.0
     device, generator = post.system.X.device, as_generator(generator)
     if candidates is not None:
@@ -93,12 +102,11 @@ def maximise_paths(
     if not 0.0 <= (explore := real_number(explore, "explore")) <= 1.0:
         raise ValueError(f"explore is a share from 0 to 1, got {explore}")
     X = search.find_starts(starts, proposals, explore)
-    X, values = search.ascend(X, whole_number(steps, "steps", 0), real_number(learning_rate, "learning_rate"))
+    X, values = search.ascend(X, whole_number(steps, "steps", 0), learning_rate)
     if domain.choices:
         X, values = search.try_choices(X, values, steps, learning_rate)
     if distinct or avoid is not None:
-        known = () if avoid is None else domain.keys(read_matrix(avoid, "avoid").X.to(device, torch.float64))
-        X, values = search.choose_distinct(X, values, set(known), real_number(min_gain, "min_gain"))
+        X, values = search.choose_distinct(X, values, _read_avoid(avoid, domain, device), min_gain)
     else:
         values, best = values.max(1)
         X = X[torch.arange(len(X), device=device), best]
@@ -115,14 +123,13 @@ def _best_candidates(
     distinct: bool,
     avoid: Array | None,
 ) -> tuple[Array, Array]:
-    given = read_matrix(candidates, "candidates", columns=post.system.X.shape[1], like=post.system.X)
+    given = read_candidates(candidates, post.system.X.shape[1], post.system.X)
     X = given.X.detach()
-    ends = torch.stack([X.amin(0), X.amax(0)]) if len(X) else X.new_zeros(2, X.shape[1])
+    ends = torch.stack([X.amin(0), X.amax(0)])
     domain = Domain(ends[0].double(), ends[1].double(), {}, constraint, given.is_numpy)
     allowed = domain.allows(X)
     if distinct:
-        known = () if avoid is None else domain.keys(read_matrix(avoid, "avoid").X.to(X.device, torch.float64))
-        seen = set(known)
+        seen = _read_avoid(avoid, domain, X.device)
         for row, key in enumerate(domain.keys(X)):
             allowed[row] &= key not in seen
             seen.add(key)
@@ -135,3 +142,10 @@ def _best_candidates(
     index = torch.tensor(picked, device=places.device)
     values = values.gather(1, (places == index.unsqueeze(1)).long().argmax(1, keepdim=True))[:, 0]
     return given.to_caller(X[rows[index]]), given.to_caller(sign * values)
+
+
+def _read_avoid(avoid: Array | None, domain: Domain, device: torch.device) -> set[bytes]:
+    """The keys of the points (a, d) that must not be returned."""
+    if avoid is None:
+        return set()
+    return set(domain.keys(read_matrix(avoid, "avoid", columns=len(domain.lower)).X.to(device, torch.float64)))

@@ -61,14 +61,17 @@ def _summary(sampler: Any, names: list[str], target: str) -> Section:
     words = f"The {goal} {target} so far is {number(best.y, 5)}, at {place}."
     failed = sum(each.failed for each in rounds)
     gain = abs(best.y - rounds[0].best)
+    comparison = f"{number(gain, 3)} better than after the first round" if len(rounds) > 1 else "after one round"
     tiles = [
-        (f"best {target}", number(best.y, 5), f"{number(gain, 3)} better than after the first round"),
+        (f"best {target}", number(best.y, 5), comparison),
         ("evaluations", f"{len(sampler.y):,}", f"{count(len(sampler.pending), 'input')} without a value yet"),
         ("time", seconds(rounds[-1].seconds), "evaluations of the function included"),
     ]
     idle = _idle_rounds(sampler)
     verdicts = [Verdict(True, "The last round found a better value: further rounds may, too.")]
-    if idle:
+    if len(rounds) == 1:
+        verdicts = [Verdict(None, "One round so far: whether further rounds find better values is not known yet.")]
+    elif idle:
         text = f"No better value for {count(idle, 'round')}."
         more = " More rounds may still help; other bounds or another model may help more." if idle >= _IDLE else ""
         verdicts = [Verdict(None, text + more)]
