@@ -61,3 +61,10 @@ def test_pages(field: Kriging, tmp_path: Path) -> None:
     line = krige(POINTS[:, :1], VALUES, POINTS[:3, :1], kernel=kernels.Matern(1.5), nugget=0.1, steps=0)
     line.to_html(path)
     assert "The map" not in path.read_text()
+
+
+def test_page_of_two_points(tmp_path: Path) -> None:
+    """They have no pairs in any class of distances."""
+    path = tmp_path / "two.html"
+    krige([[0.1, 0.2], [0.7, 0.4]], [1.0, 2.0], grid=0.2, steps=3).to_html(path)
+    assert path.stat().st_size > 1000

@@ -22,7 +22,9 @@ def fitted_variogram(field: Field, post: Posterior) -> Variogram:
     P = field.X[:, : len(coordinates.names)] if lonlat is None else field.X[:, list(lonlat)]
     kind = "plane" if lonlat is None else "lonlat"
     empirical = variogram(P, field.y - trend_at(field.X, post), coordinates=kind)
-    lags = np.linspace(0.0, float(np.nanmax(empirical.lags)), _POINTS)
+    # Few points may have no pair of neighbours at all.
+    farthest = np.nanmax(empirical.lags) if np.isfinite(empirical.lags).any() else np.ptp(P, axis=0).max()
+    lags = np.linspace(0.0, float(farthest), _POINTS)
     return empirical.with_model(lags, *model_variogram(lags, np.median(field.X, axis=0), coordinates, post))
 
 

@@ -31,13 +31,13 @@ from pathgp.learning.report import Step
 from pathgp.learning.vecchia import VecchiaLikelihood
 
 # Increase this number if earlier files cannot be continued bit for bit.
-FORMAT = 6
+FORMAT = 7
 
 _ADVICE = "remove the file to start anew, or use another path"
 # Attributes that a step binds anew, and the seed.
 _STATE: tuple[str, ...] = ("seed", "evaluated_at", "state", "data", "order", "stage", "stage_began", "planned_rows")
 _GUARDS = ("guard", "validation")
-_STATE += ("previous", "best", "history", "initial", *_GUARDS)
+_STATE += ("previous", "first_value", "best", "history", "initial", *_GUARDS)
 
 
 @dataclass
@@ -149,6 +149,8 @@ class Resumable:
         self.stop_reason = ""
         # Position, gradient of the loss and, if known, log likelihood a row of the previous step.
         self.previous: tuple[Tensor, Tensor, float | None] | None = None
+        # If known, log likelihood a row of the first step.
+        self.first_value: float | None = None
         self.best: tuple[float, dict[str, Tensor]] | None = None
         self.stage = self.stage_began = 0
         self.order: Tensor | None = None

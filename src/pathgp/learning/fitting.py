@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from pathgp.compute.hardware import rates
 from pathgp.compute.random import repeating_seed
@@ -46,6 +47,8 @@ from pathgp.operators.structure_choice import predict_structured
 
 # A fit that takes more than this factor times its time limit warns.
 _EXCEEDED = 1.2
+# A known mean is far from the targets if it differs from their average by more than so many standard deviations.
+_FAR = 50.0
 
 
 def fit(
@@ -59,6 +62,7 @@ def fit(
 ) -> FitReport:
     """Fit from every start and keep the best; `GP.fit` explains the arguments."""
     began = time.perf_counter()
+    _warn_of_distant_mean(gp, data)
     options, note = _resolve(gp, data, options)
     if not (checkpoint is None or isinstance(checkpoint, Checkpoint)):
         checkpoint = Checkpoint(os.fspath(checkpoint))
@@ -183,6 +187,23 @@ def _warn_if_late(limit: float | None, seconds: float, is_grid: bool) -> None:
         reason = "a grid is conditioned on all its cells" if is_grid else "the limit is too short for this machine"
         words = f"the fit took {seconds:.3g} s, more than its time limit of {limit:.3g} s: {reason}; {remedy}"
         warnings.warn(words, LongFitWarning, stacklevel=levels_to_the_caller())
+
+
+def _warn_of_distant_mean(gp: Learnable, data: Data) -> None:
+    """Warn if the targets are far from a mean that is not learned: a fit may take their level for signal or noise."""
+    if isinstance(gp.mean, nn.Module) or data.basis is not None:
+        return
+    with torch.no_grad():
+        targets = data.targets(gp.mean_at(data.X_raw)).to(torch.float64)
+    average, spread = float(targets.mean()), float(targets.std(correction=0))
+    if abs(average) > _FAR * spread > 0.0:
+        words = (
+            f"y minus the mean of the model has an average of {average:.3g} and a standard deviation of {spread:.3g}"
+        )
+        remedy = "set mean=pathgp.means.Constant() or standardise=True"
+        warnings.warn(
+            f"{words}: its level may be taken for signal or noise; {remedy}", stacklevel=levels_to_the_caller()
+        )
 
 
 def _resolve(gp: Learnable, data: Data, options: FitOptions) -> tuple[FitOptions, str]:

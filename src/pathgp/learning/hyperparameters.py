@@ -73,6 +73,10 @@ def description(model: nn.Module) -> str:
     return ", ".join([repr(plain), *rules])
 
 
+# Where softplus(x) = x to five digits.
+_IDENTITY = 10.0
+
+
 class Coordinates:
     """The learned hyperparameters as one vector: logarithms of positive ones, others in multiples of a unit.
 
@@ -84,7 +88,15 @@ class Coordinates:
         self.positive = [p for p in known if isinstance(p, Positive) and p.raw.requires_grad]
         self.free = [(p, units.get(p, 1.0)) for p in known if isinstance(p, nn.Parameter) and p.requires_grad]
         self.parameters = [*(p.raw for p in self.positive), *(p for p, _ in self.free)]
-        self.units = [*(1.0 for _ in self.positive), *(unit for _, unit in self.free)]
+
+    def units(self) -> list[Tensor]:
+        """The change of every parameter that counts as a change by one.
+
+        Above 10 the softplus is the identity: there a step of fixed length would leave the hyperparameters of data in
+        large units where they are.
+        """
+        large = [torch.where(p.raw > _IDENTITY, p.raw, 1.0).detach() for p in self.positive]
+        return [*large, *(torch.full_like(p, unit) for p, unit in self.free)]
 
     def position(self) -> Tensor:
         """Where the model stands, float64 on the CPU."""

@@ -69,6 +69,7 @@ class Fit(Resumable):
     order: the random order of the rows of all subsets; None before it is needed.
     evaluated_at: the parameters at which the last gradient was computed.
     previous: position, gradient of the loss and, if known, objective per row of the previous step.
+    first_value: the objective per row of the first step, if known.
     best: the largest known objective on all rows, and its parameters.
     initial: the parameters before the first step.
     stop_reason: why the fit ended, in words; empty while it goes on.
@@ -259,6 +260,11 @@ class Fit(Resumable):
                 # The trapezoidal rule. Gradients are those of the loss, hence the sign.
                 gain_per_row = -0.5 * float((previous_gradient + gradient) @ (position - previous_position))
             total_gain = self.history[-1].gain + gain_per_row * len(self.data.y)
+        elif not self.history:
+            self.first_value = value
+        elif value is not None and self.first_value is not None:
+            # A stage that starts again: exact stages have the same rows.
+            total_gain = (value - self.first_value) * len(self.data.y)
         self.previous = (position, gradient, value)
         step = Step.of(
             None if estimate is None else estimate.solution,

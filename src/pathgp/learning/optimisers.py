@@ -26,7 +26,8 @@ class Adam:
     """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p -= rate (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
 
     Kingma and Ba (2015), with their b1 = 0.9, b2 = 0.999, eps = 1e-8. torch's own imports a compiler at its first step,
-    which takes seconds. It moves the unconstrained parameters behind the softplus, as in the thesis.
+    which takes seconds. It moves the unconstrained parameters behind the softplus, as in the thesis, in the units of
+    `Coordinates.units`.
 
     ``pace`` scales all rates: halved when a step is refused, it grows back to one within a few steps.
 
@@ -51,11 +52,11 @@ class Adam:
         self.pace = min(1.0, 1.1 * self.pace)
         first, second = 1.0 - 0.9**self.steps, 1.0 - 0.999**self.steps
         before, self.moments = self.moments, []
-        for p, unit, (m, v) in zip(self.coordinates.parameters, self.coordinates.units, before, strict=True):
-            g = torch.zeros_like(p) if p.grad is None else p.grad
+        for p, unit, (m, v) in zip(self.coordinates.parameters, self.coordinates.units(), before, strict=True):
+            g = torch.zeros_like(p) if p.grad is None else p.grad * unit
             m = m.mul(0.9).add_(g, alpha=0.1)
             v = v.mul(0.999).addcmul_(g, g, value=0.001)
-            p.addcdiv_(m / first, (v / second).sqrt().add_(1e-8), value=-self.pace * (self.rate * unit))
+            p.sub_(self.pace * self.rate * unit * (m / first) / (v / second).sqrt().add_(1e-8))
             self.moments.append((m, v))
 
     def shorten_step(self) -> None:

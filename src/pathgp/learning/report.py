@@ -119,7 +119,8 @@ class FitReport:
     def to_frame(self) -> Any:
         """A pandas data frame with a row per step and a column per number; length scales are numbered."""
         pd = import_optional("pandas", "to_frame", "xarray")
-        return pd.DataFrame([_flat(step) for step in self.history]).set_index("step")
+        steps = [_flat(step) for step in self.history]
+        return pd.DataFrame(steps, columns=None if steps else ["step"]).set_index("step")
 
     def summary_items(self) -> list[tuple[str, str]]:
         """The report as (name, value) pairs, in the order in which it is printed."""
