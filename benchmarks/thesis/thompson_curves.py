@@ -14,27 +14,31 @@ NAMES = ("thompson_cuda", "thompson_cpu")
 COMMAND = "python -m benchmarks.thesis.thompson"
 
 
+def _comparable(rows: list[dict[str, Any]], solvers: tuple[str, ...]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The longest runs with the largest start, on the targets that all solvers have been run on; and these solvers."""
+    rows = [row for row in rows if row["start"] == max(line["start"] for line in rows)]
+    rows = [row for row in rows if len(row["best"]) == max(len(line["best"]) for line in rows)]
+    targets = {solver: {_target(row) for row in rows if row["solver"] == solver} for solver in solvers}
+    shown = [solver for solver in solvers if targets[solver]]
+    common = set.intersection(*(targets[solver] for solver in shown)) if shown else set()
+    rows = [row for row in rows if row["solver"] in shown and _target(row) in common]
+    return rows, shown if rows else []
+
+
 def _target(row: dict[str, Any]) -> tuple[float, int]:
     return row["lengthscale"], row["seed"]
 
 
 def draw_runs(path: Path, solvers: tuple[str, ...], figure_name: str) -> dict[str, Any]:
     """Mean and standard error over length scales and seeds, against evaluations and seconds."""
-    # The file with most of the methods; of two alike the one of the GPU.
-    found = {name: read(name) for name in NAMES}
-    name = max(NAMES, key=lambda name: len({row["solver"] for row in found[name]} & set(solvers)))
-    rows = found[name]
+    # The file with most of the methods, then that with most of the targets; of two alike the one of the GPU.
+    name, rows, shown = max(
+        ((name, *_comparable(read(name), solvers)) for name in NAMES), key=lambda found: (len(found[2]), len(found[1]))
+    )
     if not rows:
         raise SystemExit(f"figure {figure_name} needs results: run {COMMAND}")
-    # One protocol in a picture: the largest start, the longest runs.
-    rows = [row for row in rows if row["start"] == max(line["start"] for line in rows)]
-    rows = [row for row in rows if len(row["best"]) == max(len(line["best"]) for line in rows)]
     figure, axes = grid(1, 2, width=10, height=3.2)
-    shown = [solver for solver in solvers if any(row["solver"] == solver for row in rows)]
-    # The targets that all of these solvers have been run on.
-    targets = set.intersection(*({_target(row) for row in rows if row["solver"] == solver} for solver in shown))
-    rows = [row for row in rows if _target(row) in targets]
-    facts: dict[str, Any] = {"results file": name, "runs per method": len(targets)}
+    facts: dict[str, Any] = {"results file": name, "runs per method": len(rows) // len(shown)}
     for colour, solver in zip(COLOURS, shown, strict=False):
         mine = [row for row in rows if row["solver"] == solver]
         gains = np.array([np.array(row["best"]) - row["best"][0] for row in mine])
