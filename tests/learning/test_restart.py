@@ -10,6 +10,7 @@ from torch import Tensor
 import pathgp
 from fit_cases import seeded
 from pathgp.kernels import Matern, Scale
+from pathgp.learning.report import Step
 
 COLUMNS = 6
 
@@ -50,3 +51,19 @@ def test_few_rows_and_equal_values() -> None:
     for X, y in ((torch.rand(1, 2), torch.ones(1)), (torch.rand(9, 2), torch.ones(9))):
         gp = pathgp.GP(Scale(Matern(2.5, 1.0), 1.0), noise=0.1, standardise=True)
         assert "again" not in gp.fit(X, y, steps=3, samples=4, generator=seeded(0)).note
+
+
+def test_interrupted_repetition_keeps_its_own_values() -> None:
+    """Not those of the first fit, which predicts worse than the average."""
+    X, y, _, _ = _draw_rows(1, 1.6)
+    gp, steps = _model(), []
+
+    def interrupt_the_second_fit(step: Step) -> None:
+        steps.append(step.step)
+        if steps.count(2) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        gp.fit(X, y, samples=4, generator=seeded(0), callback=interrupt_the_second_fit)
+    # The second fit starts from large noise.
+    assert float(gp.noise.detach()) > 0.5

@@ -86,11 +86,12 @@ def fit(
             pace = _share_time(options, costs, began, start, shown)
             running = _prepare(source, data, options, generator, seed, file, pace, is_first=start == 0)
             earlier += sum(step.seconds for step in running.history)
+            begun = [running]
 
-            def run_again(options: FitOptions, pace: Pace = pace) -> Fit:
-                again = _prepare(source, data, options, generator, seed, None, pace, is_first=True)
-                again.run(callback)
-                return again
+            def run_again(options: FitOptions, pace: Pace = pace, begun: list[Fit] = begun) -> Fit:
+                begun.append(_prepare(source, data, options, generator, seed, None, pace, is_first=True))
+                begun[-1].run(callback)
+                return begun[-1]
 
             try:
                 running.run(callback)
@@ -98,7 +99,9 @@ def fit(
                 posterior = solve_last(running)
                 value = posterior.log_marginal_likelihood(generator=generator).value if options.starts > 1 else 0.0
             except (KeyboardInterrupt, Exception) as error:
-                _adopt_interrupted(gp, running, None if best is None else best[1:], error)
+                # An earlier one of these was found worse than the average of y.
+                latest = [fit for fit in begun if fit.history] or begun
+                _adopt_interrupted(gp, latest[-1], None if best is None else best[1:], error)
                 raise
             # Per row, for a time limit may leave the starts with different numbers of rows.
             value /= posterior.report.rows
