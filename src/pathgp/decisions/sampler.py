@@ -24,7 +24,6 @@ from pathgp.decisions.region import best_region, count_local_paths
 from pathgp.decisions.surrogate import Surrogate, read_options
 from pathgp.decisions.thompson import maximise_paths
 from pathgp.models import GP
-from pathgp.pathwise import PriorPaths
 from pathgp.posterior.table import Posterior
 
 # Arguments of `maximise_paths` that a sampler sets.
@@ -111,10 +110,8 @@ class ThompsonSampler:
         self._search = read_options(search, "search", maximise_paths, _OWN_OPTIONS)
         self._format, self._generator = given, as_generator(generator)
         self._surrogate = Surrogate(gp, refit, width, fit, condition, self._generator)
-        model = self._surrogate.prepared_model()
         box = torch.stack([self.domain.lower, self.domain.upper])
-        features = self._surrogate.condition_options.get("features", 512)
-        _require_fit(model, box if self._candidates is None else self._candidates.X[:2], features)
+        model = self._surrogate.prepared_model(box if self._candidates is None else self._candidates.X[:2])
         empty = given.X.new_empty(0, given.X.shape[1], dtype=torch.float64)
         self._pending, self._failed = empty, empty
         self._began = time.monotonic()
@@ -385,16 +382,6 @@ class ThompsonSampler:
         self._began = time.monotonic() - content["seconds"]
         for evaluations, best, batch, failed, seconds in content["rounds"].tolist():
             self.history.rounds.append(Round(int(evaluations), best, batch, int(failed), seconds))
-
-
-def _require_fit(model: GP, X: Tensor, features: int) -> None:
-    """ValueError if the kernel cannot be evaluated at inputs X (m, d), or has no paths: before any is evaluated."""
-    try:
-        with torch.no_grad():
-            model.kernel(X.to("cpu", torch.float64))
-        PriorPaths.draw(model.kernel, 1, features, X.shape[1], torch.Generator().manual_seed(0))
-    except (ValueError, TypeError, NotImplementedError) as error:
-        raise ValueError(f"the model cannot be used for inputs of {X.shape[1]} columns: {error}") from error
 
 
 def _extents(X: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from pathgp.kernels.expression import leaves
 from pathgp.kernels.parameters import LogNormal, positive
 from pathgp.means import Constant
 from pathgp.models import GP
+from pathgp.pathwise import PriorPaths
 from pathgp.posterior.table import Posterior
 
 # Rows below which hyperparameters are not learned.
@@ -81,11 +82,22 @@ class Surrogate:
         self._posterior: Posterior | None = None
         self._learns_level = refit is not None and width is not None and gp.standardise and not callable(gp.mean)
 
-    def prepared_model(self) -> GP:
-        """A copy of the model as `prepare` leaves it, on the CPU."""
+    def prepared_model(self, X: Tensor) -> GP:
+        """A copy of the model as `prepare` leaves it, on the CPU.
+
+        ValueError if its kernel cannot be evaluated at inputs X (m, d), or has no paths: found before any evaluation.
+        """
         model = self.gp.working_copy(torch.device("cpu"))
         if self._learns_level:
             model.mean = Constant()
+        default = inspect.signature(self.gp.condition).parameters["features"].default
+        features = self.condition_options.get("features", default)
+        try:
+            with torch.no_grad():
+                model.kernel(X.to("cpu", torch.float64))
+            PriorPaths.draw(model.kernel, 1, features, X.shape[1], torch.Generator().manual_seed(0))
+        except (ValueError, TypeError, NotImplementedError) as error:
+            raise ValueError(f"the model cannot be used for inputs of {X.shape[1]} columns: {error}") from error
         return model
 
     def prepare(self) -> None:

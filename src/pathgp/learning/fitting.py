@@ -47,7 +47,7 @@ from pathgp.operators.structure_choice import predict_structured
 
 # A fit that takes more than this factor times its time limit warns.
 _EXCEEDED = 1.2
-# A known mean is far from the targets if it differs from their average by more than so many standard deviations.
+# A mean is far from y if it differs from the average of y by more than this number of standard deviations of y.
 _FAR = 50.0
 
 
@@ -193,19 +193,17 @@ def _warn_if_late(limit: float | None, seconds: float, is_grid: bool) -> None:
 
 
 def _warn_of_distant_mean(gp: Learnable, data: Data) -> None:
-    """Warn if the targets are far from a mean that is not learned: a fit may take their level for signal or noise."""
+    """Warn if y is far from a mean that is not learned: a fit may take the level of y for signal or noise."""
     if isinstance(gp.mean, nn.Module) or data.basis is not None:
         return
     with torch.no_grad():
         targets = data.targets(gp.mean_at(data.X_raw)).to(torch.float64)
     average, spread = float(targets.mean()), float(targets.std(correction=0))
     if abs(average) > _FAR * spread > 0.0:
-        words = (
-            f"y minus the mean of the model has an average of {average:.3g} and a standard deviation of {spread:.3g}"
-        )
-        remedy = "set mean=pathgp.means.Constant() or standardise=True"
         warnings.warn(
-            f"{words}: its level may be taken for signal or noise; {remedy}", stacklevel=levels_to_the_caller()
+            f"y minus the mean of the model has an average of {average:.3g} and a standard deviation of {spread:.3g}: "
+            "its level may be taken for signal or noise; set mean=pathgp.means.Constant() or standardise=True",
+            stacklevel=levels_to_the_caller(),
         )
 
 
