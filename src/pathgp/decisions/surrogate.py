@@ -34,6 +34,8 @@ _SPREAD = math.sqrt(3.0)
 _SURPRISE = 4.0
 # Minimum gain of a fit, in nats per row. It is larger than the default, because a result is used for few rounds.
 _MIN_GAIN = 2e-3
+# Default of the option ``features`` of `GP.condition`.
+_FEATURES: int = inspect.signature(GP.condition).parameters["features"].default
 # Arguments of `GP.fit` and `GP.condition` that a surrogate sets.
 _OWN_OPTIONS = ("X", "y", "noise", "generator")
 
@@ -90,8 +92,7 @@ class Surrogate:
         model = self.gp.working_copy(torch.device("cpu"))
         if self._learns_level:
             model.mean = Constant()
-        default = inspect.signature(self.gp.condition).parameters["features"].default
-        features = self.condition_options.get("features", default)
+        features = self.condition_options.get("features", _FEATURES)
         try:
             with torch.no_grad():
                 model.kernel(X.to("cpu", torch.float64))
