@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -56,13 +57,13 @@ def expected_iterations(values: Tensor, pathwise: bool) -> float:
     return high
 
 
-def measure(data: Regression, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Rows by step, selection and estimator."""
+def measure(data: Regression, options: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
+    """The rows of one step after the other, by estimator and selection."""
     _, report = learn(data, options.steps)
     model = initial(data).working_copy(data.X.device)
     observed = model.prepare_data(data.X.to(torch.float64), data.y.to(torch.float64))
-    rows = []
     for step in range(options.every - 1, options.steps, options.every):
+        rows = []
         move(model, report.history[step].values)
         noise = float(model.noise.detach())
         H = KernelOperator(model.kernel, observed.X, model.noise.detach().to(observed.X.device))
@@ -83,7 +84,7 @@ def measure(data: Regression, options: argparse.Namespace) -> list[dict[str, Any
                 }
                 rows.append(about | found)
                 print(rows[-1], flush=True)
-    return rows
+        yield rows
 
 
 def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -110,12 +111,13 @@ def main() -> None:
     parser.add_argument("--max-epochs", type=float, default=100_000)
     options = parse(parser, sets=["elevators"], rows=60, steps=2, every=2, max_epochs=50)
     name = f"cold_estimators_{device_name()}"
-    rows = []
+    rows: list[dict[str, Any]] = []
     for each in options.sets:
-        rows += measure(uci(each, device=device_name(), rows=options.rows or None), options)
-        done = {(row["set"], row["n"]) for row in rows}
-        kept = [row for row in read(name) if (row["set"], row["n"]) not in done]
-        write(name, kept + rows, summary=summarise(kept + rows), tol=TOL)
+        for step_rows in measure(uci(each, device=device_name(), rows=options.rows or None), options):
+            rows += step_rows
+            done = {(row["set"], row["n"]) for row in rows}
+            kept = [row for row in read(name) if (row["set"], row["n"]) not in done]
+            write(name, kept + rows, summary=summarise(kept + rows), tol=TOL)
     print(table(summarise(rows)))
 
 
