@@ -13,7 +13,7 @@ torques, cells missing uniformly at random, float32:
   the costs are equal are interpolated in log cost over log(1 - ratio), which is nearly linear, and compared with
   `pathgp.break_even`.
 - fits and predictions with both methods from the same draws, on ``--fit-rows`` rows: Adam at 0.1 from GPyTorch's
-  initial values, CG to 0.01. Then, for the first seed, a solve to 1e-8 in float64 at the same hyperparameters, where the
+  initial values, CG to 0.01. For the first seed then a solve to 1e-8 in float64 at the same hyperparameters, where the
   predictions of both methods must agree: their largest difference is given in standard deviations of the targets.
 
 The 44,484 training rows of SARCOS are not available; the rows are those of its test file. The file keeps the results of
@@ -213,8 +213,7 @@ def learned(data: Arm, ratio: float, steps: int, seed: int = 0, compare: bool = 
         }
         scores = {"rmse": rmse(truth, mean), "nll": nll(truth, mean, variance)}
         rows.append({**about, "n": int(observed.sum()), "seconds": took, "peak_bytes": peak.bytes, **scores})
-    pairs = zip(*predicted.values(), strict=True)
-    for name, (a, b) in zip(("mean", "variance"), pairs, strict=True):
+    for name, a, b in zip(("mean", "variance"), *predicted.values(), strict=True) if compare else ():
         rows[-1][f"{name}_difference"] = float((a - b).abs().max())
     for row in rows:
         print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()), flush=True)
