@@ -50,7 +50,7 @@ def test_mean_far_from_the_targets_warns(kind: str) -> None:
         elif kind == "inducing":
             pathgp.InducingGP(kernel, 0.3, inducing=10, **options).fit(X, y + level, steps=1)  # type: ignore[arg-type]
         else:
-            pathgp.GP(kernel, 0.3, **options).fit(X, y + level, steps=1)  # type: ignore[arg-type]
+            pathgp.GP(kernel, 0.3, **options).fit(X, y + level)  # type: ignore[arg-type]
 
     with pytest.warns(UserWarning, match=r"average of 1e\+04 .* set mean=pathgp\.means\.Constant\(\) or standardise"):
         fit(1e4)

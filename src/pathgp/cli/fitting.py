@@ -60,6 +60,9 @@ def fit(options: argparse.Namespace) -> None:
     posterior = gp.posterior
     if posterior.report.subset and not options.quiet:
         print_note(posterior.report.subset)
+    if report.warning:
+        problem = report.warning.partition("; ")[0]
+        print_note(f"warning: {problem}; transform {data.target} or remove its outliers, or try another --kernel")
     posterior.about = about | {
         "steps": len(report.history),
         "stopped": report.stopped,

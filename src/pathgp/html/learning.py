@@ -43,6 +43,8 @@ def fit_verdict(fit: FitReport) -> Verdict:
     """Judge whether learning converged."""
     steps = fit.history
     words = f"Hyperparameters were learned in {count(len(steps), 'step')} ({fit.stopped})"
+    if fit.warning:
+        return Verdict(False, f"{words}; {fit.warning}.")
     unconverged = sum(step.status not in ("CONVERGED", "") for step in steps)
     if unconverged:
         advice = "Their gradients are less accurate; raise max_epochs if the curves fluctuate."

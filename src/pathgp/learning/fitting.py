@@ -72,6 +72,7 @@ def fit(
     generator = compute.sync_generator(generator)
     seed = repeating_seed(generator)
     best: tuple[float, Fit, Any, int] | None = None
+    warning = ""
     earlier, file = 0.0, checkpoint
     source = gp.begin_fit(data, options, generator)
     costs = predict_costs(source, data, options)
@@ -95,7 +96,7 @@ def fit(
 
             try:
                 running.run(callback)
-                running = restart_if_worse_than_average(running, run_again)
+                running, start_warning = restart_if_worse_than_average(running, run_again)
                 posterior = solve_last(running)
                 value = posterior.log_marginal_likelihood(generator=generator).value if options.starts > 1 else 0.0
             except (KeyboardInterrupt, Exception) as error:
@@ -106,7 +107,7 @@ def fit(
             # Per row, for a time limit may leave the starts with different numbers of rows.
             value /= posterior.report.rows
             if best is None or value > best[0]:
-                best = (value, running, posterior, start)
+                best, warning = (value, running, posterior, start), start_warning
     assert best is not None
     value, running, posterior, start = best
     if options.starts > 1:
@@ -117,7 +118,9 @@ def fit(
     gp.adopt(running.model.state_dict(), posterior)
     seconds = time.perf_counter() - began
     _warn_if_late(options.time_limit, seconds, gp.is_grid)
-    return _report(running, posterior, note, earlier + seconds)
+    if warning:
+        warnings.warn(warning, stacklevel=levels_to_the_caller())
+    return _report(running, posterior, note, warning, earlier + seconds)
 
 
 def predict_costs(gp: Learnable, data: Data, options: FitOptions) -> FitCosts:
@@ -250,7 +253,7 @@ def _adopt_interrupted(gp: Learnable, running: Fit, best: tuple[Fit, Any, int] |
         error.add_note(f"the model has the hyperparameters of {kept} of this fit")
 
 
-def _report(running: Fit, posterior: Any, note: str, seconds: float) -> FitReport:
+def _report(running: Fit, posterior: Any, note: str, warning: str, seconds: float) -> FitReport:
     data, options = running.data, running.options
     return FitReport(
         rows=len(data.y),
@@ -263,6 +266,7 @@ def _report(running: Fit, posterior: Any, note: str, seconds: float) -> FitRepor
         seconds=seconds,
         seed=running.seed,
         note=note,
+        warning=warning,
         condition=posterior.report,
         time_limit=options.time_limit,
         predicted_seconds=running.pace.predicted_seconds,

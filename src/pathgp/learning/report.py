@@ -65,6 +65,7 @@ class FitReport:
 
     ``history``: a list of `Step`.  ``values``: the hyperparameters it ended with.  ``stopped``: why it ended.
     ``condition``: the report of the last solve, which gives the posterior.  ``note``: what it chose by itself.
+    ``warning``: why its predictions may be poor, and what to do; empty if there is no reason.
     ``time_limit``: the limit in seconds, if there was one.  ``predicted_seconds``: what the fit predicted at its start,
     or when it was resumed.
     """
@@ -82,6 +83,7 @@ class FitReport:
     condition: ConditionReport
     time_limit: float | None = None
     predicted_seconds: float = math.nan
+    warning: str = ""
 
     @property
     def epochs(self) -> float:
@@ -156,6 +158,8 @@ class FitReport:
         lines.append(("posterior", "; ".join(filter(None, [posterior, self.condition.subset]))))
         if self.note:
             lines.append(("note", self.note))
+        if self.warning:
+            lines.append(("warning", self.warning))
         lines.append(("seed", "of a generator used before" if self.seed is None else str(self.seed)))
         return lines
 
