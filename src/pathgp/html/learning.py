@@ -63,10 +63,10 @@ def _gain(fit: FitReport) -> Html:
     chart.line(steps, gains)
     if len(steps) == 1:
         chart.dots(steps, gains, "accent")
-    source = ""
+    source = f", {fit.approximation}" if fit.approximation else ""
     if not fit.gain_is_exact:
-        is_unknown = all(step.log_likelihood is None for step in fit.history)
-        source = ", estimated from its gradients" if is_unknown else ", estimated where steps use a subset of the rows"
+        is_unknown = all(step.log_likelihood is None for step in fit.history) and not source
+        source += ", estimated from its gradients" if is_unknown else ", estimated where steps use a subset of the rows"
     return figure(title, f"How much better the model explains the data{source}.", chart.svg())
 
 

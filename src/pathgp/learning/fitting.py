@@ -270,6 +270,7 @@ def _report(running: Fit, posterior: Any, note: str, warning: str, seconds: floa
         condition=posterior.report,
         time_limit=options.time_limit,
         predicted_seconds=running.pace.predicted_seconds,
+        approximation=running.estimator.approximation,
     )
 
 
