@@ -45,6 +45,8 @@ from pathgp.learning.timing import (
 from pathgp.learning.vecchia import VecchiaLikelihood, is_suitable
 from pathgp.operators.structure_choice import predict_structured
 
+# The note of the report on a fit that left float32.
+IN_FLOAT64 = "float64, because float32 is not accurate enough for these hyperparameters"
 # A fit that takes more than this factor times its time limit warns.
 _EXCEEDED = 1.2
 # A mean is far from y if it differs from the average of y by more than this number of standard deviations of y.
@@ -115,6 +117,8 @@ def fit(
         note = "; ".join(filter(None, [note, kept]))
     if running.options.initialise != options.initialise:
         note = "; ".join(filter(None, [note, RESTARTED]))
+    if str(data.dtype) != f"torch.{posterior.report.precision}":
+        note = "; ".join(filter(None, [note, IN_FLOAT64]))
     gp.adopt(running.model.state_dict(), posterior)
     seconds = time.perf_counter() - began
     _warn_if_late(options.time_limit, seconds, gp.is_grid)
