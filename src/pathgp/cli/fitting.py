@@ -164,7 +164,7 @@ def _learn(gp: GP, X: torch.Tensor, y: torch.Tensor, options: argparse.Namespace
         checkpoint=options.checkpoint,
         progress=showing_progress(options.quiet),
         generator=torch.Generator().manual_seed(options.seed),
-        dtype="auto" if options.precision is None else getattr(torch, options.precision),
+        dtype=options.precision or "auto",
     )
 
 
