@@ -150,7 +150,8 @@ class ThompsonSampler:
     def best(self) -> Best:
         """The observation with the largest value, or the smallest for ``minimise``."""
         if not len(self._surrogate.y):
-            raise ValueError("there are no values yet: call tell first")
+            failed = f": all {len(self._failed)} evaluations failed" if len(self._failed) else ": call tell first"
+            raise ValueError(f"there are no finite values yet{failed}")
         row = self._surrogate.y.argmin() if self.minimise else self._surrogate.y.argmax()
         return Best(self._to_caller(self._surrogate.X[row]), float(self._surrogate.y[row]))
 
@@ -183,15 +184,17 @@ class ThompsonSampler:
         values = read_vector(y, len(inputs), "y", home, only_finite=False).detach().to(self._pending)
         finite = torch.isfinite(values)
         if failures := int((~finite).sum()):
+            has_values = bool(finite.any()) or len(self._surrogate.y) > 0
+            consequence = "" if has_values else "; without any finite value the next inputs are random again"
             warnings.warn(
-                f"{failures} of {len(values)} values are not finite: they are kept as failures, outside of the model",
+                f"{failures} of {len(values)} values are not finite: they are kept as failures, outside of the model"
+                f"{consequence}",
                 stacklevel=levels_to_the_caller(),
             )
         self._surrogate.add(inputs[finite], values[finite])
         self._failed = torch.cat([self._failed, inputs[~finite]])
         self._pending = self._pending[~self.domain.is_among(self._pending, inputs)]
-        if len(self._surrogate.y):
-            self._record(values[finite], failures)
+        self._record(values[finite], failures)
         self._save()
 
     @property
@@ -352,7 +355,8 @@ class ThompsonSampler:
         pick = min if self.minimise else max
         batch = pick(values.tolist(), default=math.nan)
         seconds = time.monotonic() - self._began
-        self.history.rounds.append(Round(len(self._surrogate.y), self.best.y, batch, failures, seconds))
+        best = self.best.y if len(self._surrogate.y) else math.nan
+        self.history.rounds.append(Round(len(self._surrogate.y), best, batch, failures, seconds))
 
     def _save(self) -> None:
         if self._checkpoint is None:
