@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pathgp.compute.inputs import Array, read_matrix, read_vector, real_number, whole_number
+from pathgp.compute.inputs import Array, read_matrix, read_vector, whole_number
 from pathgp.compute.random import as_generator, permutation
 from pathgp.compute.stacklevel import levels_to_the_caller
 from pathgp.decisions import checkpoint as checkpoints
@@ -22,7 +22,7 @@ from pathgp.decisions.domain import Constraint, Domain, read_bounds, read_candid
 from pathgp.decisions.history import History, Round
 from pathgp.decisions.region import best_region, count_local_paths
 from pathgp.decisions.surrogate import Surrogate, read_options
-from pathgp.decisions.thompson import maximise_paths
+from pathgp.decisions.thompson import maximise_paths, read_search
 from pathgp.models import GP
 from pathgp.posterior.table import Posterior
 
@@ -107,7 +107,7 @@ class ThompsonSampler:
         self.domain = replace(Domain.read(ends, choices, constraint, given.X.device), is_numpy=given.is_numpy)
         width = self.domain.width if candidates is None else _extents(given.X)
         self.minimise, self.history = minimise, History()
-        self._search = read_options(search, "search", maximise_paths, _OWN_OPTIONS)
+        self._search = read_search(read_options(search, "search", maximise_paths, _OWN_OPTIONS))
         self._format, self._generator = given, as_generator(generator)
         self._surrogate = Surrogate(gp, refit, width, fit, condition, self._generator)
         box = torch.stack([self.domain.lower, self.domain.upper])
@@ -314,7 +314,7 @@ class ThompsonSampler:
     def _is_informative(self, post: Posterior, X: Tensor, paths: Tensor) -> Tensor:
         """Whether paths (p,) differ from the posterior mean at their maxima X (p, d) by at least ``min_gain``: (p,)."""
         values = post.paths_at(X.unsqueeze(1), paths)[:, 0]
-        min_gain = real_number(self._search.get("min_gain", _MIN_GAIN), "min_gain")
+        min_gain = self._search.get("min_gain", _MIN_GAIN)
         return (values - post.mean(X)).abs() >= min_gain * self._surrogate.y.std(correction=0)
 
     def _random(self, count: int) -> Tensor:
