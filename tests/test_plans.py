@@ -82,9 +82,15 @@ def test_bad_questions_are_refused() -> None:
     for device in ("mps", "tpu", 3.5):
         with pytest.raises(ValueError, match=f"device must be 'cpu', a CUDA device or 'h200', got {device!r}"):
             pathgp.plan(100, 3, device=device)  # type: ignore[arg-type]
-    for dtype in ("float32", torch.float16):
-        with pytest.raises(ValueError, match=r"dtype must be torch\.float32 or torch\.float64"):
-            pathgp.plan(100, 3, dtype=dtype)  # type: ignore[arg-type]
+    for dtype in ("float", torch.float16):
+        with pytest.raises(ValueError, match=r"dtype must be torch\.float32 or torch\.float64, got"):
+            pathgp.plan(100, 3, dtype=dtype)
+
+
+def test_dtypes_by_name() -> None:
+    for name in ("float32", "float64"):
+        assert repr(pathgp.plan(100, 3, dtype=name)) == repr(pathgp.plan(100, 3, dtype=getattr(torch, name)))
+        assert pathgp.plan_grid(10, 5, dtype=name) == pathgp.plan_grid(10, 5, dtype=getattr(torch, name))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

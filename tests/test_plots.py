@@ -55,12 +55,14 @@ def test_gain_is_per_row() -> None:
 def test_a_gain_is_exact_only_if_every_step_uses_all_rows() -> None:
     exact = fitted(estimator="exact")
     mixed = replace(exact, history=[replace(exact.history[0], log_likelihood=None), *exact.history[1:]])
+    vecchia = replace(exact, approximation="by Vecchia's approximation")
     titles = []
-    for report in (exact, mixed):
+    for report in (exact, mixed, vecchia):
         axes = Figure().subplots()
         plots.draw_gain(axes, report)
         titles.append(axes.get_title("left"))
-    assert ["estimated" in title for title in titles] == [False, True]
+    assert ["estimated" in title for title in titles] == [False, True, False]
+    assert titles[2].endswith("(approximated)")
 
 
 def test_relevance_is_sorted_and_named() -> None:

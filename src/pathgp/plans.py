@@ -12,7 +12,7 @@ from typing import cast
 import torch
 
 from pathgp.compute.hardware import H200, Rates, rates
-from pathgp.compute.inputs import whole_number
+from pathgp.compute.inputs import read_dtype, whole_number
 from pathgp.compute.memory import given_bytes, memory_budget
 from pathgp.data.grid import break_even
 from pathgp.learning.policy import FitOptions, Stage, make_stages
@@ -119,7 +119,7 @@ def plan(
     d: int,
     samples: int = 64,
     device: str | torch.device = "cpu",
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | str = torch.float32,
     memory: float | None = None,
     members: int = 1,
     measure: bool = False,
@@ -134,7 +134,7 @@ def plan(
         d: columns of the inputs.
         samples: paths of the posterior.
         device: "cpu", a CUDA device of this machine, or "h200" from anywhere.
-        dtype: of the inputs.
+        dtype: of the inputs, torch.float32 or torch.float64, or its name.
         memory: budget in bytes for K on each member; by default half of the free memory.
         members: processes or devices that share the work.
         measure: use the rates of this machine, measured within a second and remembered by the process. The
@@ -144,23 +144,22 @@ def plan(
     members, is_remote = whole_number(members, "members", 1), str(device).lower() == "h200"
     if measure and is_remote:
         raise ValueError("measure=True takes the rates of this machine: give a device of it, or leave out measure")
-    if dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
+    inputs_dtype: torch.dtype = read_dtype(dtype)
     place, budget = torch.device("cuda") if is_remote else _local_device(device), given_bytes(memory)
     budget = int(_H200_MEMORY) if is_remote and budget is None else memory_budget(budget, place)
-    r = H200 if is_remote else measured_rates(place, dtype) if measure else rates(place, dtype)
-    H = ImaginedOperator((n, n), dtype, place, "auto", budget, n**2, members)
+    r = H200 if is_remote else measured_rates(place, inputs_dtype) if measure else rates(place, inputs_dtype)
+    H = ImaginedOperator((n, n), inputs_dtype, place, "auto", budget, n**2, members)
     chosen = H.restrict(n, r)
     backends = _product_costs(H, d, 1 + samples, r)
     solvers = _solver_costs(chosen, 1 + samples, r, backends[chosen.backend].seconds)
-    vectors = float(_VECTORS * dtype.itemsize * n * (1 + samples))
-    where, precision = "NVIDIA H200" if is_remote else str(place), str(dtype).removeprefix("torch.")
+    vectors = float(_VECTORS * inputs_dtype.itemsize * n * (1 + samples))
+    where, precision = "NVIDIA H200" if is_remote else str(place), str(inputs_dtype).removeprefix("torch.")
     options = FitOptions(Settings.read("auto", 1e-2, None), samples=max(samples, 1)).resolve(n, is_grid=False)
     # A length scale per column, signal and noise are learned.
     stages, costs = make_stages(n, options), estimate_costs(d, d + 2, options, H, r)
     # As `GP.fit` does.
     if not is_remote and costs.predict(stages, n) > MEASURE_FROM:
-        costs = replace(costs, rates=measured_rates(place, dtype))
+        costs = replace(costs, rates=measured_rates(place, inputs_dtype))
     fit = FitPlan(stages, n, costs.predict(stages, n))
     return Plan(n, d, samples, where, members, precision, budget, vectors, backends, chosen.backend, solvers, fit)
 
@@ -269,7 +268,7 @@ def plan_grid(
     observed: int | None = None,
     columns: int = 65,
     device: str | torch.device = "cpu",
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | str = torch.float32,
 ) -> GridPlan:
     """Predict what products cost on a grid with these sides, with a value in ``observed`` cells (by default all)."""
     if not sizes:
@@ -279,7 +278,8 @@ def plan_grid(
     n = cells if observed is None else whole_number(observed, "observed", 1)
     if n > cells:
         raise ValueError(f"{n} observed cells of {cells}")
-    size, rate = dtype.itemsize, rates(torch.device(device), dtype)
+    inputs_dtype: torch.dtype = read_dtype(dtype)
+    size, rate = inputs_dtype.itemsize, rates(torch.device(device), inputs_dtype)
     flops = {"dense": 2.0 * n**2 * columns, "kronecker": 2.0 * cells * sum(sizes) * columns}
     kept = {"dense": float(size * n**2), "kronecker": float(size * sum(p**2 for p in sizes))}
     grids = 4.0 * size * cells * columns

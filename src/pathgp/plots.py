@@ -95,7 +95,8 @@ def draw_gain(axes: Any, report: FitReport) -> None:
     """Draw the gain in log marginal likelihood (plus log prior) over the first step, in nats per row."""
     gains = [step.gain / report.rows for step in report.history]
     axes.plot(_steps(report), gains, color=MEAN, lw=1.6)
-    _label(axes, "gain in log likelihood, nats per row" + ("" if report.gain_is_exact else " (estimated)"))
+    doubt = " (approximated)" if report.approximation else "" if report.gain_is_exact else " (estimated)"
+    _label(axes, f"gain in log likelihood, nats per row{doubt}")
 
 
 def draw_residuals(axes: Any, report: FitReport) -> None:

@@ -55,6 +55,15 @@ def test_fit_tells_and_saves(folder: Path, capsys: Capture) -> None:
     assert json.loads(capsys.readouterr().out)["noise"] != result["noise"]
 
 
+def test_fit_warns_of_poor_predictions(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pathgp.learning.restart._LARGEST_ERROR", 0.0)
+    assert main(["fit", str(folder / "plants.csv"), "--target", "growth", "--quiet", *SMALL]) == 0
+    err = capsys.readouterr().err
+    assert err.startswith("pathgp: warning: predictions of left-out rows are worse than the average of y")
+    assert err.endswith("transform growth or remove its outliers, or try another --kernel\n")
+    assert err.count("warning") == 1
+
+
 def test_fit_prints_a_table(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["fit", str(folder / "plants.csv"), "--target", "growth", *SMALL]) == 0

@@ -300,3 +300,14 @@ def test_devices_that_do_not_match() -> None:
     with pytest.raises(TypeError, match="Xs is on cpu"):
         post.mean(torch.tensor(XS))
     assert np.allclose(post.mean(XS), EXPECTED)
+
+
+def test_dtypes_by_name() -> None:
+    for name in ("float32", "float64"):
+        posts = [condition(dtype=dtype, samples=0) for dtype in (name, getattr(torch, name))]
+        assert posts[0].report.precision == name
+        np.testing.assert_array_equal(posts[0].weights, posts[1].weights)
+    inducing = pathgp.InducingGP(Matern(1.5, 0.4), 0.1, inducing=4)
+    assert inducing.condition(X, Y, samples=2, dtype="float64").report.precision == "float64"
+    with pytest.raises(ValueError, match="computed in float64, got dtype='float32': leave it out"):
+        inducing.condition(X, Y, dtype="float32")

@@ -228,3 +228,36 @@ def test_wrong_models() -> None:
         ThompsonSampler(pathgp.LatentKroneckerGP([kernels.Matern(1.5)]), BOX)
     with pytest.raises(ValueError, match="more than 1"):
         sampler(refit=0.5)
+
+
+def test_first_values_that_all_fail(tmp_path: Path) -> None:
+    """They are a round of the history, also after a restart; the inputs are random until there is a value."""
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "run.pathgp"
+    optimiser = sampler(checkpoint=path)
+    X = optimiser.ask(4)
+    with pytest.warns(UserWarning, match=r"4 of 4 values are not finite: .*; without any finite value .* random again"):
+        optimiser.tell(X, [np.nan] * 4)
+    with pytest.raises(ValueError, match="no finite values yet: all 4 evaluations failed"):
+        _ = optimiser.best
+    with pytest.raises(ValueError, match="all 4 evaluations failed"):
+        optimiser.to_html(tmp_path / "page.html")
+    optimiser.history.plot()
+    optimiser = sampler(checkpoint=path)
+    (first,) = optimiser.history.rounds
+    assert (first.evaluations, first.failed) == (0, 4)
+    assert np.isnan([first.best, first.batch_best]).all()
+    assert "nan" in repr(optimiser.history)
+    assert repr(optimiser) == "ThompsonSampler(0 evaluations in 1 rounds, 0 pending, 4 failed)"
+    Z = optimiser.ask(4)
+    assert not (Z[:, None] == X).all(2).any()
+    optimiser.tell(Z, hill(Z))
+    Z = optimiser.ask(2)
+    optimiser.tell(Z, hill(Z))
+    assert [each.evaluations for each in optimiser.history.rounds] == [0, 4, 6]
+    optimiser.history.plot(optimum=1.0)
+    optimiser.to_html(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "better than after the first round with a value" in page
+    assert "4 evaluations failed" in page
+    assert "nan" not in page

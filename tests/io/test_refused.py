@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pickle
+import re
 import struct
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 
 import pathgp
 from pathgp.compute import files
+from pathgp.decisions import ThompsonSampler, read_evaluations
 from saving_cases import small
 
 
@@ -28,7 +30,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-def refused(path: Path, content: bytes, match: str = "pathgp|damaged") -> None:
+def refused(path: Path, content: bytes, match: str = "pathgp|damaged|empty") -> None:
     path.write_bytes(content)
     with pytest.raises(ValueError, match=match):
         pathgp.load(path)
@@ -83,7 +85,7 @@ def test_nothing_is_run(tmp_path: Path) -> None:
     torch.save({"model": Malice(evil)}, tmp_path / "torch")
     refused(tmp_path / "post", (tmp_path / "torch").read_bytes(), "not a file that pathgp has saved")
     for name in ("os.system", "torch.load", "builtins.eval", "Malice", "Checkpoint", "Solver", "__class__"):
-        content = {"device": "cpu", "model": {"$class": name, "path": str(evil)}}
+        content = {"pathgp": "0", "device": "cpu", "model": {"$class": name, "path": str(evil)}}
         files.write(tmp_path / "post", content)
         with pytest.raises(ValueError, match="does not describe a posterior"):
             pathgp.load(tmp_path / "post")
@@ -94,9 +96,46 @@ def test_a_foreign_file(tmp_path: Path) -> None:
     torch.save({"weights": torch.ones(3)}, tmp_path / "torch")
     with pytest.raises(ValueError, match="not a file that pathgp has saved"):
         pathgp.load(tmp_path / "torch")
-    files.write(tmp_path / "post", {"something": "else"})
+    files.write(tmp_path / "post", {"pathgp": "0", "something": "else"})
     with pytest.raises(ValueError, match="does not describe a posterior"):
         pathgp.load(tmp_path / "post")
+
+
+def test_files_of_other_kinds_are_named(saved: bytes, tmp_path: Path) -> None:
+    """Every reader says what the file is, and what reads it."""
+    places = {name: tmp_path / name for name in ("posterior", "fit", "sampler", "other", "empty", "torch")}
+    box = np.array([[0.0, 0.0], [1.0, 1.0]])
+
+    def fit(path: Path) -> object:
+        X = torch.rand(8, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        new = pathgp.GP(pathgp.kernels.Matern(1.5))
+        return new.fit(X, X[:, 0], steps=1, samples=1, features=8, initialise="model", checkpoint=path)
+
+    def sample(path: Path) -> object:
+        return ThompsonSampler(pathgp.GP(pathgp.kernels.Matern(1.5)), box, checkpoint=path).ask(2)
+
+    places["posterior"].write_bytes(saved)
+    fit(places["fit"])
+    sample(places["sampler"])
+    files.write(places["other"], {"something": "else"})
+    places["empty"].touch()
+    torch.save({"state": torch.ones(3)}, places["torch"])
+    said = {
+        "posterior": r"but a posterior of pathgp: pathgp\.load\(path\) reads it",
+        "fit": r"but a checkpoint of a pathgp fit: fit\(\.\.\., checkpoint=path\) continues from it",
+        "sampler": r"but a checkpoint of a ThompsonSampler: ThompsonSampler\(\.\.\., checkpoint=path\) continues",
+        "other": "nor any other file of pathgp",
+        "empty": "is empty: use another path",
+        "torch": "is not a file that pathgp has saved",
+    }
+    readers = {"posterior": [pathgp.load], "fit": [fit], "sampler": [sample, read_evaluations]}
+    for kind, functions in readers.items():
+        for name in said.keys() - {kind}:
+            for function in functions:
+                before = places[name].read_bytes()
+                with pytest.raises(ValueError, match=f"{re.escape(str(places[name]))} .*{said[name]}"):
+                    function(places[name])
+                assert places[name].read_bytes() == before
 
 
 ODD: list[Any] = [None, True, -1, 0, 7, 1.5, float("nan"), "x", [], [1, 2], {}, {"$tensor": 0}, {"$again": 0}]

@@ -182,7 +182,9 @@ def test_learned_model() -> None:
     variance = result.std**2 + result.nugget**2
     assert metrics.rmse(y[90:], result.mean) < 0.5
     assert metrics.coverage(y[90:], result.mean, variance) > 0.8
-    assert "matern" in result.report.note
+    items = dict(result.summary_items())
+    assert "Matern(" in items["kernel"]
+    assert "by the log likelihood of groups of neighbours: matern-3/2" in items["note"]
     scores = result.cross_validation
     loo = result.posterior.leave_one_out()
     np.testing.assert_allclose(scores.errors, y[:90] - loo.means.numpy())

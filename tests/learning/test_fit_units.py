@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ import pathgp
 import reference
 from fit_cases import XS, X, Y, close, model, optimum, seeded
 from learning_cases import SCALED_MATERN, Values
+from pathgp.kernels import Matern, Scale
 from plain_fits import plain_fit
 
 # Means, noise, units
@@ -131,3 +134,17 @@ def test_precision_and_kind_of_the_inputs(dtype: torch.dtype) -> None:
     plain_fit(same, X.to(dtype).numpy(), Y.to(dtype).numpy(), generator=seeded(12), **options)
     assert close(same.hyperparameters(), gp.hyperparameters(), 1e-12)
     assert isinstance(same.posterior.mean(XS.to(dtype).numpy()), np.ndarray)
+
+
+@pytest.mark.parametrize("options", [{"estimator": "exact"}, {"estimator": "pathwise"}, {"steps": 0}])
+def test_a_fit_that_leaves_float32_says_so(options: dict[str, Any]) -> None:
+    """Without noise in y the learned noise falls below what float32 resolves; with steps=0 the given one is below."""
+    inputs = torch.rand(100, 2, generator=seeded(), dtype=torch.float32)
+    y = torch.sin(6.0 * inputs[:, 0]) + inputs[:, 1].square()
+    gp = pathgp.GP(Scale(Matern(2.5)), noise=1e-4 if "steps" in options else 0.3)
+    report = gp.fit(inputs, y, samples=4, features=64, generator=seeded(), **options)
+    assert report.condition.precision == "float64"
+    assert report.note == "float64, because float32 is not accurate enough for these hyperparameters"
+    assert repr(report).count("float64") == 1
+    rough = y + torch.randn(100, generator=seeded(1))
+    assert gp.fit(inputs, rough, steps=3, samples=4, features=64, generator=seeded()).note == ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -51,6 +53,21 @@ def test_few_rows_and_equal_values() -> None:
     for X, y in ((torch.rand(1, 2), torch.ones(1)), (torch.rand(9, 2), torch.ones(9))):
         gp = pathgp.GP(Scale(Matern(2.5, 1.0), 1.0), noise=0.1, standardise=True)
         assert "again" not in gp.fit(X, y, steps=3, samples=4, generator=seeded(0)).note
+
+
+def test_a_fit_that_stays_worse_than_the_average_says_so(tmp_path: Path) -> None:
+    """The kernel is too short to learn the level of y, which every start then predicts as zero."""
+    X = torch.rand(60, 2, generator=seeded(1), dtype=torch.float64)
+    y = 3.0 + torch.randn(60, generator=seeded(2), dtype=torch.float64)
+    gp = pathgp.GP(Scale(Matern(2.5, 1e-3), 1.0), noise=0.1).constrain("lengthscale", fixed=True)
+    with pytest.warns(UserWarning, match=r"left-out rows are worse than the average of y.*; take more steps") as caught:
+        report = gp.fit(X, y, steps=5, starts=2, samples=4, generator=seeded(0))
+    assert [str(warning.message) for warning in caught] == [report.warning]
+    assert report.warning in repr(report)
+    gp.posterior.to_html(tmp_path / "page.html", fit=report)
+    assert "worse than the average of y, from large noise too" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    for targets, rows in ((y - y.mean(), 60), (y, 19)):
+        assert gp.fit(X[:rows], targets[:rows], steps=5, samples=4, generator=seeded(0)).warning == ""
 
 
 def test_interrupted_repetition_keeps_its_own_values() -> None:

@@ -38,6 +38,26 @@ def test_fit_in_other_units(of_x: float, of_y: float) -> None:
     torch.testing.assert_close(lengths[1], of_x * lengths[0], rtol=0.02, atol=0.0)
 
 
+@pytest.mark.parametrize(("of_x", "of_y"), [(1e5, 1e4), (1e-4, 1e-5)])
+def test_fit_of_a_grid_or_with_inducing_points_in_other_units(of_x: float, of_y: float) -> None:
+    X, y = table()
+    sides = [SIDES[0], SIDES[1] / 8.0]
+    Y = torch.sin(6 * SIDES[0][:, :1]) + sides[1].square() + 0.1 * y[:96].view(12, 8)
+
+    def fit(of_x: float, of_y: float) -> list[torch.Tensor]:
+        kernel = kernels.Scale(kernels.Matern(2.5, lengthscale=[1.0, 1.0]), signal=1.0)
+        generators = [torch.Generator().manual_seed(0) for _ in range(2)]
+        inducing = pathgp.InducingGP(kernel, 1.0, inducing=20)
+        inducing.fit(of_x * X, of_y * y, samples=2, generator=generators[0])
+        grid = pathgp.LatentKroneckerGP([kernel, kernels.Matern(2.5)], 1.0)
+        grid.fit([of_x * F for F in sides], of_y * Y, samples=2, generator=generators[1])
+        scales = [inducing.kernel.kernel.lengthscale, grid.kernels[0].kernel.lengthscale, grid.kernels[1].lengthscale]
+        return [inducing.noise.detach() / of_y, grid.noise.detach() / of_y, *(s.detach() / of_x for s in scales)]
+
+    for scaled, plain in zip(fit(of_x, of_y), fit(1.0, 1.0), strict=True):
+        torch.testing.assert_close(scaled, plain, rtol=0.02, atol=0.0)
+
+
 @pytest.mark.parametrize("kind", ["table", "grid", "inducing"])
 def test_mean_far_from_the_targets_warns(kind: str) -> None:
     X, y = table(40)
@@ -50,7 +70,7 @@ def test_mean_far_from_the_targets_warns(kind: str) -> None:
         elif kind == "inducing":
             pathgp.InducingGP(kernel, 0.3, inducing=10, **options).fit(X, y + level, steps=1)  # type: ignore[arg-type]
         else:
-            pathgp.GP(kernel, 0.3, **options).fit(X, y + level, steps=1)  # type: ignore[arg-type]
+            pathgp.GP(kernel, 0.3, **options).fit(X, y + level)  # type: ignore[arg-type]
 
     with pytest.warns(UserWarning, match=r"average of 1e\+04 .* set mean=pathgp\.means\.Constant\(\) or standardise"):
         fit(1e4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,7 +150,7 @@ def test_which_kernels_are_fields(kernel: K.Kernel, d: int, is_field: bool) -> N
     assert is_suitable(kernel, d, 3) == is_field
 
 
-def test_a_default_fit_of_a_field_uses_it_and_finds_the_hyperparameters() -> None:
+def test_a_default_fit_of_a_field_uses_it_and_finds_the_hyperparameters(tmp_path: Path) -> None:
     generator = seeded()
     X = torch.rand(1500, 2, generator=generator, dtype=torch.float64)
     kernel = K.Scale(K.Matern(1.5, 0.2), 1.0)
@@ -159,7 +160,12 @@ def test_a_default_fit_of_a_field_uses_it_and_finds_the_hyperparameters() -> Non
     report = gp.fit(X, y, samples=4, features=64, generator=generator)
     assert "Vecchia's likelihood, 30 neighbours" in report.estimator
     assert {step.method for step in report.history} == {"Vecchia"}
-    assert "solves" not in dict(report.summary_items())
+    items = dict(report.summary_items())
+    assert "solves" not in items
+    assert items["log likelihood"].endswith(", by Vecchia's approximation")
+    gp.posterior.to_html(tmp_path / "page.html", fit=report)
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "explains the data, by Vecchia&#x27;s approximation." in page
     (matern,) = gp.kernel.parts
     values: dict[str, Any] = {"lengthscale": matern.lengthscale, "noise": gp.noise}
     assert float(values["lengthscale"].detach()) == pytest.approx(0.2, rel=0.25)

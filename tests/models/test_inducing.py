@@ -138,6 +138,7 @@ def test_a_fit_changes_the_model_only_at_its_end_and_keeps_learned_points() -> N
     report = gp.fit(X, Y, steps=6, samples=2, generator=seeded())
     learned = gp.posterior.Z
     assert report.history[-1].log_likelihood > report.history[0].log_likelihood
+    assert dict(report.summary_items())["log likelihood"].endswith(", by the objective of the sparse method")
     assert not (learned[:, None] == X).all(2).any()
     assert torch.equal(gp.condition(X, Y, samples=0).Z, learned)
     assert before["points"].numel() == 0

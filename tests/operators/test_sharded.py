@@ -114,7 +114,7 @@ def test_ranks_with_different_data_are_refused(run: Run, tmp_path: Path) -> None
         assert "kernel, backend or precision differ" in errors["kernel"]
         assert "predict at" in errors["Xs"]
         assert "vectors of the ranks differ" in errors["V"]
-        assert "not a checkpoint" in errors["checkpoint"]
+        assert "is not a file that pathgp has saved" in errors["checkpoint"]
         assert "kernel, backend or precision differ" in errors["order"]
         assert "the same y, noise, mean" in errors["mean"]
         assert errors["backend"].startswith("backend is 'dense' on rank 0 and 'streamed' on rank 1: give every rank")

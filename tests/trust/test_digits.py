@@ -115,6 +115,8 @@ def test_what_float32_cannot_hold_is_refused() -> None:
         gp(mean=lambda X: 1e-3 * (X[:, 0] - EPOCH)).condition(t + EPOCH, y, dtype=torch.float32)
     with pytest.raises(ValueError, match=r"dtype must be torch\.float32, torch\.float64, 'auto' or None"):
         plain.condition(t, y, dtype=torch.float16)
+    with pytest.raises(ValueError, match="'auto' or None, got 'float'"):
+        plain.condition(t, y, dtype="float")
     for whole in (np.array([[2**62 + 1], [2**62 + 2]]), torch.tensor([[2**62 + 1], [2**62 + 2]])):
         with pytest.raises(ValueError, match=r"X has whole numbers beyond 2\^53"):
             plain.condition(whole, np.zeros(2))

@@ -18,11 +18,10 @@ from pathgp.cli.output import print_json, writing
 
 def plan(options: argparse.Namespace) -> None:
     """Print `pathgp.plan`."""
-    dtype = getattr(torch, options.precision)
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"--device {options.device} is not available here: --device h200 plans for one from anywhere")
     how = {"memory": options.memory, "members": options.members, "measure": options.measure}
-    estimate = pathgp.plan(options.rows, options.columns, options.samples, options.device, dtype, **how)
+    estimate = pathgp.plan(options.rows, options.columns, options.samples, options.device, options.precision, **how)
     if options.json:
         print_json(asdict(estimate))
     else:

@@ -60,6 +60,9 @@ def fit(options: argparse.Namespace) -> None:
     posterior = gp.posterior
     if posterior.report.subset and not options.quiet:
         print_note(posterior.report.subset)
+    if report.warning:
+        problem = report.warning.partition("; ")[0]
+        print_note(f"warning: {problem}; transform {data.target} or remove its outliers, or try another --kernel")
     posterior.about = about | {
         "steps": len(report.history),
         "stopped": report.stopped,
@@ -161,7 +164,7 @@ def _learn(gp: GP, X: torch.Tensor, y: torch.Tensor, options: argparse.Namespace
         checkpoint=options.checkpoint,
         progress=showing_progress(options.quiet),
         generator=torch.Generator().manual_seed(options.seed),
-        dtype="auto" if options.precision is None else getattr(torch, options.precision),
+        dtype=options.precision or "auto",
     )
 
 

@@ -39,6 +39,15 @@ _MARK = b"\x89pathgp\n"  # the first byte is no text, the last is altered by a t
 _KINDS = (torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool)
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _KINDS}
 _TENSOR = "$tensor"
+# The kinds of files by the name that marks their content: what such a file is, and what reads it.
+_CONTENTS = {
+    "pathgp": ("a posterior of pathgp", "pathgp.load(path) reads it"),
+    "pathgp checkpoint": ("a checkpoint of a pathgp fit", "fit(..., checkpoint=path) continues from it"),
+    "pathgp thompson": (
+        "a checkpoint of a ThompsonSampler",
+        "ThompsonSampler(..., checkpoint=path) continues from it, pathgp.decisions.read_evaluations(path) reads values",
+    ),
+}
 
 
 @contextmanager
@@ -132,16 +141,29 @@ def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
         file.write(digest.digest())
 
 
-def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read(path: str | os.PathLike[str], kind: str | None = None) -> dict[str, Any]:
     """Read what `write` wrote, tensors on the CPU with the same strides; ValueError for any other file.
 
-    Reads the file twice: the digest is checked before anything else is parsed.
+    Reads the file twice: the digest is checked before anything else is parsed. ``kind``: the mark of the files
+    to accept, one of `_CONTENTS`; None accepts all.
     """
+    content = _read_any(path)
+    if kind is not None and kind not in content:
+        held = [f"but {what}: {how}" for mark, (what, how) in _CONTENTS.items() if mark in content]
+        words = held[0] if held else "nor any other file of pathgp"
+        raise ValueError(f"{os.fspath(path)} is not {_CONTENTS[kind][0]}, {words}")
+    return content
+
+
+def _read_any(path: str | os.PathLike[str]) -> dict[str, Any]:
     path = Path(path)
     with path.open("rb") as file:
         mark, number, expected = file.read(len(_MARK)), file.read(4), file.read(hashlib.sha256().digest_size)
+        if not mark:
+            raise ValueError(f"{path} is empty: use another path")
         if mark != _MARK:
-            raise ValueError(f"{path} is not a file that pathgp has saved, or its beginning is damaged")
+            problem = f"{path} is not a file that pathgp has saved, or its beginning is damaged"
+            raise ValueError(f"{problem}: use another path")
         if (version := int.from_bytes(number, "little")) > FORMAT:
             formats = f"{path} has file format {version}, this version of pathgp reads {FORMAT}"
             raise ValueError(f"{formats}: update pathgp, unless the file is damaged")

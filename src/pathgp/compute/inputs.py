@@ -28,6 +28,7 @@ class Matrix:
         return result.detach().cpu().numpy() if self.is_numpy else result
 
 
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _NO_MISSING_VALUES = "remove or fill them, a Gaussian process of rows does not accept missing values"
 
 
@@ -192,6 +193,16 @@ def real_number(value: Any, name: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{name} must be finite, got {number}")
     return number
+
+
+def read_dtype(dtype: Any, *others: Any) -> Any:
+    """Return torch.float32 or torch.float64, which may be given by name, or one of ``others``; ValueError otherwise."""
+    found = _DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
+    allowed = (*_DTYPES.values(), *others)
+    if found not in allowed:
+        *names, last = (value if isinstance(value, torch.dtype) else repr(value) for value in allowed)
+        raise ValueError(f"dtype must be {', '.join(map(str, names))} or {last}, got {dtype!r}")
+    return found
 
 
 def read_device(device: str | torch.device | None) -> torch.device:

@@ -52,11 +52,9 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 def read(path: Path) -> dict[str, Any]:
     """The content of a file that `write` wrote; ValueError for any other file."""
-    content = files.read(path)
-    if content.get("pathgp thompson") != FORMAT:
-        raise ValueError(
-            f"{path} is not a checkpoint of a ThompsonSampler of this version: use another path, or move the file"
-        )
+    content = files.read(path, "pathgp thompson")
+    if (number := content["pathgp thompson"]) != FORMAT:
+        raise ValueError(f"{path} has checkpoint format {number}, this version writes {FORMAT}: use another path")
     return content
 
 

@@ -12,7 +12,8 @@ from pathgp.plots import COLOURS, DATA, new_figure, tidy
 class Round:
     """One call of ``tell``.
 
-    evaluations: number of finite values so far.  best: the best of them.  batch_best: the best value of this call.
+    evaluations: number of finite values so far.  best: the best of them.  batch_best: the best value of this call. Both
+    are NaN if there is none.
     failed: values of this call that were not finite.  seconds: since the start, evaluations of the function included.
     """
 

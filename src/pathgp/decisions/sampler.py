@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pathgp.compute.inputs import Array, read_matrix, read_vector, real_number, whole_number
+from pathgp.compute.inputs import Array, read_matrix, read_vector, whole_number
 from pathgp.compute.random import as_generator, permutation
 from pathgp.compute.stacklevel import levels_to_the_caller
 from pathgp.decisions import checkpoint as checkpoints
@@ -22,7 +22,7 @@ from pathgp.decisions.domain import Constraint, Domain, read_bounds, read_candid
 from pathgp.decisions.history import History, Round
 from pathgp.decisions.region import best_region, count_local_paths
 from pathgp.decisions.surrogate import Surrogate, read_options
-from pathgp.decisions.thompson import maximise_paths
+from pathgp.decisions.thompson import maximise_paths, read_search
 from pathgp.models import GP
 from pathgp.posterior.table import Posterior
 
@@ -107,7 +107,7 @@ class ThompsonSampler:
         self.domain = replace(Domain.read(ends, choices, constraint, given.X.device), is_numpy=given.is_numpy)
         width = self.domain.width if candidates is None else _extents(given.X)
         self.minimise, self.history = minimise, History()
-        self._search = read_options(search, "search", maximise_paths, _OWN_OPTIONS)
+        self._search = read_search(read_options(search, "search", maximise_paths, _OWN_OPTIONS))
         self._format, self._generator = given, as_generator(generator)
         self._surrogate = Surrogate(gp, refit, width, fit, condition, self._generator)
         box = torch.stack([self.domain.lower, self.domain.upper])
@@ -150,7 +150,8 @@ class ThompsonSampler:
     def best(self) -> Best:
         """The observation with the largest value, or the smallest for ``minimise``."""
         if not len(self._surrogate.y):
-            raise ValueError("there are no values yet: call tell first")
+            failed = f": all {len(self._failed)} evaluations failed" if len(self._failed) else ": call tell first"
+            raise ValueError(f"there are no finite values yet{failed}")
         row = self._surrogate.y.argmin() if self.minimise else self._surrogate.y.argmax()
         return Best(self._to_caller(self._surrogate.X[row]), float(self._surrogate.y[row]))
 
@@ -183,15 +184,17 @@ class ThompsonSampler:
         values = read_vector(y, len(inputs), "y", home, only_finite=False).detach().to(self._pending)
         finite = torch.isfinite(values)
         if failures := int((~finite).sum()):
+            has_values = bool(finite.any()) or len(self._surrogate.y) > 0
+            consequence = "" if has_values else "; without any finite value the next inputs are random again"
             warnings.warn(
-                f"{failures} of {len(values)} values are not finite: they are kept as failures, outside of the model",
+                f"{failures} of {len(values)} values are not finite: they are kept as failures, outside of the model"
+                f"{consequence}",
                 stacklevel=levels_to_the_caller(),
             )
         self._surrogate.add(inputs[finite], values[finite])
         self._failed = torch.cat([self._failed, inputs[~finite]])
         self._pending = self._pending[~self.domain.is_among(self._pending, inputs)]
-        if len(self._surrogate.y):
-            self._record(values[finite], failures)
+        self._record(values[finite], failures)
         self._save()
 
     @property
@@ -311,7 +314,7 @@ class ThompsonSampler:
     def _is_informative(self, post: Posterior, X: Tensor, paths: Tensor) -> Tensor:
         """Whether paths (p,) differ from the posterior mean at their maxima X (p, d) by at least ``min_gain``: (p,)."""
         values = post.paths_at(X.unsqueeze(1), paths)[:, 0]
-        min_gain = real_number(self._search.get("min_gain", _MIN_GAIN), "min_gain")
+        min_gain = self._search.get("min_gain", _MIN_GAIN)
         return (values - post.mean(X)).abs() >= min_gain * self._surrogate.y.std(correction=0)
 
     def _random(self, count: int) -> Tensor:
@@ -352,7 +355,8 @@ class ThompsonSampler:
         pick = min if self.minimise else max
         batch = pick(values.tolist(), default=math.nan)
         seconds = time.monotonic() - self._began
-        self.history.rounds.append(Round(len(self._surrogate.y), self.best.y, batch, failures, seconds))
+        best = self.best.y if len(self._surrogate.y) else math.nan
+        self.history.rounds.append(Round(len(self._surrogate.y), best, batch, failures, seconds))
 
     def _save(self) -> None:
         if self._checkpoint is None:

@@ -14,6 +14,7 @@ better than it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,10 +86,8 @@ def maximise_paths(
     paths = read_numbers(range(post.num_samples) if which is None else which, "which", post.num_samples)
     if not len(paths):
         raise ValueError("which is empty: name at least one path, or leave it out for all")
-    if (learning_rate := real_number(learning_rate, "learning_rate")) <= 0.0:
-        raise ValueError(f"learning_rate must be positive, got {learning_rate}")
-    if (min_gain := real_number(min_gain, "min_gain")) < 0.0:
-        raise ValueError(f"min_gain must not be negative, got {min_gain}")
+    settings: dict[str, Any] = {"min_gain": min_gain, "starts": starts, "proposals": proposals}
+    settings = read_search(settings | {"explore": explore, "steps": steps, "learning_rate": learning_rate})
     sign = -1.0 if minimise else 1.0
     device, generator = post.system.X.device, as_generator(generator)
     if candidates is not None:
@@ -97,20 +96,34 @@ def maximise_paths(
     if len(domain.lower) != post.system.X.shape[1]:
         raise ValueError(f"bounds have {len(domain.lower)} columns, the model was given {post.system.X.shape[1]}")
     search = PathSearch(post, domain, sign, paths, generator)
-    settings = {"starts": starts, "proposals": proposals}
-    starts, proposals = (whole_number(value, name, 1) for name, value in settings.items())
-    if not 0.0 <= (explore := real_number(explore, "explore")) <= 1.0:
-        raise ValueError(f"explore is a share from 0 to 1, got {explore}")
-    X = search.find_starts(starts, proposals, explore)
-    X, values = search.ascend(X, whole_number(steps, "steps", 0), learning_rate)
+    X = search.find_starts(settings["starts"], settings["proposals"], settings["explore"])
+    X, values = search.ascend(X, settings["steps"], settings["learning_rate"])
     if domain.choices:
-        X, values = search.try_choices(X, values, steps, learning_rate)
+        X, values = search.try_choices(X, values, settings["steps"], settings["learning_rate"])
     if distinct or avoid is not None:
-        X, values = search.choose_distinct(X, values, _read_avoid(avoid, domain, device), min_gain)
+        X, values = search.choose_distinct(X, values, _read_avoid(avoid, domain, device), settings["min_gain"])
     else:
         values, best = values.max(1)
         X = X[torch.arange(len(X), device=device), best]
     return domain.to_caller(X), domain.to_caller(sign * values)
+
+
+def read_search(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the values of options of the search of `maximise_paths`; those that are left out are not checked."""
+    values = dict(options)
+    for name, least in {"starts": 1, "proposals": 1, "steps": 0}.items():
+        if name in values:
+            values[name] = whole_number(values[name], name, least)
+    for name in ("min_gain", "explore", "learning_rate"):
+        if name in values:
+            values[name] = real_number(values[name], name)
+    if (learning_rate := values.get("learning_rate", 1.0)) <= 0.0:
+        raise ValueError(f"learning_rate must be positive, got {learning_rate}")
+    if (min_gain := values.get("min_gain", 0.0)) < 0.0:
+        raise ValueError(f"min_gain must not be negative, got {min_gain}")
+    if not 0.0 <= (explore := values.get("explore", 0.0)) <= 1.0:
+        raise ValueError(f"explore is a share from 0 to 1, got {explore}")
+    return values
 
 
 @torch.no_grad()

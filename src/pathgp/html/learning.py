@@ -43,6 +43,8 @@ def fit_verdict(fit: FitReport) -> Verdict:
     """Judge whether learning converged."""
     steps = fit.history
     words = f"Hyperparameters were learned in {count(len(steps), 'step')} ({fit.stopped})"
+    if fit.warning:
+        return Verdict(False, f"{words}; {fit.warning}.")
     unconverged = sum(step.status not in ("CONVERGED", "") for step in steps)
     if unconverged:
         advice = "Their gradients are less accurate; raise max_epochs if the curves fluctuate."
@@ -61,10 +63,10 @@ def _gain(fit: FitReport) -> Html:
     chart.line(steps, gains)
     if len(steps) == 1:
         chart.dots(steps, gains, "accent")
-    source = ""
+    source = f", {fit.approximation}" if fit.approximation else ""
     if not fit.gain_is_exact:
-        is_unknown = all(step.log_likelihood is None for step in fit.history)
-        source = ", estimated from its gradients" if is_unknown else ", estimated where steps use a subset of the rows"
+        is_unknown = all(step.log_likelihood is None for step in fit.history) and not source
+        source += ", estimated from its gradients" if is_unknown else ", estimated where steps use a subset of the rows"
     return figure(title, f"How much better the model explains the data{source}.", chart.svg())
 
 

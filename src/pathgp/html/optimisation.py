@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pathgp.decisions.history import Round
 from pathgp.html.charts import Axis, Chart
 from pathgp.html.facts import join_names, read_names, to_numpy
 from pathgp.html.markup import (
@@ -42,8 +43,6 @@ def write_optimisation(
     title: str | None = None,
 ) -> None:
     """Write the page of a `ThompsonSampler`: its best observations, its course and the model."""
-    if not len(sampler.history):
-        raise ValueError("there are no values yet: call tell first")
     inputs = read_names(names, len(sampler.domain.lower), "input", "x")
     sections = [_summary(sampler, inputs, target), _course(sampler, target), _best(sampler, inputs, target)]
     sections += [_rounds(sampler), _model(sampler)]
@@ -60,8 +59,9 @@ def _summary(sampler: Any, names: list[str], target: str) -> Section:
     place = join_names([f"{name} {number(value, 4)}" for name, value in zip(names, to_numpy(best.X), strict=True)])
     words = f"The {goal} {target} so far is {number(best.y, 5)}, at {place}."
     failed = sum(each.failed for each in rounds)
-    gain = abs(best.y - rounds[0].best)
-    comparison = f"{number(gain, 3)} better than after the first round" if len(rounds) > 1 else "after one round"
+    since = _rounds_with_best(sampler)
+    gain, first = abs(best.y - since[0].best), "first round" + " with a value" * (len(since) < len(rounds))
+    comparison = f"{number(gain, 3)} better than after the {first}" if len(since) > 1 else "after one round"
     tiles = [
         (f"best {target}", number(best.y, 5), comparison),
         ("evaluations", f"{len(sampler.y):,}", f"{count(len(sampler.pending), 'input')} without a value yet"),
@@ -84,9 +84,14 @@ def _summary(sampler: Any, names: list[str], target: str) -> Section:
     return Section("summary", "Summary", [paragraph(words), tile_list(tiles), verdict_list(verdicts)])
 
 
+def _rounds_with_best(sampler: Any) -> list[Round]:
+    """The rounds from the first finite value on."""
+    return [each for each in sampler.history.rounds if each.evaluations]
+
+
 def _idle_rounds(sampler: Any) -> int:
     """Rounds since the best value changed."""
-    best = [each.best for each in sampler.history.rounds]
+    best = [each.best for each in _rounds_with_best(sampler)]
     return sum(value == best[-1] for value in best) - 1
 
 
@@ -98,7 +103,7 @@ def _inputs_at_ends(sampler: Any, names: list[str]) -> list[str]:
 
 
 def _course(sampler: Any, target: str) -> Section:
-    rounds = sampler.history.rounds
+    rounds = _rounds_with_best(sampler)
     best, batch = (np.array([getattr(each, name) for each in rounds]) for name in ("best", "batch_best"))
     drawings: list[Html] = []
     for name in ("evaluations", "seconds"):
@@ -132,9 +137,8 @@ def _rounds(sampler: Any) -> Section:
     first = max(0, len(rounds) - _ROUNDS)
     rows = []
     for place, each in enumerate(rounds[first:], first + 1):
-        batch = number(each.batch_best, 5) if np.isfinite(each.batch_best) else "none"
-        evaluations, best = f"{each.evaluations:,}", number(each.best, 5)
-        rows.append([f"{place}", evaluations, best, batch, f"{each.failed}", seconds(each.seconds)])
+        best, batch = (number(y, 5) if np.isfinite(y) else "none" for y in (each.best, each.batch_best))
+        rows.append([f"{place}", f"{each.evaluations:,}", best, batch, f"{each.failed}", seconds(each.seconds)])
     head = ["round", "evaluations", "best", "best of the round", "failed", "time"]
     words = [paragraph(f"The last {_ROUNDS} of {len(rounds)} rounds.")] if first else []
     return Section("rounds", "Rounds", [*words, table(head, rows, "figures")], flows=True)

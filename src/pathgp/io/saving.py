@@ -111,7 +111,7 @@ def load(path: str | os.PathLike[str], device: str | torch.device | None = None)
     Raises:
         ValueError: for a file that is damaged, from a newer version, or not a posterior of pathgp.
     """
-    content = files.read(path)
+    content = files.read(path, "pathgp")
     try:
         home = torch.empty(0, device=content["device"] if device is None else device).device
     except Exception:

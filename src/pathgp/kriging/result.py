@@ -197,7 +197,7 @@ class Kriging:
         items = [
             ("points", f"{report.rows:,} values of {self.field.name} by {', '.join(self.coordinates.columns)}"),
             ("targets", f"{len(self.targets):,}" + self._shape_in_words()),
-            ("kernel", report.note or repr(post.model.kernel)),
+            ("kernel", repr(post.model.kernel)),
             ("nugget", f"{self.nugget:.4g}: std of a measurement"),
         ]
         if len(values.get("signal", ())) == 1:
@@ -209,7 +209,8 @@ class Kriging:
             names = [_name_columns(name, self.coordinates.columns) for name in post.trend.names]
             trend = zip(names, post.trend.coefficients.tolist(), post.trend.std.tolist(), strict=True)
             items.append(("trend", ", ".join(f"{name}: {value:.4g} ± {std:.2g}" for name, value, std in trend)))
-        items += [("note", self.field.note)] if self.field.note else []
+        notes = "; ".join(filter(None, [report.note, self.field.note]))
+        items += [("note", notes)] if notes else []
         items.append(("mean", f"{self.mean.min():.4g} to {self.mean.max():.4g}"))
         items.append(("std", f"{self.std.min():.4g} to {self.std.max():.4g}, median {np.median(self.std):.4g}"))
         items.append(("seconds", f"{report.seconds:.3g} to learn"))

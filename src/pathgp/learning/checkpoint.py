@@ -75,13 +75,8 @@ class Checkpoint:
         self._last_step, self._last_time = 0, time.monotonic()
         if not path.exists():
             return None
-        try:
-            content = files.read(path)
-            number = content["pathgp checkpoint"]
-        except (ValueError, KeyError) as error:
-            reason = "it has other content" if isinstance(error, KeyError) else error
-            raise ValueError(f"{path} is not a checkpoint of a pathgp fit: {reason}") from error
-        if number != FORMAT:
+        content = files.read(path, "pathgp checkpoint")
+        if (number := content["pathgp checkpoint"]) != FORMAT:
             raise ValueError(f"{path} has checkpoint format {number}, this version writes {FORMAT}: {_ADVICE}")
         for name, value in expected.items():
             found = content.get("facts", {}).get(name)

@@ -106,6 +106,9 @@ class GradientEstimate:
 class Exact:
     """The gradient by a Cholesky factorisation in float64. Time O(n^3), memory 24 n^2 bytes."""
 
+    # Whose values the objective has if not those of the log likelihood, for reports.
+    approximation = ""
+
     @property
     def description(self) -> str:
         """The estimator in words, for reports."""
@@ -147,6 +150,8 @@ class Iterative:
     pathwise: which of the two.  samples: s.  features: of every path's prior.  warm_start: keep the draws and start
     each solve from the previous solution; otherwise new draws and a start from zero at every step.
     """
+
+    approximation = ""
 
     pathwise: bool
     samples: int

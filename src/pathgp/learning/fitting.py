@@ -45,6 +45,8 @@ from pathgp.learning.timing import (
 from pathgp.learning.vecchia import VecchiaLikelihood, is_suitable
 from pathgp.operators.structure_choice import predict_structured
 
+# The note of the report on a fit that left float32.
+IN_FLOAT64 = "float64, because float32 is not accurate enough for these hyperparameters"
 # A fit that takes more than this factor times its time limit warns.
 _EXCEEDED = 1.2
 # A mean is far from y if it differs from the average of y by more than this number of standard deviations of y.
@@ -72,6 +74,7 @@ def fit(
     generator = compute.sync_generator(generator)
     seed = repeating_seed(generator)
     best: tuple[float, Fit, Any, int] | None = None
+    warning = ""
     earlier, file = 0.0, checkpoint
     source = gp.begin_fit(data, options, generator)
     costs = predict_costs(source, data, options)
@@ -95,7 +98,7 @@ def fit(
 
             try:
                 running.run(callback)
-                running = restart_if_worse_than_average(running, run_again)
+                running, start_warning = restart_if_worse_than_average(running, run_again)
                 posterior = solve_last(running)
                 value = posterior.log_marginal_likelihood(generator=generator).value if options.starts > 1 else 0.0
             except (KeyboardInterrupt, Exception) as error:
@@ -106,7 +109,7 @@ def fit(
             # Per row, for a time limit may leave the starts with different numbers of rows.
             value /= posterior.report.rows
             if best is None or value > best[0]:
-                best = (value, running, posterior, start)
+                best, warning = (value, running, posterior, start), start_warning
     assert best is not None
     value, running, posterior, start = best
     if options.starts > 1:
@@ -114,10 +117,14 @@ def fit(
         note = "; ".join(filter(None, [note, kept]))
     if running.options.initialise != options.initialise:
         note = "; ".join(filter(None, [note, RESTARTED]))
+    if str(data.dtype) != f"torch.{posterior.report.precision}":
+        note = "; ".join(filter(None, [note, IN_FLOAT64]))
     gp.adopt(running.model.state_dict(), posterior)
     seconds = time.perf_counter() - began
     _warn_if_late(options.time_limit, seconds, gp.is_grid)
-    return _report(running, posterior, note, earlier + seconds)
+    if warning:
+        warnings.warn(warning, stacklevel=levels_to_the_caller())
+    return _report(running, posterior, note, warning, earlier + seconds)
 
 
 def predict_costs(gp: Learnable, data: Data, options: FitOptions) -> FitCosts:
@@ -250,7 +257,7 @@ def _adopt_interrupted(gp: Learnable, running: Fit, best: tuple[Fit, Any, int] |
         error.add_note(f"the model has the hyperparameters of {kept} of this fit")
 
 
-def _report(running: Fit, posterior: Any, note: str, seconds: float) -> FitReport:
+def _report(running: Fit, posterior: Any, note: str, warning: str, seconds: float) -> FitReport:
     data, options = running.data, running.options
     return FitReport(
         rows=len(data.y),
@@ -263,9 +270,11 @@ def _report(running: Fit, posterior: Any, note: str, seconds: float) -> FitRepor
         seconds=seconds,
         seed=running.seed,
         note=note,
+        warning=warning,
         condition=posterior.report,
         time_limit=options.time_limit,
         predicted_seconds=running.pace.predicted_seconds,
+        approximation=running.estimator.approximation,
     )
 
 

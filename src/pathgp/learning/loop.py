@@ -44,6 +44,8 @@ from pathgp.solvers.solution import NumericalFailure
 
 # Number of times that a failed step is shortened before the fit ends at the previous step.
 _MAX_RETRIES = 8
+# Why a fit ended that took all its steps.
+ALL_STEPS = "all steps done"
 
 
 class StalledSolve(NumericalFailure):
@@ -94,7 +96,7 @@ class Fit(Resumable):
                         self.pace.show(self)
                         if callback is not None:
                             callback(self.history[-1])
-                self.stop_reason = self.stop_reason or ("all steps done" if total else "hyperparameters as given")
+                self.stop_reason = self.stop_reason or (ALL_STEPS if total else "hyperparameters as given")
                 # All ranks wait until the file is written: it must exist if a rank fails later.
                 if self.checkpoint is not None:
                     self.compute.on_main_process(self._save)

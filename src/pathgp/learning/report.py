@@ -23,7 +23,7 @@ class Step:
     rows: number of rows of the data that it used.
     gain: log marginal likelihood (plus log prior) in nats above that of the first step. Known for the exact estimator;
         otherwise the gradient estimates integrated along the way, by the trapezoidal rule.
-    log_likelihood: the value itself, if known.
+    log_likelihood: the value itself, if known; see also ``FitReport.approximation``.
     values: every hyperparameter, flattened, by name.
     residual, probe_residual: relative residual of the mean system, and the average over the others.
     seconds: of the whole step; solver_seconds of the solve alone.
@@ -65,6 +65,8 @@ class FitReport:
 
     ``history``: a list of `Step`.  ``values``: the hyperparameters it ended with.  ``stopped``: why it ended.
     ``condition``: the report of the last solve, which gives the posterior.  ``note``: what it chose by itself.
+    ``approximation``: what approximates the log likelihoods of the steps; empty if nothing does.
+    ``warning``: why its predictions may be poor, and what to do; empty if there is no reason.
     ``time_limit``: the limit in seconds, if there was one.  ``predicted_seconds``: what the fit predicted at its start,
     or when it was resumed.
     """
@@ -82,6 +84,8 @@ class FitReport:
     condition: ConditionReport
     time_limit: float | None = None
     predicted_seconds: float = math.nan
+    warning: str = ""
+    approximation: str = ""
 
     @property
     def epochs(self) -> float:
@@ -106,7 +110,9 @@ class FitReport:
 
     @property
     def gain_is_exact(self) -> bool:
-        """Whether the log likelihood of all rows is known at every step; otherwise its gain is estimated."""
+        """Whether the log likelihood of all rows, or its approximation, is known at every step; otherwise its gain is
+        estimated.
+        """
         return all(step.log_likelihood is not None for step in self.history)
 
     @property
@@ -135,14 +141,15 @@ class FitReport:
         ]
         if len({step.rows for step in steps}) > 1:
             lines.append(("stages", self.stages))
+        source = f", {self.approximation}" if self.approximation else ""
         # Steps on a subset of the rows have none.
         known = [step.log_likelihood for step in steps if step.log_likelihood is not None]
         if known:
             first = "" if len(known) == 1 else f"{known[0]:.1f} to "
             rows = "" if len(known) == len(steps) else f" in {len(known)} of {len(steps)} steps, those on all rows"
-            lines.append(("log likelihood", f"{first}{known[-1]:.1f}{rows}"))
+            lines.append(("log likelihood", f"{first}{known[-1]:.1f}{rows}{source}"))
         elif steps:
-            lines.append(("log likelihood", f"{steps[-1].gain:+.1f} since the first step, estimated"))
+            lines.append(("log likelihood", f"{steps[-1].gain:+.1f} since the first step, estimated{source}"))
         if solvers:
             missed = f", {short} of {len(steps)} steps ended above tol" if short else ""
             lines.append(("solves", f"{', '.join(solvers)}; {per_step:.1f} epochs a step{missed}"))
@@ -156,6 +163,8 @@ class FitReport:
         lines.append(("posterior", "; ".join(filter(None, [posterior, self.condition.subset]))))
         if self.note:
             lines.append(("note", self.note))
+        if self.warning:
+            lines.append(("warning", self.warning))
         lines.append(("seed", "of a generator used before" if self.seed is None else str(self.seed)))
         return lines
 

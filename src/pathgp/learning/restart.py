@@ -3,7 +3,8 @@
 The likelihood assumes normal errors. If errors have heavy tails, it may be largest at short length scales and small
 noise, which correlate a few outliers. Every outlier then changes the predictions around it. The likelihood of such a
 fit is tens of nats higher, all of them from a few rows, but its predictions have a larger mean squared error than the
-average of y. A fit that starts from large noise and a small signal finds the trend of most rows.
+average of y. A fit that starts from large noise and a small signal finds the trend of most rows. If no repetition
+helps, the report of the fit says so.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 
 from pathgp.kernels.parameters import positive
 from pathgp.learning.guard import Guard
-from pathgp.learning.loop import Fit
+from pathgp.learning.loop import ALL_STEPS, Fit
 from pathgp.learning.policy import FitOptions
 
 # The note of the report on a fit that was repeated.
@@ -21,16 +22,19 @@ RESTARTED = "started again from large noise: predictions were worse than the ave
 # A fit is repeated if the mean squared error of its leave-one-out predictions is larger than this, relative to that of
 # the average of y. At the true hyperparameters it is at most one, up to sampling error.
 _LARGEST_ERROR = 1.005
+# A warning needs this number of rows: the errors of fewer rows vary too much.
+_LEAST_ROWS = 20
 
 
-def restart_if_worse_than_average(fit: Fit, run_again: Callable[[FitOptions], Fit]) -> Fit:
-    """Return the fit if it predicts at least as well as the average of y, otherwise the best of three.
+def restart_if_worse_than_average(fit: Fit, run_again: Callable[[FitOptions], Fit]) -> tuple[Fit, str]:
+    """Return the fit if it predicts at least as well as the average of y, otherwise the best of three; and a warning.
 
     The other two are the same fit from large noise and, if that is worse than the average as well, its initial values
-    without a step. ``run_again`` runs the fit with other options.
+    without a step. ``run_again`` runs the fit with other options. The warning is empty unless all three are worse,
+    and for less than 20 rows.
     """
     if not (fit.history and _may_restart(fit)):
-        return fit
+        return fit, ""
     from_noise = replace(fit.options, initialise="noise", explores=False)
     best, smallest_error = fit, _relative_error(fit)
     for options in (from_noise, replace(from_noise, steps=0)):
@@ -40,7 +44,18 @@ def restart_if_worse_than_average(fit: Fit, run_again: Callable[[FitOptions], Fi
         error = _relative_error(repeated)
         if error < smallest_error:
             best, smallest_error = repeated, error
-    return best
+    is_worse = smallest_error > _LARGEST_ERROR and len(fit.data.y) >= _LEAST_ROWS
+    return best, _describe(smallest_error, fit) if is_worse else ""
+
+
+def _describe(error: float, fit: Fit) -> str:
+    """The warning about a fit that is worse than the average of y, from every start."""
+    steps = "take more steps, " if fit.stop_reason == ALL_STEPS else ""
+    return (
+        "predictions of left-out rows are worse than the average of y, from large noise too: their mean squared error "
+        f"is {error:.3g} times as large; {steps}transform y or remove its outliers, try another kernel, or set "
+        "mean=pathgp.means.Constant() or standardise=True if y is far from the mean of the model"
+    )
 
 
 def _may_restart(fit: Fit) -> bool:

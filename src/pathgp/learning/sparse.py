@@ -22,6 +22,8 @@ from pathgp.sparse.variational import Variational, step_on_batch
 class SparseEstimator(Exact):
     """An objective of a sparse method with its gradients, from the rows of the current stage."""
 
+    approximation = "by the objective of the sparse method"
+
     def evaluate(self, model: Any, data: Data, state: State, request: StepRequest) -> GradientEstimate:
         began = time.perf_counter()
         parameters = [p for p in model.parameters() if p.requires_grad]

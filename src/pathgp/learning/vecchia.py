@@ -100,6 +100,8 @@ class VecchiaLikelihood:
     Time O(n m^3), and n m^2 entries of K, per evaluation. Memory O(n m).
     """
 
+    approximation = "by Vecchia's approximation"
+
     neighbours: int
     # The cache of `_search`.
     _neighbours_by_ratios: dict[tuple[int, ...], tuple[Tensor, Tensor]] = field(

@@ -85,10 +85,10 @@ class Model(Learnable, Generic[P]):
             compute: backend, memory budget, devices and precision of products, see `Compute`; None for the defaults.
                 Grids use the memory budget only.
             dtype: dtype of the computations, for tables. None: that of X. "auto": float64 up to 10,000 rows; above,
-                float32 unless it has too few digits for a column. torch.float32 with X in float64: X is shifted and
-                scaled (``standardise=True``), then rounded; ValueError if float32 has too few digits for a column. If
-                the noise is too small for float32, float64 is always used. Predictions have the dtype of X, or float64
-                if y needs more digits than that, such as 2.4e8 + sin(x) in float64 with X in float32.
+                float32 unless it has too few digits for a column. "float32", or torch.float32, with X in float64: X is
+                shifted and scaled (``standardise=True``), then rounded; ValueError if float32 has too few digits for a
+                column. If the noise is too small for float32, float64 is always used. Predictions have the dtype of X,
+                or float64 if y needs more digits than that, such as 2.4e8 + sin(x) in float64 with X in float32.
             until: "residual", or "predictions": stop as soon as mean and paths are accurate at given inputs, for tables
                 with paths. The report says what was promised. See `pathgp.posterior.prediction_rule`.
             at: inputs (m, d) for until="predictions". A few hundred suffice; a check costs m / n of an epoch.

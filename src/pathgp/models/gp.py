@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pathgp.compute.inputs import Array, read_matrix, read_vector, result_dtype
+from pathgp.compute.inputs import Array, read_dtype, read_matrix, read_vector, result_dtype
 from pathgp.data.observations import Observations
 from pathgp.data.standardise import Standardisation, blurred_column, require_digits, unscaled_columns
 from pathgp.data.trend import TrendScaling
@@ -74,9 +74,7 @@ class GP(Model[Posterior]):
         self, X: Array, y: Array, noise: Array | None = None, dtype: torch.dtype | str | None = None
     ) -> Observations:
         """Check data and bring it into the model's units, and then to the dtype of the computations."""
-        data = read_matrix(X)
-        if dtype not in (torch.float32, torch.float64, "auto", None):
-            raise ValueError(f"dtype must be torch.float32, torch.float64, 'auto' or None, got {dtype!r}")
+        data, dtype = read_matrix(X), read_dtype(dtype, "auto", None)
         y = read_vector(y, data.X.shape[0], "y", like=data.X)
         if data.X.shape[0] == 0:
             raise ValueError("X has no rows: at least one observation is needed")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pathgp.compute.inputs import Array, read_matrix, read_vector, result_dtype, whole_number
+from pathgp.compute.inputs import Array, read_dtype, read_matrix, read_vector, result_dtype, whole_number
 from pathgp.compute.settings import Compute
 from pathgp.data.rows import Rows, read_rows, standardise_rows
 from pathgp.data.standardise import Standardisation, unscaled_columns
@@ -97,7 +97,7 @@ class InducingGP(GP):
         self, X: Array, y: Array, noise: Array | None = None, dtype: torch.dtype | str | None = None
     ) -> Rows:
         """Check data; rows are standardised and converted to float64 when they are read."""
-        if dtype not in (torch.float64, "auto", None):
+        if read_dtype(dtype, "auto", None) is torch.float32:
             raise ValueError(f"inducing points are computed in float64, got dtype={dtype!r}: leave it out")
         inputs = read_rows(X)
         y = read_vector(y, len(inputs), "y", like=inputs)
