@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import pathgp
 from benchmarks.common.drawing import COLOURS, grid, legend, save
-from benchmarks.common.recording import device_name
-from benchmarks.thesis.break_even import NAMES, arm, crossing, learned, products
+from benchmarks.common.recording import device_name, read
+from benchmarks.thesis.break_even import NAMES, Rows, arm, crossing, learned, products
 from benchmarks.thesis.size import Size
 from pathgp import plots
 
@@ -17,21 +18,20 @@ TEXT = """\
 Seven torques of a robot arm, with a kernel over joint states times a full covariance between torques, for a growing
 ratio of missing values. The cost of the factors is constant; that of a matrix of the observed cells falls with the
 square of their number. Dotted: the break-even points that `pathgp.break_even` predicts. Both methods predict the same,
-so their lines in the right panels coincide. The training file of SARCOS could not be obtained; the rows are those of
-its test file."""
+so their lines in the right panels coincide; bars are standard errors over seeds. The training file of SARCOS could not
+be obtained; the rows are those of its test file. The points are results of `benchmarks/thesis/break_even.py`: products
+on a CPU, fits on a GPU."""
+PRODUCTS, FITS = "break_even_cpu", "break_even_cuda"
 CPU_ROWS = 250
-# Rows below which the time of a product is not that of its operations.
-LEAST = 2000
-RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+RATIOS = (0.2, 0.8)
 
 
 def draw(path: Path, size: Size) -> dict[str, Any]:
-    ratios, steps = size.pick(RATIOS, (0.2, 0.8)), max(1, size.steps // 2)
-    data = arm(size.rows, device_name())
-    whole = data if size.rows is None or size.quick else arm(max(size.rows, LEAST), device_name())
-    costs = products(whole, list(ratios), columns=65, runs=size.pick(5, 1))
-    fits = [row for ratio in ratios for row in learned(data, ratio, steps)]
-    expected = pathgp.break_even(*whole.Y.shape)
+    costs, fits = ([], []) if size.quick else recorded()
+    if not costs or not fits:
+        costs, fits = measured(size)
+    whole, fitted = (costs[0]["p"], costs[0]["q"]), fits[0]["p"]
+    expected = pathgp.break_even(*whole)
     panels = {
         "seconds": ("a product with 65 columns (s)", costs, expected.time),
         "bytes": ("memory of the matrices (bytes)", costs, expected.memory),
@@ -42,22 +42,50 @@ def draw(path: Path, size: Size) -> dict[str, Any]:
     for panel, (cost, (title, lines, breaks_even)) in zip(axes[0], panels.items(), strict=True):
         # Predictions coincide: the second line is dashed, so that both are seen.
         for colour, style, (way, name) in zip(COLOURS, ("o-", "s--"), NAMES.items(), strict=False):
-            mine = [row for row in lines if row["way"] == way]
-            values = [row[cost] for row in mine]
-            panel.plot([row["missing"] for row in mine], values, style, ms=3, lw=1.4, color=colour, label=name)
+            values = by_ratio(lines, way, cost)
+            errors = [stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0 for found in values.values()]
+            means = [fmean(found) for found in values.values()]
+            panel.errorbar(list(values), means, errors, fmt=style, ms=3, lw=1.4, color=colour, label=name)
         if breaks_even is not None:
             panel.set_yscale("log")
             panel.axvline(breaks_even, color=plots.INK, lw=0.8, ls=":")
         panel.set_title(title, fontsize=9, loc="left")
         panel.set_xlabel("missing ratio", fontsize=9)
-    title = f"SARCOS: products {len(whole.Y):,} x 7 cells; predictions {len(data.Y):,} x 7 cells, {steps} steps"
+    steps = fits[0]["steps"]
+    title = f"SARCOS: products {whole[0]:,} x 7 cells; predictions {fitted:,} x 7 cells, {steps} steps"
     figure.suptitle(title, fontsize=9, x=0.01, ha="left")
     legend(figure, axes[0, 0])
     save(figure, path)
-    facts: dict[str, Any] = {"rows of the products": len(whole.Y), "rows of the fits": len(data.Y), "steps": steps}
-    for cost, name, predicted in (("seconds", "time", expected.time), ("bytes", "memory", expected.memory)):
-        facts |= {
-            f"break-even of {name}, predicted": predicted,
-            f"break-even of {name}, measured": crossing(costs, cost),
-        }
-    return facts
+    seeds = [len(found) for found in by_ratio(fits, "kronecker", "rmse").values()]
+    facts: dict[str, Any] = {"rows of the products": whole[0], "rows of the fits": fitted, "steps": steps}
+    facts |= {"seeds, by missing ratio": ", ".join(map(str, seeds))}
+    for cost, name, predicted in (("flops", "time", expected.time), ("bytes", "memory", expected.memory)):
+        facts[f"break-even of {name}, predicted"] = predicted
+        facts[f"break-even of {'operations' if cost == 'flops' else name}, counted"] = crossing(costs, cost)
+    facts["break-even of time, measured"] = crossing(costs, "seconds")
+    exact = [row["mean_difference"] for row in fits if "mean_difference" in row]
+    return facts | {"largest difference of exact means": max(exact)}
+
+
+def by_ratio(rows: Rows, way: str, cost: str) -> dict[float, list[float]]:
+    """The values of one way by missing ratio, one per seed."""
+    mine = [row for row in rows if row["way"] == way]
+    return {
+        ratio: [row[cost] for row in mine if row["missing"] == ratio] for ratio in sorted({r["missing"] for r in mine})
+    }
+
+
+def recorded() -> tuple[Rows, Rows]:
+    """Products and fits on the most rows that the results hold."""
+    found = []
+    for file, part in ((PRODUCTS, "products"), (FITS, "fit")):
+        rows = [row for row in read(file) if row["part"] == part]
+        found.append([row for row in rows if row["p"] == max(r["p"] for r in rows)])
+    return found[0], found[1]
+
+
+def measured(size: Size) -> tuple[Rows, Rows]:
+    """Products and fits on a few rows."""
+    data, steps = arm(size.rows, device_name()), max(1, size.steps // 2)
+    costs = products(data, list(RATIOS), columns=65, runs=1)
+    return costs, [row for ratio in RATIOS for row in learned(data, ratio, steps)]
