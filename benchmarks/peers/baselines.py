@@ -25,8 +25,8 @@ from benchmarks.common.recording import require
 
 # The largest number of inputs of SKI: its grid has size^d points.
 SKI_INPUTS = 4
-# Test rows per prediction.
-TEST_ROWS = 10_000
+# Test rows per prediction, and rows whose neighbours are found at once.
+TEST_ROWS, NEIGHBOUR_ROWS = 10_000, 1000
 
 Prediction = tuple[Tensor, Tensor]
 # A model of GPyTorch, and a function that returns the loss of the next step.
@@ -144,12 +144,17 @@ def _vnngp(gpytorch: Any, baseline: Baseline, kernel: Any, likelihood: Any, X: T
     order = torch.randperm(len(X), device=X.device)
     X, y, neighbours = X[order], y[order], min(baseline.size, len(X) - 1)
 
+    class Strategy(gpytorch.variational.NNVariationalStrategy):
+        def _compute_nn(self) -> Strategy:
+            # Without FAISS, GPyTorch's own search builds a tree for every row, which takes n² operations.
+            self.nn_util.set_nn_idx(X.float())
+            self.nn_xinduce_idx = earlier_neighbours(X, neighbours)
+            return self
+
     class Nearest(gpytorch.models.ApproximateGP):
         def __init__(self) -> None:
             q = gpytorch.variational.MeanFieldVariationalDistribution(len(X))
-            strategy = gpytorch.variational.NNVariationalStrategy(
-                self, X, q, k=neighbours, training_batch_size=min(baseline.batch, len(X))
-            )
+            strategy = Strategy(self, X, q, k=neighbours, training_batch_size=min(baseline.batch, len(X)))
             super().__init__(strategy)
             self.mean_module, self.covar_module = gpytorch.means.ZeroMean(), kernel
 
@@ -168,6 +173,17 @@ def _vnngp(gpytorch: Any, baseline: Baseline, kernel: Any, likelihood: Any, X: T
         return -bound(output, y[gp.variational_strategy.current_training_indices])
 
     return gp, loss
+
+
+def earlier_neighbours(X: Tensor, count: int) -> Tensor:
+    """The rows that are nearest to each row i >= count among rows 0, ..., i - 1: (n - count, count)."""
+    rows = torch.arange(len(X), device=X.device)
+    found = []
+    for part in rows[count:].split(NEIGHBOUR_ROWS):
+        distances = torch.cdist(X[part], X[: part[-1]])
+        distances.masked_fill_(rows[: part[-1]] >= part.unsqueeze(1), math.inf)
+        found.append(distances.topk(count, largest=False).indices)
+    return torch.cat(found)
 
 
 def _ski(gpytorch: Any, baseline: Baseline, kernel: Any, likelihood: Any, X: Tensor, y: Tensor) -> Built:

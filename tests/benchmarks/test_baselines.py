@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.peers.baselines import Baseline, run_baseline
+from benchmarks.peers import baselines
+from benchmarks.peers.baselines import Baseline, earlier_neighbours, run_baseline
 
 gpytorch = pytest.importorskip("gpytorch")
 
@@ -49,6 +50,15 @@ def test_predictions(baseline: Baseline, steps: int) -> None:
     error = mean - truth
     assert float(error.square().mean().sqrt()) < 0.25 * float(truth.std())
     assert float((error.abs() < 2.0 * variance.sqrt()).double().mean()) > 0.85
+
+
+def test_earlier_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The neighbours are those that GPyTorch's own search finds."""
+    pytest.importorskip("sklearn")
+    monkeypatch.setattr(baselines, "NEIGHBOUR_ROWS", 7)
+    X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    theirs = gpytorch.utils.nearest_neighbors.NNUtil(5, dim=3, preferred_nnlib="sklearn").build_sequential_nn_idx(X)
+    assert torch.equal(earlier_neighbours(X, 5), theirs)
 
 
 def test_kept_hyperparameters() -> None:
