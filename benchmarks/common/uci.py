@@ -49,11 +49,10 @@ def hyperparameters(name: str, split: int = 0) -> dict[str, Any]:
     return found
 
 
-def uci(
+def uci_split(
     name: str, split: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu", rows: int | None = None
-) -> Regression:
-    """One official split; ``rows`` keeps only the first training rows."""
-    chosen = hyperparameters(name, split)
+) -> Split:
+    """One of the ten official splits; ``rows`` keeps only the first training rows."""
     X, y, X_test, y_test = (values.astype(np.float64) for values in load(name).split(split))
     centre, scale = X.mean(0), X.std(0)
     scale[scale == 0] = 1.0
@@ -64,12 +63,16 @@ def uci(
     def targets(values: np.ndarray) -> Tensor:
         return torch.tensor((values - y.mean()) / y.std(), dtype=dtype, device=device)
 
+    return Split(name, inputs(X[:rows]), targets(y[:rows]), inputs(X_test), targets(y_test))
+
+
+def uci(
+    name: str, split: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu", rows: int | None = None
+) -> Regression:
+    """A split for which the authors' hyperparameters are known: one of the first five."""
+    chosen = hyperparameters(name, split)
     return Regression(
-        name=name,
-        X=inputs(X[:rows]),
-        y=targets(y[:rows]),
-        X_test=inputs(X_test),
-        y_test=targets(y_test),
+        **vars(uci_split(name, split, dtype, device, rows)),
         noise=float(chosen["noise"]),
         signal=float(chosen["signal"]),
         lengthscale=torch.tensor(chosen["lengthscale"], dtype=torch.float64),

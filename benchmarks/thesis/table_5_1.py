@@ -33,7 +33,7 @@ import pathgp
 from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
 from benchmarks.common.recording import BENCHMARKS, device_name, results_file, seconds, write
-from benchmarks.common.uci import UCI, Regression, uci
+from benchmarks.common.uci import UCI, Split, uci_split
 from benchmarks.thesis.table_5_1_show import PROTOCOL as PROTOCOL
 from benchmarks.thesis.table_5_1_show import ROWS, gather, key, show
 from benchmarks.thesis.table_5_1_show import explain as explain
@@ -81,13 +81,13 @@ def parts(row: str) -> tuple[solvers.Solver, bool, bool]:
     return SOLVERS[solver], estimator == "pathwise", start == "warm"
 
 
-def initial(data: Regression) -> pathgp.GP:
+def initial(data: Split) -> pathgp.GP:
     """The model that all fits start from."""
     matern = kernels.Matern(1.5, torch.ones(data.X.shape[1], dtype=torch.float64))
     return pathgp.GP(kernels.Scale(matern, 1.0), noise=1.0)
 
 
-def full(data: Regression, row: str, plan: Plan, seed: int) -> tuple[dict[str, Any], Trajectory]:
+def full(data: Split, row: str, plan: Plan, seed: int) -> tuple[dict[str, Any], Trajectory]:
     """One fit and its score; the hyperparameters of every step."""
     solver, pathwise, warm = parts(row)
     gp = initial(data)
@@ -127,7 +127,7 @@ def full(data: Regression, row: str, plan: Plan, seed: int) -> tuple[dict[str, A
     return found, [step.values for step in history]
 
 
-def sampled(data: Regression, row: str, plan: Plan, seed: int, trajectory: Trajectory) -> dict[str, Any]:
+def sampled(data: Split, row: str, plan: Plan, seed: int, trajectory: Trajectory) -> dict[str, Any]:
     """Some steps along a trajectory, for all of them."""
     solver, pathwise, warm = parts(row)
     model = initial(data).working_copy(data.X.device)
@@ -192,7 +192,7 @@ def trajectory_file(name: str, split: int, plan: Plan) -> Path:
     return SCRATCH / f"trajectory_{name}_{split}_{plan.rows_of_data or 'all'}_{plan.steps}.json"
 
 
-def measure(data: Regression, split: int, row: str, plan: Plan, as_sampled: bool, results: Results) -> None:
+def measure(data: Split, split: int, row: str, plan: Plan, as_sampled: bool, results: Results) -> None:
     """One row into the results; a row that fails is recorded as failed."""
     about = {"set": data.name, "split": split, "row": row, "n": len(data.X)}
     about |= {"rows_of_data": plan.rows_of_data, "steps": plan.steps, "max_epochs": plan.max_epochs}
@@ -212,7 +212,7 @@ def measure(data: Regression, split: int, row: str, plan: Plan, as_sampled: bool
     results.add({**about, **found})
 
 
-def warm_up(data: Regression) -> None:
+def warm_up(data: Split) -> None:
     """Load the device's libraries before anything is timed."""
     few = replace(data, X=data.X[:512], y=data.y[:512], X_test=data.X_test[:8], y_test=data.y_test[:8])
     for row in ("CG-pathwise-warm", "AP-standard-warm", "SDD-standard-cold", "AP-shuffled-pathwise-warm"):
@@ -259,7 +259,7 @@ def main() -> None:
             needed = any(row in as_sampled for row in wanted) and not trajectory_file(name, split, plan).exists()
             if REFERENCE in wanted or needed:
                 wanted = [REFERENCE, *(row for row in wanted if row != REFERENCE)]
-            data = uci(name, split, device=device, rows=plan.rows_of_data)
+            data = uci_split(name, split, device=device, rows=plan.rows_of_data)
             if not warm:
                 warm_up(data)
                 warm = True
