@@ -31,7 +31,7 @@ def restart_if_worse_than_average(fit: Fit, run_again: Callable[[FitOptions], Fi
 
     The other two are the same fit from large noise and, if that is worse than the average as well, its initial values
     without a step. ``run_again`` runs the fit with other options. The warning is empty unless all three are worse,
-    and for less than 20 rows.
+    and for fewer than 20 rows.
     """
     if not (fit.history and _may_restart(fit)):
         return fit, ""
