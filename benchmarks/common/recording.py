@@ -24,6 +24,8 @@ import pathgp
 
 BENCHMARKS = Path(__file__).resolve().parents[1]
 
+Rows = list[dict[str, Any]]
+
 
 def device_name() -> str:
     """The default device of a benchmark: a GPU where there is one."""
@@ -50,14 +52,14 @@ def results_file(name: str) -> Path:
     return Path(os.environ.get("PATHGP_RESULTS") or BENCHMARKS / "results") / f"{name}.json"
 
 
-def read(name: str) -> list[dict[str, Any]]:
+def read(name: str) -> Rows:
     """The rows that earlier runs wrote under this name; none if there is no file."""
     path = results_file(name)
-    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows: Rows = json.loads(path.read_text())["rows"] if path.exists() else []
     return rows
 
 
-def write(name: str, rows: list[dict[str, Any]], **facts: Any) -> Path:
+def write(name: str, rows: Rows, **facts: Any) -> Path:
     """Write rows and the facts of this machine to the file of this name."""
     cuda = torch.cuda.is_available()
     record = {
@@ -92,15 +94,33 @@ def command() -> str:
     return " ".join(["python", *(Path(word).name if word.startswith("/") else word for word in sys.orig_argv[1:])])
 
 
-def merge(name: str, key: Sequence[str], row: dict[str, Any]) -> Path:
-    """Write a row to the file of this name; rows of earlier runs stay, unless they have the same values of ``key``.
+def row_key(row: dict[str, Any], key: Sequence[str]) -> str:
+    """The values of ``key`` in a row, null for those that it does not have."""
+    return json.dumps([row.get(part) for part in key])
 
-    Processes that write to the same file wait for each other.
+
+def stored(name: str, key: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The rows of a file by their `row_key`."""
+    return {row_key(row, key): row for row in read(name)}
+
+
+def merge(
+    name: str,
+    key: Sequence[str],
+    rows: dict[str, Any] | Rows,
+    summarise: Callable[[Rows], dict[str, Any]] | None = None,
+    **facts: Any,
+) -> Path:
+    """Write one row or more to the file of this name; rows of earlier runs stay, unless they have the same `row_key`.
+
+    ``summarise``: facts that follow from all rows of the file. Processes that write to the same file wait for each
+    other.
     """
+    new = [rows] if isinstance(rows, dict) else rows
     with (Path(tempfile.gettempdir()) / f"pathgp-{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        rows = {tuple(line[part] for part in key): line for line in [*read(name), row]}
-        return write(name, list(rows.values()))
+        merged = list((stored(name, key) | {row_key(row, key): row for row in new}).values())
+        return write(name, merged, **facts, **(summarise(merged) if summarise else {}))
 
 
 def require(library: str) -> Any:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, median_seconds, read, table, write
+from benchmarks.common.recording import device_name, median_seconds, merge, read, table
 from benchmarks.hardware.million import known
 from pathgp import solvers
 from pathgp.operators import KernelOperator, Operator
@@ -101,14 +101,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     options = parse(parser, rows=[600], blocks=[0, 100], columns=3, epochs=1, runs=1)
     name = f"ap_epoch_{device_name()}"
-    found = {(row["n"], row["blocks"], row["columns"]): row for row in read(name)}
     for rows in options.rows:
         for block_size in options.blocks:
             row = measure(rows, block_size or None, options.columns, options.epochs, options.runs)
-            found[row["n"], row["blocks"], row["columns"]] = row
+            merge(name, ("n", "blocks", "columns"), row)
             print(table([row]), flush=True)
-    write(name, list(found.values()))
-    print(table(list(found.values())))
+    print(table(read(name)))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import math
 import time
 import warnings
@@ -37,7 +36,7 @@ from torch import Tensor
 import pathgp
 from benchmarks.common.datasets import load
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, read, table, write
+from benchmarks.common.recording import device_name, merge, read, table
 from benchmarks.common.uci import hyperparameters
 from pathgp import kernels, solvers
 from pathgp.compute.random import normal
@@ -51,6 +50,7 @@ from pathgp.posterior.table import Posterior
 PROBLEMS = ("known-1000000", "known-1844352", "etopo5", "flights3m")
 SOLVERS: dict[str, solvers.Solver] = {"AP": solvers.AP(), "SDD": solvers.SDD()}
 LADDER = (0.3, 0.1, 0.03, 0.01, 0.003)
+KEY = ("problem", "n", "solver", "precision", "tol", "first tol")
 SAMPLES, FEATURES, HELD_OUT = 64, 512, 5000  # held out: at most as many as there are training rows
 # A draw that stands for the truth has more features than the paths that are fitted to it.
 TRUTH_FEATURES = 8192
@@ -257,16 +257,6 @@ def build(name: str, rows: int | None, device: str) -> Problem:
     return {"etopo5": etopo5, "flights3m": flights3m}[name](rows, device)
 
 
-def stored(device: str) -> dict[str, dict[str, Any]]:
-    """The rows of the file, by what tells one from another."""
-    return {key(row): row for row in read(f"million_{device}")}
-
-
-def key(row: dict[str, Any]) -> str:
-    names = ("problem", "n", "solver", "precision", "tol")
-    return json.dumps([*(row[name] for name in names), row.get("first tol", LADDER[0])])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("problems", nargs="*", default=list(PROBLEMS), help=", ".join(PROBLEMS))
@@ -283,10 +273,9 @@ def main() -> None:
         for solver in options.solvers:
             how = options.time_limit, options.backend, options.precision, options.tolerances
             for found in climb(problem, solver, *how):
-                rows = list((stored(device) | {key(row): row for row in found}).values())
-                written = write(f"million_{device}", rows, samples=SAMPLES, features=FEATURES)
+                written = merge(f"million_{device}", KEY, found, samples=SAMPLES, features=FEATURES)
     shown = ("problem", "n", "solver", "precision", "tol", "seconds", "epochs", "residual", "rmse", "nll")
-    print(table([{name: row[name] for name in shown} for row in stored(device).values()]))
+    print(table([{name: row[name] for name in shown} for row in read(f"million_{device}")]))
     print("written to", written)
 
 

@@ -22,14 +22,14 @@ import torch
 import pathgp
 from benchmarks.common.datasets import load
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, read, table, write
+from benchmarks.common.recording import device_name, merge, read, table
 from pathgp.data.tabular import kernel_of_columns
 from pathgp.learning.pace import Pace
 
 CPU = ["made-2-0.5:2000", "made-8-0.01:2500", "made-3-0.001:3000", "bike:2500", "pol:3000", "elevators:3000"]
 CPU += ["made-20-0.1:4000", "flights3m:4000", "protein:4000", "kin40k:4000", "elevators:10000", "protein:20000"]
 GPU = ["made-2-0.5:10000", "made-8-0.01:20000", "made-3-0.001:20000", "made-20-0.1:50000", "made-5-0.3:100000"]
-KEYS = ("case", "device")
+KEY = ("case", "device")
 
 
 def data(case: str) -> tuple[np.ndarray, np.ndarray]:
@@ -101,9 +101,9 @@ def main() -> None:
     clock = "processor" if options.processor_time else "wall"
     for case in options.cases or (CPU if options.device == "cpu" else GPU):
         row = measure(case, options.device, options.limit)
-        rows = [*(old for old in read(name) if any(old[key] != row[key] for key in KEYS)), row]
-        write(name, rows, limit=options.limit, clock=clock)
+        merge(name, KEY, row, limit=options.limit, clock=clock)
         print(table([{key: value for key, value in row.items() if "steps" not in key}]), flush=True)
+    rows = read(name)
     ratios = sorted(row["predicted/seconds"] for row in rows)
     good = sum(0.5 <= ratio <= 2.0 for ratio in ratios)
     print(f"predictions within a factor of 2: {good} of {len(ratios)}")

@@ -17,7 +17,6 @@ the 95 % intervals of observations, the share of held-out values inside (coverag
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
 from typing import Any
@@ -29,11 +28,12 @@ from numpy.typing import NDArray
 import pathgp
 from benchmarks.common.datasets import load
 from benchmarks.common.options import parse
-from benchmarks.common.recording import read, require, table, write
+from benchmarks.common.recording import merge, read, require, table
 from pathgp.metrics import coverage, nll, rmse
 
 FIELDS = ("pacific_sst", "era5_uk_t2m", "colorado_monthly_met")
 HOLES = ("scattered", "times")
+KEY = ("field", "holes", "seed", "cells", "samples")
 SHARE = 0.1
 
 
@@ -100,10 +100,6 @@ def measure(name: str, holes: str, seed: int, options: argparse.Namespace) -> di
     return row
 
 
-def key(row: dict[str, Any]) -> str:
-    return json.dumps([row[name] for name in ("field", "holes", "seed", "cells", "samples")])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", default=list(FIELDS), help=", ".join(FIELDS))
@@ -115,15 +111,12 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     options = parse(parser, names=["pacific_sst"], holes=["scattered"], sites=12, times=10, samples=4)
     file = f"grid_fill_{options.device}"
-    rows = {key(row): row for row in read(file)}
     for name in options.names:
         for holes in options.holes:
             for seed in options.seeds:
-                row = measure(name, holes, seed, options)
-                rows[key(row)] = row
-                write(file, list(rows.values()))
+                merge(file, KEY, measure(name, holes, seed, options))
     shown = ("field", "holes", "n", "seconds", "cpu_seconds", "rmse", "linear_rmse", "coverage", "nll")
-    print(table([{name: row[name] for name in shown} for row in rows.values()]))
+    print(table([{name: row[name] for name in shown} for row in read(file)]))
 
 
 if __name__ == "__main__":

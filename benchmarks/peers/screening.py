@@ -23,10 +23,12 @@ import torch
 import pathgp
 from benchmarks.common.datasets import load
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, read, table, write
+from benchmarks.common.recording import device_name, merge, read, table
 from pathgp import kernels
 from pathgp.compute.inputs import read_matrix
 from pathgp.decisions import screen
+
+KEY = ("method", "seed", "pool", "batch", "top", "samples")
 
 
 def run(pool: Any, scores: np.ndarray[Any, Any], method: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -80,17 +82,13 @@ def main() -> None:
     assert data.y is not None
     scores = np.minimum(np.asarray(data.y, dtype=np.float64)[: options.rows], 0.0)
     pool = read_matrix(data.X[: options.rows].astype(np.float32)).X.to(options.device)
-    key = ("method", "seed", "pool", "batch", "top", "samples")
     name = f"screening_{options.pool}_{options.device.split(':')[0]}"
-    rows = {tuple(row[part] for part in key): row for row in read(name)}
     for seed in options.seeds:
         for method in options.methods:
-            row = run(pool, scores, method, seed, options)
-            rows[tuple(row[part] for part in key)] = row
-            written = write(name, list(rows.values()))
+            written = merge(name, KEY, run(pool, scores, method, seed, options))
     shown = [
-        {part: row[part] for part in key} | {"recall": row["recall"][-1], "seconds": row["seconds"]}
-        for row in rows.values()
+        {part: row[part] for part in KEY} | {"recall": row["recall"][-1], "seconds": row["seconds"]}
+        for row in read(name)
     ]
     print(table(shown))
     print("written to", written)

@@ -5,8 +5,8 @@
 
 The systems are those of benchmarks/solvers/auto_table.py, with its tolerances: a residual of 0.01, or a tenth of the
 noise if that is less. CG has a randomly pivoted Cholesky preconditioner of automatic rank, and none. Seconds are those
-of the processor on a CPU, of the clock on a GPU. A solve ends after 300 iterations. The file keeps the rows of other
-problems and numbers of rows.
+of the processor on a CPU, of the clock on a GPU. A solve ends after 300 iterations. The file keeps the rows of
+earlier runs.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from typing import Any
 import torch
 
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, read, table, write
+from benchmarks.common.recording import device_name, merge, read, table
 from benchmarks.solvers.auto_table import PROBLEMS, make_system
 from pathgp import solvers
 from pathgp.solvers import RandomlyPivotedCholesky
 
 PRECONDITIONERS = {"low rank": RandomlyPivotedCholesky(), "none": None}
 _LIMIT = 300.0
+KEY = ("problem", "n", "noise", "preconditioner", "columns")
 
 
 def compare(name: str, n: int, noise: float, columns: list[int], device: str) -> list[dict[str, Any]]:
@@ -77,16 +78,13 @@ def main() -> None:
     parser.add_argument("--device", default=device_name())
     options = parse(parser, problems=["uniform 2"], rows=100, noises=[0.1], columns=[4])
     name = f"block_cg_{options.device}"
-    repeated = {(problem, options.rows) for problem in options.problems}
-    rows = [row for row in read(name) if (row["problem"], row["n"]) not in repeated]
     for problem in options.problems:
         for noise in options.noises:
             new = compare(problem, options.rows, noise, options.columns, options.device)
-            rows += new
             print(table(new), flush=True)
-            write(name, rows, limit=_LIMIT, summary=summarise(rows))
-    print("\n" + table(summarise(rows)))
-    print("written to", write(name, rows, limit=_LIMIT, summary=summarise(rows)))
+            written = merge(name, KEY, new, lambda rows: {"summary": summarise(rows)}, limit=_LIMIT)
+    print("\n" + table(summarise(read(name))))
+    print("written to", written)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ variance of a hole given a few observed cells near it, relative to the noise, by
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, read, seconds, table, write
+from benchmarks.common.recording import device_name, merge, seconds, table
 from benchmarks.thesis import lcbench_curves
 from benchmarks.thesis import table_6_2 as climate
 from pathgp import kernels
@@ -142,12 +141,7 @@ def main() -> None:
     )
     print(table([{key: row.get(key) for key in shown} for row in rows]))
     file = f"holes_{options.device}"
-    kept = {key(row): row for row in [*read(file), *rows]}
-    print("written to", write(file, list(kept.values()), tol=TOL))
-
-
-def key(row: dict[str, Any]) -> str:
-    return json.dumps([row[name] for name in ("problem", "n", "columns")])
+    print("written to", merge(file, ("problem", "n", "columns"), rows, tol=TOL))
 
 
 if __name__ == "__main__":

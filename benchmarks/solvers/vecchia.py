@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, read, table, write
+from benchmarks.common.recording import device_name, merge, table
 from pathgp import kernels, solvers
 from pathgp.operators import KernelOperator
 from pathgp.pathwise import PriorPaths
@@ -108,8 +108,6 @@ def main() -> None:
     device = device_name()
     facts = {"columns": options.columns, "max_epochs": options.max_epochs}
     rows: list[dict[str, Any]] = []
-    measured = {(name, options.rows) for name in options.problems}
-    kept = [row for row in read(f"vecchia_{device}") if (row["problem"], row["rows"]) not in measured]
     for name in options.problems:
         H, B = make_system(PROBLEMS[name], options.rows, options.columns, device)
         for label in options.solvers:
@@ -121,7 +119,7 @@ def main() -> None:
             rows.append({**row, **result, "note": solution.note})
             print({key: value for key, value in rows[-1].items() if key != "note"}, flush=True)
         # After every problem: an interrupted run keeps its results.
-        path = write(f"vecchia_{device}", kept + rows)
+        path = merge(f"vecchia_{device}", ("problem", "rows", "solver"), rows)
     print(table([{key: value for key, value in row.items() if key != "note"} for row in rows]))
     print("written to", path)
 

@@ -40,7 +40,7 @@ from benchmarks.common.datasets import load
 from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
 from benchmarks.common.peak import Peak
-from benchmarks.common.recording import device_name, median_seconds, read, seconds, table, write
+from benchmarks.common.recording import Rows, device_name, median_seconds, merge, results_file, seconds, table
 from pathgp import kernels
 from pathgp.data.grid import GridObservations
 from pathgp.metrics import nll, rmse
@@ -54,9 +54,8 @@ DEFAULT = math.log(2.0)
 # Of the products: about what is learned. At GPyTorch's initial value 4 % of the entries of K are denormal numbers, and
 # a CPU multiplies them eight times as slowly.
 LENGTHSCALE = 4.0
+KEY = ("part", "p", "missing", "way", "columns", "steps", "seed")
 COSTS = ("flops", "bytes", "seconds", "cpu_seconds", "peak_bytes")
-
-Rows = list[dict[str, Any]]
 
 
 class Dense(pathgp.LatentKroneckerGP):
@@ -238,19 +237,14 @@ def resources(root: int, ways: tuple[str, ...], runs: int = 15, inputs: int = 10
     return both(models, halves, torch.zeros(root, root, device=device), 1, runs)
 
 
-def record(rows: Rows, device: str) -> None:
-    """Write rows; what the file holds about other sizes and ratios stays."""
-    earlier = read(f"break_even_{device}")
-    names = ("part", "p", "missing", "way", "columns", "steps")
-    merged = {(*(row.get(name) for name in names), row.get("seed", 0)): row for row in [*earlier, *rows]}
-    crossings = {}
-    for p, q, columns in sorted({(r["p"], r["q"], r["columns"]) for r in merged.values() if r["part"] == "products"}):
-        same = [r for r in merged.values() if r["part"] == "products" and (r["p"], r["columns"]) == (p, columns)]
-        expected = pathgp.break_even(p, q)._asdict()
-        found = {cost: crossing(same, cost) for cost in COSTS}
-        crossings[f"{p} x {q}, {columns} columns"] = {"formula": expected, **found}
-        print(f"{p} x {q}, {columns} columns: formula {expected}, crossings {found}")
-    print("written to", write(f"break_even_{device}", list(merged.values()), crossings=crossings))
+def crossings(rows: Rows) -> dict[str, Any]:
+    """The predicted and the measured break-even ratios for every size of products."""
+    found = {}
+    for p, q, columns in sorted({(r["p"], r["q"], r["columns"]) for r in rows if r["part"] == "products"}):
+        same = [r for r in rows if r["part"] == "products" and (r["p"], r["columns"]) == (p, columns)]
+        measured = {cost: crossing(same, cost) for cost in COSTS}
+        found[f"{p} x {q}, {columns} columns"] = {"formula": pathgp.break_even(p, q)._asdict(), **measured}
+    return {"crossings": found}
 
 
 def main() -> None:
@@ -269,17 +263,19 @@ def main() -> None:
     parser.add_argument("--no-comparison", action="store_true", help="no solves to 1e-8")
     parser.add_argument("--time-limit", type=float, default=math.inf, help="seconds after which no fit begins")
     options = parse(parser, rows=60, ratios=[0.0, 0.5], columns=3, runs=1, fit_rows=30, fit_ratios=[0.5], steps=2)
-    rows, began = [], time.perf_counter()
+    name, began = f"break_even_{device}", time.perf_counter()
     if options.rows:
-        rows += products(arm(options.rows, device), options.ratios, options.columns, options.runs)
-        record(rows, device)
+        found = products(arm(options.rows, device), options.ratios, options.columns, options.runs)
+        merge(name, KEY, found, crossings)
+        for size, ratios in crossings(found)["crossings"].items():
+            print(f"{size}: {ratios}")
     if options.fit_rows:
         data = arm(options.fit_rows, device)
         for seed, ratio in product(options.seeds, options.fit_ratios):
             if time.perf_counter() - began < options.time_limit:
                 compare = seed == options.seeds[0] and not options.no_comparison
-                rows += learned(data, ratio, options.steps, seed, compare)
-                record(rows, device)
+                merge(name, KEY, learned(data, ratio, options.steps, seed, compare), crossings)
+    print("written to", results_file(name))
 
 
 if __name__ == "__main__":

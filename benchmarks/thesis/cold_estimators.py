@@ -15,13 +15,12 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, read, table, write
+from benchmarks.common.recording import Rows, device_name, merge, table
 from benchmarks.common.uci import Regression, uci
 from benchmarks.thesis.learning_fits import TOL, learn
 from benchmarks.thesis.table_5_1 import initial, move
@@ -35,6 +34,7 @@ from pathgp.operators import KernelOperator
 BLOCK_SHARE = 1000 / 13_500
 KINDS = ("standard", "pathwise")
 SELECTIONS = ("greedy", "shuffled")
+KEY = ("set", "n", "step", "selection", "estimator")
 
 
 def right_hand_sides(model: GP, observed: Observations, pathwise: bool, seed: int) -> Tensor:
@@ -57,7 +57,7 @@ def expected_iterations(values: Tensor, pathwise: bool) -> float:
     return high
 
 
-def measure(data: Regression, options: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
+def measure(data: Regression, options: argparse.Namespace) -> Iterator[Rows]:
     """The rows of one step after the other, by estimator and selection."""
     _, report = learn(data, options.steps)
     model = initial(data).working_copy(data.X.device)
@@ -87,7 +87,7 @@ def measure(data: Regression, options: argparse.Namespace) -> Iterator[list[dict
         yield rows
 
 
-def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def summarise(rows: Rows) -> Rows:
     """Epochs of all measured steps together, and their ratio."""
     lines = []
     for name, n, selection in dict.fromkeys((row["set"], row["n"], row["selection"]) for row in rows):
@@ -111,13 +111,11 @@ def main() -> None:
     parser.add_argument("--max-epochs", type=float, default=100_000)
     options = parse(parser, sets=["elevators"], rows=60, steps=2, every=2, max_epochs=50)
     name = f"cold_estimators_{device_name()}"
-    rows: list[dict[str, Any]] = []
+    rows: Rows = []
     for each in options.sets:
         for step_rows in measure(uci(each, device=device_name(), rows=options.rows or None), options):
             rows += step_rows
-            done = {(row["set"], row["n"]) for row in rows}
-            kept = [row for row in read(name) if (row["set"], row["n"]) not in done]
-            write(name, kept + rows, summary=summarise(kept + rows), tol=TOL)
+            merge(name, KEY, step_rows, lambda rows: {"summary": summarise(rows)}, tol=TOL)
     print(table(summarise(rows)))
 
 

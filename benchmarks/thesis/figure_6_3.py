@@ -8,8 +8,8 @@ from typing import Any
 
 import pathgp
 from benchmarks.common.drawing import COLOURS, grid, legend, save
-from benchmarks.common.recording import device_name, read
-from benchmarks.thesis.break_even import NAMES, Rows, arm, crossing, learned, products
+from benchmarks.common.recording import Rows, device_name, read
+from benchmarks.thesis.break_even import NAMES, arm, crossing, learned, products
 from benchmarks.thesis.size import Size
 from pathgp import plots
 

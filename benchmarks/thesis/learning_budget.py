@@ -14,7 +14,7 @@ import argparse
 from typing import Any
 
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, table, write
+from benchmarks.common.recording import device_name, merge, table
 from benchmarks.common.uci import uci
 from benchmarks.thesis.table_5_1 import Plan, full
 
@@ -45,7 +45,7 @@ def main() -> None:
         rows.append({"set": options.set, "n": len(data.X), "row": row, "budget": options.budget, **found})
         shown = ("row", "log_likelihood", "epochs", "seconds", "above_tol", "last_residual")
         print(table([{key: rows[-1][key] for key in shown}]), flush=True)
-        written = write(f"learning_budget_{device}", rows, steps=options.steps)
+        written = merge(f"learning_budget_{device}", ("set", "n", "row", "budget"), rows[-1], steps=options.steps)
     print("written to", written)
 
 

@@ -1,6 +1,6 @@
 """Table 5.1 of the thesis: 100 Adam steps on five UCI sets by solver, estimator and start of the solves.
 
-    python -m benchmarks.thesis.table_5_1 [SET ...] [--splits 0 1 2] [--rows NAME ...] [--out NAME] [--table]
+    python -m benchmarks.thesis.table_5_1 [SET ...] [--splits 0 1 2] [--rows NAME ...] [--table]
 
 Matern-3/2 with a length scale per input, all hyperparameters 1 at the start, rate 0.1, 64 probes, solves to 0.01 by the
 thesis's rule in at most ``--max-epochs``, float32. There are two kinds of rows:
@@ -11,8 +11,7 @@ thesis's rule in at most ``--max-epochs``, float32. There are two kinds of rows:
   Warm rows have fixed draws and start from the Cholesky solution at the hyperparameters of the previous step. This
   start is slightly better than in a fit, which solves to 0.01 only. There is no log-likelihood.
 
-Test log-likelihoods are means over the test points, with standardised targets. A file keeps the rows of earlier runs,
-and ``--table`` (``--merge``: into one file) collects all files uci_learning_DEVICE*.json.
+Test log-likelihoods are means over the test points, with standardised targets. The file keeps the rows of earlier runs.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ import torch
 import pathgp
 from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
-from benchmarks.common.recording import BENCHMARKS, device_name, results_file, seconds, write
+from benchmarks.common.recording import BENCHMARKS, device_name, merge, row_key, seconds, stored
 from benchmarks.common.uci import UCI, Split, uci_split
 from benchmarks.thesis.table_5_1_show import PROTOCOL as PROTOCOL
-from benchmarks.thesis.table_5_1_show import ROWS, gather, key, show
+from benchmarks.thesis.table_5_1_show import ROWS, show
 from benchmarks.thesis.table_5_1_show import explain as explain
 from benchmarks.thesis.table_5_1_show import notes as notes
 from benchmarks.thesis.table_5_1_show import supplement as supplement
@@ -61,6 +60,7 @@ REFERENCE = "CG-pathwise-warm"
 SAMPLED = tuple(row for row in ROWS if row.startswith(("AP-", "SDD-")) and not row.endswith("-pathwise-warm"))
 # Not under version control.
 SCRATCH = BENCHMARKS / "scratch"
+KEY = ("set", "split", "row", "rows_of_data", "steps")
 
 Trajectory = list[dict[str, list[float]]]
 
@@ -169,33 +169,32 @@ def move(model: pathgp.GP, values: dict[str, list[float]]) -> None:
         parameter.assign(torch.tensor(values[name], dtype=torch.float64).view_as(parameter.raw))
 
 
-class Results:
-    """A results file, rewritten with every row; rows of other runs stay."""
+def record(row: dict[str, Any], file: str) -> None:
+    """Print a row and write it."""
+    shown = {k: v for k, v in row.items() if k not in ("rows_of_data", "max_epochs", "processes")}
+    print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()), flush=True)
+    merge(file, KEY, row, tol=TOL, samples=SAMPLES, features=FEATURES, learning_rate=RATE)
 
-    def __init__(self, name: str, processes: int) -> None:
-        self.name, self.processes = name, processes
-        self.rows = gather([results_file(name)])[0]
 
-    def holds(self, name: str, split: int, row: str, plan: Plan) -> bool:
-        found = self.rows.get((name, split, row, plan.rows_of_data, plan.steps))
-        return found is not None and "failed" not in found
-
-    def add(self, row: dict[str, Any]) -> None:
-        row["processes"] = self.processes
-        self.rows[key(row)] = row
-        shown = {k: v for k, v in row.items() if k not in ("rows_of_data", "max_epochs", "processes")}
-        print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()), flush=True)
-        write(self.name, list(self.rows.values()), tol=TOL, samples=SAMPLES, features=FEATURES, learning_rate=RATE)
+def is_known(row: dict[str, Any], file: str) -> bool:
+    """Whether the results hold this row, and it did not fail."""
+    found = stored(file, KEY).get(row_key(row, KEY))
+    return found is not None and "failed" not in found
 
 
 def trajectory_file(name: str, split: int, plan: Plan) -> Path:
     return SCRATCH / f"trajectory_{name}_{split}_{plan.rows_of_data or 'all'}_{plan.steps}.json"
 
 
-def measure(data: Split, split: int, row: str, plan: Plan, as_sampled: bool, results: Results) -> None:
-    """One row into the results; a row that fails is recorded as failed."""
-    about = {"set": data.name, "split": split, "row": row, "n": len(data.X)}
-    about |= {"rows_of_data": plan.rows_of_data, "steps": plan.steps, "max_epochs": plan.max_epochs}
+def describe(name: str, split: int, row: str, plan: Plan) -> dict[str, Any]:
+    """What a row is about."""
+    how = {"rows_of_data": plan.rows_of_data, "steps": plan.steps, "max_epochs": plan.max_epochs}
+    return {"set": name, "split": split, "row": row, **how}
+
+
+def measure(data: Split, split: int, row: str, plan: Plan, as_sampled: bool) -> dict[str, Any]:
+    """One row; one that fails says so."""
+    about = describe(data.name, split, row, plan) | {"n": len(data.X)}
     file = trajectory_file(data.name, split, plan)
     try:
         if as_sampled:
@@ -209,7 +208,7 @@ def measure(data: Split, split: int, row: str, plan: Plan, as_sampled: bool, res
                 os.replace(unfinished, file)
     except (ValueError, RuntimeError, OSError) as error:
         found = {"sampled": as_sampled, "failed": str(error)}
-    results.add({**about, **found})
+    return about | found
 
 
 def warm_up(data: Split) -> None:
@@ -237,15 +236,13 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=float("inf"), help="seconds after which no row is begun")
     parser.add_argument("--missing", action="store_true", help="leave out rows that the results hold already")
     parser.add_argument("--processes", type=int, default=1, help="how many share the device meanwhile, for the record")
-    parser.add_argument("--out", default="", help="write uci_learning_DEVICE_OUT.json, for runs at the same time")
     parser.add_argument("--table", nargs="?", const=device, help="only print the table, of 'cuda' or 'cpu' results")
-    parser.add_argument("--merge", nargs="?", const=device, help="the same, and write it all to one file")
     options = parse(parser, sets=["pol"], rows=list(ROWS), steps=2, every=1, rows_of_data=200)
-    if options.table or options.merge:
-        show(options.merge or options.table, bool(options.merge))
+    if options.table:
+        show(options.table)
         return
     plan = Plan(options.steps, options.every, options.max_epochs, options.rows_of_data or None)
-    results = Results("_".join(filter(None, ["uci_learning", device, options.out])), options.processes)
+    file = f"uci_learning_{device}"
     as_sampled = (set(SAMPLED) - set(options.full)) | set(options.sampled)
     sets = options.sets or (list(UCI) if large else ["pol"])
     splits = {name: options.splits or ([0, 1, 2] if large and name in SMALL else [0]) for name in sets}
@@ -254,7 +251,7 @@ def main() -> None:
         for name in (name for name in sets if split in splits[name]):
             wanted = list(options.rows or (r for r in ROWS if name in SMALL or r.endswith("-pathwise-warm")))
             if options.missing:
-                wanted = [row for row in wanted if not results.holds(name, split, row, plan)]
+                wanted = [row for row in wanted if not is_known(describe(name, split, row, plan), file)]
             # The reference first; also unasked, where others need its trajectory and no earlier run has left it.
             needed = any(row in as_sampled for row in wanted) and not trajectory_file(name, split, plan).exists()
             if REFERENCE in wanted or needed:
@@ -267,8 +264,9 @@ def main() -> None:
                 if time.perf_counter() - began > options.time_limit:
                     print(f"time limit: {name} split {split} {row} and what comes after are left out")
                     return
-                measure(data, split, row, plan, row in as_sampled, results)
-    show(device, merge=False)
+                found = measure(data, split, row, plan, row in as_sampled)
+                record(found | {"processes": options.processes}, file)
+    show(device)
 
 
 if __name__ == "__main__":

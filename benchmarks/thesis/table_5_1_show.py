@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.common.recording import read, results_file, table, write
+from benchmarks.common.recording import read, results_file, table
 from benchmarks.common.uci import UCI
 from benchmarks.thesis.published import SHARED_DEVICE, Cell, markdown, mean, tables
 
@@ -40,20 +39,6 @@ Ours: 100 steps of Adam, 64 probes, solves to a residual of 0.01 in at most 500 
 means over the test rows, with standardised targets. Minutes are those of the 100 steps, without the solve for the
 posterior. Cells without a log-likelihood were measured at 4 of the 100 steps: their minutes are the mean of these
 steps times 100."""
-
-
-def key(row: dict[str, Any]) -> tuple[Any, ...]:
-    """What a row is about."""
-    return tuple(row[name] for name in ("set", "split", "row", "rows_of_data", "steps"))
-
-
-def gather(paths: Iterable[Path]) -> tuple[dict[tuple[Any, ...], dict[str, Any]], dict[str, Any]]:
-    """The rows of all files that exist, and the facts of the newest: what a newer file has counts."""
-    rows, facts = {}, {}
-    for path in sorted((path for path in paths if path.exists()), key=lambda path: path.stat().st_mtime):
-        facts = json.loads(path.read_text())
-        rows.update({key(row): row for row in facts.pop("rows")})
-    return rows, facts
 
 
 def summary(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -118,23 +103,20 @@ def ratios(lines: list[dict[str, Any]]) -> list[str]:
     return said
 
 
-def show(device: str, merge: bool) -> None:
-    """The table of all files of a device; with ``merge`` into one file."""
-    name = f"uci_learning_{device}"
-    rows, facts = gather(results_file(name).parent.glob(f"{name}*.json"))
-    lines = summary(rows.values())
+def show(device: str) -> None:
+    """The table of the results of a device."""
+    rows = read(f"uci_learning_{device}")
+    lines = summary(rows)
     print(table(lines))
     print("\n".join(ratios(lines)))
-    for row in rows.values():
+    for row in rows:
         if "failed" in row:
             print(f"{row['set']} split {row['split']} {row['row']} failed: {row['failed']}")
-    if merge:
-        print("written to", write(name, sorted(rows.values(), key=lambda row: str(key(row))), **facts))
 
 
 def table_cells() -> list[Cell]:
     """Our values for the cells of the table: log-likelihoods of whole fits, minutes of all rows."""
-    rows = gather([results_file("uci_learning_cuda")])[0].values()
+    rows = read("uci_learning_cuda")
     whole = [row for row in rows if "failed" not in row and row["rows_of_data"] is None and row["steps"] == 100]
     found = []
     for block, score in (("test log-likelihood", "log_likelihood"), ("minutes", "seconds")):
@@ -161,7 +143,7 @@ def _missing(rows: list[dict[str, Any]]) -> str:
 
 def explain(cell: Cell) -> dict[str, str]:
     """What the results say about a cell: the same splits by shuffled AP, and the epochs of the last solves."""
-    rows = gather([results_file("uci_learning_cuda")])[0].values()
+    rows = read("uci_learning_cuda")
     other = "AP-shuffled-pathwise-warm"
     mine = [row for row in rows if (row["set"], row["row"]) == (cell.column, other) and row["rows_of_data"] is None]
     scores = {row["split"]: row["log_likelihood"] for row in mine if row["log_likelihood"] is not None}

@@ -66,11 +66,11 @@ import pathgp
 from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
 from benchmarks.common.peak import Peak
-from benchmarks.common.recording import device_name, seconds, write
+from benchmarks.common.recording import device_name, merge, row_key, seconds, stored
 from benchmarks.peers.baselines import Baseline, add_options, chosen_baselines, run_baseline
 from benchmarks.thesis.lcbench_curves import SETS, Curves, curves, model, names
+from benchmarks.thesis.table_6_1_show import KEY, beside_sparse, show
 from benchmarks.thesis.table_6_1_show import PROTOCOL as PROTOCOL
-from benchmarks.thesis.table_6_1_show import beside_sparse, key, show, stored
 from benchmarks.thesis.table_6_1_show import explain as explain
 from benchmarks.thesis.table_6_1_show import notes as notes
 from benchmarks.thesis.table_6_1_show import table_cells as table_cells
@@ -157,7 +157,7 @@ def baseline_row(data: Curves, seed: int, options: argparse.Namespace, baseline:
     about = {"set": data.name, "seed": seed, "configurations": len(data.X), "method": "pathgp"}
     limits: dict[str, Any] = {"steps": options.baseline_steps}
     if options.baseline_steps is None:
-        mine = stored(options.device)[key(vars(options) | about)]
+        mine = stored(f"lcbench_{options.device}", KEY)[row_key(vars(options) | about, KEY)]
         limits = {"seconds": mine["fit_seconds"] + mine["predict_seconds"]}
     baseline = replace(baseline, rate=options.baseline_rate)
     parts = {"train": data.observed, "test": ~data.observed}
@@ -179,7 +179,7 @@ def botorch(data: Curves, seed: int, options: argparse.Namespace) -> dict[str, A
     except ImportError:
         raise SystemExit("this comparison needs BoTorch: pip install botorch") from None
     about = {"set": data.name, "seed": seed, "configurations": len(data.X), "method": "pathgp"}
-    path = stored(options.device)[key(vars(options) | about)]["path"]
+    path = stored(f"lcbench_{options.device}", KEY)[row_key(vars(options) | about, KEY)]["path"]
     torch.manual_seed(seed)
     configurations = ScaleKernel(RBFKernel(ard_num_dims=data.X.shape[1]))
     parts = {"covar_module_X": configurations, "covar_module_T": RBFKernel(), "outcome_transform": None}
@@ -272,9 +272,8 @@ def record(row: dict[str, Any], device: str) -> None:
     said += ("train_nll", "test_nll", "fit_seconds_times_ours", "fit_cpu_seconds_times_ours", "failed")
     shown = {name: row[name] for name in said if name in row}
     print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()), flush=True)
-    rows = list((stored(device) | {key(row): row}).values())
     facts: dict[str, Any] = {"tol": TOL, "learning_rate": RATE, "samples": SAMPLES}
-    write(f"lcbench_{device}", rows, **facts, beside_sparse=beside_sparse(rows))
+    merge(f"lcbench_{device}", KEY, row, lambda rows: {"beside_sparse": beside_sparse(rows)}, **facts)
 
 
 def main() -> None:
@@ -318,8 +317,8 @@ def run(method: str, jobs: list[tuple[str, int]], options: argparse.Namespace) -
     titles = {peer: f"botorch {dtype}" for dtype, peer in PEERS.items()}
     titles |= {"default": "pathgp default"}
     about = vars(options) | {"configurations": options.rows or 2000, "method": titles.get(method, method)}
-    known = {} if options.again else stored(options.device)
-    jobs = [(name, seed) for name, seed in jobs if key({**about, "set": name, "seed": seed}) not in known]
+    known = {} if options.again else stored(f"lcbench_{options.device}", KEY)
+    jobs = [(name, seed) for name, seed in jobs if row_key({**about, "set": name, "seed": seed}, KEY) not in known]
     with ThreadPoolExecutor(options.processes) as pool:
         for future in as_completed([pool.submit(alone, name, seed, method, options) for name, seed in jobs]):
             try:
@@ -328,7 +327,7 @@ def run(method: str, jobs: list[tuple[str, int]], options: argparse.Namespace) -
                 print(f"failed: {' '.join(map(str, error.cmd[2:]))}", flush=True)
                 continue
             if method in PEERS.values():
-                mine = stored(options.device)[key({**row, "method": "pathgp"})]
+                mine = stored(f"lcbench_{options.device}", KEY)[row_key({**row, "method": "pathgp"}, KEY)]
                 for clock in ("fit_seconds", "fit_cpu_seconds"):
                     row[f"{clock}_times_ours"] = row.get(clock, math.nan) / mine[clock]
             record(row, options.device)

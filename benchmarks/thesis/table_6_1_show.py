@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from benchmarks.common.recording import read, table
+from benchmarks.common.recording import read, row_key, table
 from benchmarks.thesis.lcbench_curves import SETS
 from benchmarks.thesis.published import NO_CAGP, SHARED_DEVICE, Cell, expected_error, mean, printed, tables
 
@@ -32,8 +32,7 @@ ACCURATE = "with a more accurate last solve"
 SOLVED_AGAIN = """\
 The last solve was repeated at the hyperparameters of step 95 of 100, to a smaller residual, for every seed. Where a
 cell is then still worse, the solve is not the cause."""
-# What tells one row from another.
-ABOUT = ("set", "seed", "configurations", "steps", "probes", "method", "preconditioner")
+KEY = ("set", "seed", "configurations", "steps", "probes", "method", "preconditioner")
 
 
 def thesis(score: str, method: str, column: str) -> float:
@@ -118,16 +117,6 @@ def _cell(block: str, method: str, column: str, values: tuple[float, ...]) -> Ce
     return Cell(block, method, column, values, reason, missing=missing)
 
 
-def key(row: dict[str, Any]) -> tuple[Any, ...]:
-    """What tells a row from others."""
-    return tuple(row.get(name) for name in ABOUT)
-
-
-def stored(device: str) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """The rows of the file."""
-    return {key(row): row for row in read(f"lcbench_{device}")}
-
-
 def show(device: str) -> None:
     """Means over the seeds, the thesis's numbers beside them, and whether ours are as good."""
     rows = read(f"lcbench_{device}")
@@ -173,10 +162,10 @@ def rank(name: str, score: str, value: float) -> int:
 def beside_sparse(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """On how many sets and seeds ours is better than a sparse GP with the same seconds, and its average rank."""
     found = []
-    known = {key(row): row for row in rows}
+    known = {row_key(row, KEY): row for row in rows}
     for peer in sorted({row["method"] for row in rows if "sparse" in row["method"]}):
         theirs = [row for row in rows if row["method"] == peer]
-        ours = [known.get(key({**row, "method": "pathgp"}), {}) for row in theirs]
+        ours = [known.get(row_key({**row, "method": "pathgp"}, KEY), {}) for row in theirs]
         for score in SCORES:
             # A fit that failed comes last.
             pairs = [(a[score], b.get(score, math.inf)) for a, b in zip(ours, theirs, strict=True) if score in a]

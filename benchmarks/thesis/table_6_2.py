@@ -31,7 +31,6 @@ The file keeps the rows of earlier runs, which are not measured again.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 import warnings
@@ -48,7 +47,7 @@ from benchmarks.common.datasets import load
 from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
 from benchmarks.common.peak import Peak
-from benchmarks.common.recording import device_name, read, seconds, table, write
+from benchmarks.common.recording import device_name, merge, read, row_key, seconds, stored, table
 from benchmarks.peers.baselines import Baseline, add_options, chosen_baselines, run_baseline
 from benchmarks.thesis.lcbench_curves import DEFAULT
 from benchmarks.thesis.published import NO_CAGP, Cell, other_rows, tables
@@ -65,6 +64,7 @@ columns of temperature: air temperature of the United Kingdom by the hour, 1,617
 precipitation: anomalies of the sea-surface temperature of the Pacific by the month, 2,261 places by 399 months. LKGP
 is `LatentKroneckerGP`; SVGP is GPyTorch's with 1,000 inducing points and the seconds of LKGP. Scores are on the
 standardised scale."""
+KEY = ("field", "sizes", "held_out", "seed", "steps", "probes", "preconditioner", "method")
 NOISE = 0.1
 STAND_IN = "the Nordic Gridded Climate Dataset could not be obtained; another field replaces it"
 ABSENT = "the Nordic Gridded Climate Dataset could not be obtained, and this was not run on the field that replaces it"
@@ -255,23 +255,11 @@ def _peer(field: Field) -> Any:
     return ScaleKernel(product)
 
 
-def key(row: dict[str, Any]) -> str:
-    """What tells a row from others."""
-    about = ("field", "sizes", "held_out", "seed", "steps", "probes", "preconditioner", "method")
-    return json.dumps([row.get(name) for name in about])
-
-
-def stored(device: str) -> dict[str, dict[str, Any]]:
-    """The rows of the file."""
-    return {key(row): row for row in read(f"climate_{device}")}
-
-
 def record(row: dict[str, Any], device: str) -> None:
     """Print a row and write it; what the file holds about other fields, sizes and methods stays."""
     shown = {k: v for k, v in row.items() if k != "values"}
     print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()), flush=True)
-    rows = stored(device) | {key(row): row}
-    write(f"climate_{device}", list(rows.values()), tol=TOL, learning_rate=RATE, samples=SAMPLES)
+    merge(f"climate_{device}", KEY, row, tol=TOL, learning_rate=RATE, samples=SAMPLES)
 
 
 def compare(field: Field, share: float, seed: int, options: argparse.Namespace) -> None:
@@ -281,14 +269,14 @@ def compare(field: Field, share: float, seed: int, options: argparse.Namespace) 
     about = {"field": field.name, "sizes": list(field.Y.shape), "n": int(observed.sum()), "held_out": share}
     about |= {"missing": 1.0 - float(observed.float().mean()), "seed": seed, "steps": options.steps}
     about |= {"probes": options.probes, "preconditioner": options.preconditioner}
-    known, device = stored(options.device), options.device
-    mine = known.get(key({**about, "method": "pathgp"}))
+    known, device = stored(f"climate_{options.device}", KEY), options.device
+    mine = known.get(row_key({**about, "method": "pathgp"}, KEY))
     if mine is None:
         mine, mean, variance = ours(field, given, seed, options)
         mine |= scores("train", given[observed], mean[observed], variance[observed])
         record(about | mine | scores("test", test[held_out], mean[held_out], variance[held_out]), device)
     for baseline in chosen_baselines(options):
-        if key({**about, "method": baseline.name}) not in known:
+        if row_key({**about, "method": baseline.name}, KEY) not in known:
             record(about | baseline_row(field, given, test, mine["seconds"], baseline, seed), device)
 
 

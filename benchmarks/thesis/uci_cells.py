@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.common.recording import read
 from benchmarks.common.uci import UCI
 from benchmarks.thesis.published import Cell, expected_error, markdown, tables
-from benchmarks.thesis.uci_inference import stored
+from benchmarks.thesis.uci_inference import file_name
 
 # Beside the rows of the thesis: ours, and the exact posterior.
 OURS = {"automatic (ours)": ("auto", "AP"), "exact posterior": ("exact",)}
@@ -33,7 +33,7 @@ posterior."""
 
 def make_cells(table: str, rows: dict[str, tuple[str, ...]]) -> list[Cell]:
     """All cells, ours last. ``rows``: for a row of the table, methods of uci_inference.py; the first one run counts."""
-    known = {low: stored("cuda", low).values() for low in (False, True)}
+    known = {low: read(file_name("cuda", low)) for low in (False, True)}
     cells = []
     for block in tables()[table]["blocks"]:
         for row, methods in (rows | OURS).items():
@@ -48,7 +48,7 @@ def make_cells(table: str, rows: dict[str, tuple[str, ...]]) -> list[Cell]:
 def explain_cell(table: str, rows: dict[str, tuple[str, ...]], cell: Cell) -> dict[str, str]:
     """What the results say about a cell: the exact posterior of the same splits, and how the solve ended."""
     low = cell.block == "low-noise RMSE"
-    known, score = list(stored("cuda", low).values()), SCORES[cell.block]
+    known, score = read(file_name("cuda", low)), SCORES[cell.block]
     mine = next(found for method in rows[cell.row] if (found := _rows(known, cell.column, method, score)))
     exact = {_split(row): row[score] for row in _rows(known, cell.column, "exact", score)}
     said = {"splits": f"{len(mine)} of 5"} | expected_error(table, cell, 5)

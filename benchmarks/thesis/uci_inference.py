@@ -36,7 +36,7 @@ from torch import Tensor
 
 import pathgp
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, read, revision, table, write
+from benchmarks.common.recording import device_name, merge, read, revision, row_key, table
 from benchmarks.common.uci import UCI, Regression, uci
 from benchmarks.peers.inducing import theirs
 from pathgp import solvers
@@ -58,8 +58,6 @@ METHODS: dict[str, Any] = {
 TOL = {"CG": 1e-3}
 ALL = ("exact", *METHODS, *INDUCING)
 KEY = ("set", "split", "rows", "method")
-
-Rows = dict[tuple[Any, ...], dict[str, Any]]
 
 
 def exact(data: Regression, noise: float) -> tuple[Tensor, Tensor]:
@@ -163,16 +161,6 @@ def measure(name: str, split: int, method: str, options: argparse.Namespace, dev
     return place | solve(data, method, noise, options)
 
 
-def key(row: dict[str, Any]) -> tuple[Any, ...]:
-    """What tells a row from others; the first files had one split and all rows."""
-    return tuple(row.get(name, 0 if name == "split" else None) for name in KEY)
-
-
-def stored(device: str, low_noise: bool = False) -> Rows:
-    """The rows of the results file."""
-    return {key(row): row for row in read(file_name(device, low_noise))}
-
-
 def file_name(device: str, low_noise: bool) -> str:
     return f"{'uci_low_noise' if low_noise else 'uci_inference'}_{device}"
 
@@ -203,11 +191,11 @@ def measure_all(jobs: list[Job], options: argparse.Namespace, device: str) -> It
 
 def show(rows: list[dict[str, Any]]) -> str:
     """Rows as a table, with their differences from the exact posterior where that is known."""
-    known = {key(row): row for row in rows}
+    known = {row_key(row, KEY): row for row in rows}
     lines = []
     for row in rows:
         line = {name: row.get(name) for name in ("set", "split", "method", "status", "epochs", "residual")}
-        reference = known.get(key({**row, "method": "exact"}), {})
+        reference = known.get(row_key({**row, "method": "exact"}, KEY), {})
         for name in ("rmse", "nll"):
             both = row.get(name) is not None and reference.get(name) is not None
             line |= {name: row.get(name), f"{name} - exact": row[name] - reference[name] if both else None}
@@ -233,18 +221,17 @@ def main(methods: tuple[str, ...] = ALL) -> None:
     device = device_name()
     names = options.sets or list(UCI if device == "cuda" else UCI[:3])
     jobs = [(name, split, method) for split in options.splits for name in names for method in options.methods]
-    rows = stored(device, options.low_noise)
+    file = file_name(device, options.low_noise)
     if options.missing:
-        jobs = [job for job in jobs if (job[0], job[1], options.rows, job[2]) not in rows]
+        known = {(row["set"], row["split"], row["method"]) for row in read(file) if row["rows"] == options.rows}
+        jobs = [job for job in jobs if job not in known]
     # The file holds rows of several runs: every row names its own.
     made = {"date": dt.date.today().isoformat(), "revision": revision()}
     done = []
     for row in measure_all(jobs, options, device):
         row |= made
         done.append(row)
-        # Another run may have written since.
-        rows = stored(device, options.low_noise) | {key(row): row}
         print(show([row]).splitlines()[-1], flush=True)
-        write(file_name(device, options.low_noise), list(rows.values()), steps=options.steps, samples=SAMPLES)
+        merge(file, KEY, row, steps=options.steps, samples=SAMPLES)
     print("\n" + show(done))
     assert all(row["rmse"] is None or math.isfinite(row["rmse"]) for row in done)

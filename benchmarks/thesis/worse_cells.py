@@ -47,7 +47,7 @@ Row = dict[str, Any]
 def record(row: Row) -> None:
     """Print a row and write it."""
     print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()), flush=True)
-    merge(NAME, KEY, {name: row.get(name) for name in KEY} | row)
+    merge(NAME, KEY, row)
 
 
 def holds(row: Row) -> bool:

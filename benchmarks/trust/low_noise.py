@@ -41,7 +41,7 @@ import numpy as np
 import torch
 
 from benchmarks.common.options import parse
-from benchmarks.common.recording import read, results_file, table, write
+from benchmarks.common.recording import merge, results_file, table
 from benchmarks.trust.low_noise_fits import FITS
 from benchmarks.trust.low_noise_likelihoods import DENSE_ROWS
 from benchmarks.trust.low_noise_sets import FieldSet, TableSet, sets
@@ -187,9 +187,12 @@ def main() -> None:
                 found = f"{row['verdict']}, {row['seconds']:.0f} s"
                 print(f"[{i + 1}/{len(chosen)}] {row['set']}, {row['door']}: {found}", file=sys.stderr, flush=True)
                 rows.append(row)
-            lines = [*read(options.name), *rows]
-            merged = list({(each["set"], each["door"], each.get("generator", 0)): each for each in lines}.values())
-            write(options.name, merged, counts=summarise(merged), scatter=scatter(merged))
+            merge(
+                options.name,
+                ("set", "door", "generator"),
+                rows,
+                lambda rows: {"counts": summarise(rows), "scatter": scatter(rows)},
+            )
     print(table([{key: row.get(key) for key in keys} for row in rows]))
     print("\n" + table(summarise(rows)))
     print("\n" + table(scatter(rows)))

@@ -21,7 +21,7 @@ from torch import Tensor
 
 import pathgp
 from benchmarks.common.options import parse
-from benchmarks.common.recording import device_name, read, results_file, seconds, table, write
+from benchmarks.common.recording import device_name, merge, read, results_file, seconds, table
 from benchmarks.common.tables import table as load_table
 from benchmarks.common.uci import Split
 from benchmarks.peers.default_fit import model
@@ -101,7 +101,6 @@ def main() -> None:
     parser.add_argument("--further", type=int, default=0, help="rows after the largest subset that are scored, too")
     options = parse(parser, sets=["noise_0.1"], sizes=[60, 120], further=30)
     name = f"more_rows_{device}"
-    rows = {(row["set"], row["n"]): row for row in read(name)}
     scored: list[Scored] = []
     for chosen in options.sets or SETS:
         largest = len(load_table(chosen).X)
@@ -111,13 +110,12 @@ def main() -> None:
             if size <= largest:
                 scored.append(measure(chosen, size, further, device))
                 row = scored[-1].row
-                rows[(chosen, size)] = row
+                merge(name, ("set", "n"), row)
                 print(
                     "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()),
                     flush=True,
                 )
-                write(name, list(rows.values()))
-    print("\n" + table(list(rows.values())))
+    print("\n" + table(read(name)))
     print("\nlosses:\n" + table(losses(scored, options.margin)))
     print("written to", results_file(name))
 
