@@ -4,7 +4,7 @@
                                           [--rows 2000] [--default] [--sparse 1000] [--vnngp 32] [--table]
                                           [--baseline-steps N] [--baseline-rate 0.01]
                                           [--botorch float32 float64] [--measured-steps 10]
-                                          [--preconditioner auto] [--device cpu] [--processes 1]
+                                          [--preconditioner auto] [--memory 8GB] [--device cpu] [--processes 1]
 
 The protocol:
 
@@ -107,20 +107,23 @@ def default(data: Curves, seed: int, options: argparse.Namespace) -> dict[str, A
 def fit_and_score(data: Curves, seed: int, options: argparse.Namespace, **learning: Any) -> dict[str, Any]:
     """Fit with these options, predict, score."""
     gp, reports, found = model(data), [], {}
+    compute = pathgp.Compute(memory=options.memory)
     generator = torch.Generator().manual_seed(seed)
 
     def fit() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pathgp.ConvergenceWarning)
             warnings.simplefilter("ignore", pathgp.LongFitWarning)
-            report = gp.fit([data.X, data.T], data.given, samples=options.probes, generator=generator, **learning)
+            drawn = {"samples": options.probes, "generator": generator}
+            report = gp.fit([data.X, data.T], data.given, compute=compute, **drawn, **learning)
         reports.append(report)
 
     def predict() -> None:
         post = gp.posterior
         if options.probes < SAMPLES:
             solver = PRECONDITIONERS[options.preconditioner]
-            post = gp.condition([data.X, data.T], data.given, solver=solver, samples=SAMPLES, generator=generator)
+            drawn = {"samples": SAMPLES, "generator": generator}
+            post = gp.condition([data.X, data.T], data.given, solver=solver, compute=compute, **drawn)
         found.update(mean=post.mean(), variance=post.variance(noise=True), samples=post.sample())
 
     with Peak() as peak:
@@ -239,8 +242,8 @@ def alone(name: str, seed: int, method: str, options: argparse.Namespace) -> dic
         "--device": options.device,
         "--only": method,
     }
-    if options.baseline_steps is not None:
-        given["--baseline-steps"] = options.baseline_steps
+    optional = {"--baseline-steps": options.baseline_steps, "--memory": options.memory}
+    given |= {option: value for option, value in optional.items() if value is not None}
     command = [
         sys.executable,
         "-m",
@@ -292,6 +295,7 @@ def main() -> None:
     )
     parser.add_argument("--measured-steps", type=int, default=10, help="steps of BoTorch")
     parser.add_argument("--preconditioner", choices=list(PRECONDITIONERS), default="auto")
+    parser.add_argument("--memory", help="budget of a fit, such as 8GB, by default half of the free memory")
     parser.add_argument("--device", default=device_name())
     parser.add_argument("--processes", type=int, default=1, help="sets measured at the same time")
     parser.add_argument("--again", action="store_true", help="measure rows again that the file holds")
