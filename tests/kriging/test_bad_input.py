@@ -64,6 +64,15 @@ def test_missing_values() -> None:
     refused("column 'v' has nan in row 4", frame, "v", frame)
 
 
+def test_masked_arrays() -> None:
+    """Masks are not dropped: the masked numbers are no observations."""
+    masked = np.ma.masked_array(VALUES, mask=np.arange(30) == 4)
+    refused("values has masked values", POINTS, masked, POINTS)
+    refused("points has masked values", np.ma.masked_greater(POINTS, 9.0), VALUES, POINTS)
+    refused("targets has masked values", POINTS, VALUES, np.ma.masked_greater(POINTS, 9.0))
+    refused("noise has masked values", POINTS, VALUES, POINTS, noise=masked)
+
+
 def test_latitudes_and_longitudes() -> None:
     wrong = LONLAT.copy()
     wrong[3, 1] = 91.0

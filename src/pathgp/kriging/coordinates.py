@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pathgp.compute import inputs
 from pathgp.compute.inputs import as_float64
 from pathgp.data.tabular import are_dates, days, is_frame
 
@@ -226,10 +227,8 @@ def columns_of(frame: Any, names: Sequence[str], what: str) -> Matrix:
 
 def as_array(values: Any, name: str) -> Matrix:
     """An array or tensor of real numbers, as float64."""
-    array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"{name} must hold real numbers, got an array of dtype {array.dtype}")
-    return as_float64(array, name)
+    found = values.detach().cpu() if isinstance(values, torch.Tensor) else values
+    return as_float64(inputs.as_array(found, name), name)
 
 
 def _coordinate_names(
