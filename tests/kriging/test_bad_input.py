@@ -116,6 +116,28 @@ def test_dates_are_coordinates() -> None:
     )
 
 
+def test_dates_are_nodes_of_a_grid() -> None:
+    """A grid over time has the dates of the observations, whether it is given by dates or by a spacing in days."""
+    xr = pytest.importorskip("xarray")
+    dates = pd.date_range("2024-01-01", periods=30)
+    frame = pd.DataFrame({"x": POINTS[:, 0], "time": dates, "v": VALUES})
+    later = pd.date_range("2024-01-05T06:00", periods=4, freq="12h")
+    nodes = {"x": np.arange(3.0), "time": later}
+    options = FIXED | {"columns": ["x", "time"]}
+    found = krige(frame, "v", grid=nodes, **options)
+    assert found.to_dataset().indexes["time"].equals(later)
+    at = pd.DataFrame({"x": np.tile(np.arange(3.0), 4), "time": np.repeat(later, 3)})
+    np.testing.assert_allclose(found.mean, krige(frame, "v", at, **options).mean)
+    np.testing.assert_allclose(found.mean, krige(frame, "v", grid=xr.Dataset(coords=nodes), **options).mean)
+    texts = frame.assign(time=dates.strftime("%Y-%m-%d"))
+    np.testing.assert_allclose(found.mean, krige(texts, "v", grid=nodes, **options).mean)
+    weekly = krige(frame, "v", grid=[5.0, 7.0], **options).to_dataset()
+    assert weekly["time"].dtype.kind == "M"
+    assert np.datetime64("2023-12-28") == weekly["time"].to_numpy()[0]
+    with pytest.raises(ValueError, match="finite"):
+        krige(frame, "v", grid=nodes | {"time": [np.datetime64("NaT")]}, **options)
+
+
 def test_shapes_and_options() -> None:
     refused("values must have shape", POINTS, VALUES[:5], POINTS)
     refused("two dimensions", POINTS[:, 0], VALUES, POINTS)

@@ -35,12 +35,14 @@ class Coordinates:
 
     names: of the coordinates.  drift: names of further columns, which only the trend uses.
     lonlat: the numbers of the columns of longitude and latitude; None for a plane.
+    dates: names of the coordinates that were dates, which are days since 1970 here.
     crs: the coordinate reference system of a GeoDataFrame, or None.
     """
 
     names: tuple[str, ...]
     drift: tuple[str, ...] = ()
     lonlat: tuple[int, int] | None = None
+    dates: tuple[str, ...] = ()
     crs: Any = None
 
     @property
@@ -84,6 +86,12 @@ class Coordinates:
             expected = f"(m, {len(self.columns)}), with the columns {', '.join(self.columns)}"
             raise ValueError(f"{name} must have the shape {expected}; got {X.shape}")
         return self.check(X, name)
+
+    def to_caller(self, name: str, nodes: Matrix) -> NDArray[Any]:
+        """Nodes of an axis as dates, to the microsecond, if the observations had dates there."""
+        if name not in self.dates:
+            return nodes
+        return np.datetime64(0, "us") + (nodes * 86_400e6).round().astype("timedelta64[us]")
 
     def distance(self, P: Matrix, Q: Matrix) -> Matrix:
         """Distances (m,) between points P and Q, both (m, d), by their coordinates."""
@@ -155,12 +163,13 @@ def read_field(
         names = _coordinate_names(points, columns, drift, target)
         frame = with_geometry(points, names)
         X = columns_of(frame, (*names, *drift), "points")
+        dates = tuple(name for name in names if _holds_dates(np.asarray(frame[name])))
         y = columns_of(frame, (target,), "points")[:, 0] if target is not None else as_array(values, "values")
     else:
         if target is not None or columns is not None or drift:
             what = f"values={target!r} names a column" if target is not None else "columns are named"
             raise TypeError(f"{what}, and points is an array without names: give a DataFrame")
-        X, y = as_array(points, "points"), as_array(values, "values")
+        X, y, dates = as_array(points, "points"), as_array(values, "values"), ()
         if X.ndim != 2 or not X.shape[1]:
             hint = "; points on a line are points[:, None]" if X.ndim == 1 else ""
             raise ValueError(f"points must have two dimensions (points, coordinates), got shape {X.shape}{hint}")
@@ -168,7 +177,7 @@ def read_field(
         if coordinates != "lonlat":
             names = tuple(f"x{i}" for i in range(X.shape[1]))
     lonlat = _find_lonlat(points, names, coordinates)
-    found = Coordinates(names, tuple(drift), lonlat, points.crs if is_geometry(points) else None)
+    found = Coordinates(names, tuple(drift), lonlat, dates, points.crs if is_geometry(points) else None)
     if y.shape != (len(X),):
         raise ValueError(f"values must have shape ({len(X)},), one for each point; got {y.shape}")
     if not len(y):
@@ -210,7 +219,7 @@ def columns_of(frame: Any, names: Sequence[str], what: str) -> Matrix:
             known = ", ".join(map(repr, frame.columns))
             raise ValueError(f"{what} has no column {name!r}; it has {known}")
         values = np.asarray(frame[name])
-        if values.dtype.kind in "mM" or (values.dtype.kind in "OUT" and are_dates(values)):
+        if values.dtype.kind == "m" or _holds_dates(values):
             parts.append(days(name, values))
             continue
         try:
@@ -229,6 +238,17 @@ def as_array(values: Any, name: str) -> Matrix:
     """An array or tensor of real numbers, as float64."""
     found = values.detach().cpu() if isinstance(values, torch.Tensor) else values
     return as_float64(inputs.as_array(found, name), name)
+
+
+def read_nodes(values: Any, name: str) -> Matrix:
+    """The nodes of an axis of a grid as float64, dates as days since 1970."""
+    nodes = np.asarray(values)
+    return days(name, nodes) if nodes.ndim == 1 and _holds_dates(nodes) else as_array(values, name)
+
+
+def _holds_dates(values: NDArray[Any]) -> bool:
+    """Whether a column holds dates, as numbers of NumPy or as texts in ISO 8601."""
+    return values.dtype.kind == "M" or (values.dtype.kind in "OUT" and are_dates(values))
 
 
 def _coordinate_names(
