@@ -87,6 +87,16 @@ class Coordinates:
             raise ValueError(f"{name} must have the shape {expected}; got {X.shape}")
         return self.check(X, name)
 
+    def unwrap(self, P: Matrix) -> Matrix:
+        """Points P (n, d) with longitudes from 0 to 360, or from -180 to 180, if they span less than 180 only then."""
+        if self.lonlat is None:
+            return P
+        lon = P[:, self.lonlat[0]]
+        ranges = [lon, lon % 360.0, (lon + 180.0) % 360.0 - 180.0]
+        P = P.copy()
+        P[:, self.lonlat[0]] = next((found for found in ranges if np.ptp(found) < 180.0), lon)
+        return P
+
     def to_caller(self, name: str, nodes: Matrix) -> NDArray[Any]:
         """Nodes of an axis as dates, to the microsecond, if the observations had dates there."""
         if name not in self.dates:
@@ -105,6 +115,7 @@ class Coordinates:
 
     def diagonal(self, P: Matrix) -> float:
         """The largest distance of the box around points P (n, d); on the globe at most half of its circumference."""
+        P = self.unwrap(P)
         low, high = P.min(0), P.max(0)
         if self.lonlat is None:
             return float(np.linalg.norm((high - low)[: len(self.names)]))

@@ -136,6 +136,7 @@ def read_grid(grid: Any, coordinates: Coordinates, X: Matrix, budget: int) -> Gr
     if coordinates.drift:
         columns = ", ".join(map(repr, coordinates.drift))
         raise ValueError(f"the trend needs {columns} at every node: give the grid as a Dataset of xarray with them")
+    X = coordinates.unwrap(X)
     sizes = [_count(entry, X[:, i], names[i]) for i, entry in enumerate(given)]
     _require_room(sizes, given, budget)
     axes = [_nodes(entry, X[:, i], i, coordinates) for i, entry in enumerate(given)]
