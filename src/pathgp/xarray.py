@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pathgp.compute.inputs import as_float64, read_device
-from pathgp.data.tabular import are_dates, days
+from pathgp.data.tabular import are_dates, days, require_clear_dates
 from pathgp.kernels import Kernel
 from pathgp.learning.policy import choose_initialise
 from pathgp.models import GP, LatentKroneckerGP
@@ -274,6 +274,7 @@ def _side(field: xr.DataArray, dim: Hashable) -> tuple[NDArray[np.float64], Kern
         a, b = np.deg2rad(_numbers(lat)), np.deg2rad(_numbers(lon))
         inputs = np.stack([np.cos(a) * np.cos(b), np.cos(a) * np.sin(b), np.sin(a)], 1)
     elif _holds_names(coordinate):
+        require_clear_dates(dim, coordinate.values, "or convert them by pandas.to_datetime")
         kernel = kernel_of_names(len(coordinate), f"dimension {dim!r}")
         return np.arange(len(coordinate), dtype=np.float64)[:, None], kernel
     else:

@@ -183,6 +183,9 @@ def test_dates_as_texts_are_dates() -> None:
     assert filled["day"].iloc[0] == "2020-01-01"
     np.testing.assert_allclose(filled["mean"], expected["mean"], rtol=1e-9)
     np.testing.assert_allclose(filled["std"], expected["std"], rtol=1e-9)
+    unclear = table.assign(day=table["day"].dt.strftime("%m/%d/%Y"))
+    with pytest.raises(ValueError, match=r"'day' seems to hold dates such as '01/01/2020': .* by pandas\.to_datetime"):
+        fill_table(unclear, ["lat", "day"], "t")
 
 
 @pytest.mark.parametrize("names", [True, False])
