@@ -59,6 +59,21 @@ def test_a_plan_prints_as_a_table() -> None:
     assert max(map(len, shown.splitlines())) <= 100
 
 
+def test_a_field_is_planned_as_it_is_fitted() -> None:
+    """90,000 rows in two columns take a minute or two, not an hour: by Vecchia's likelihood and field products."""
+    found = pathgp.plan(90_000, 2, memory=8 * GB)
+    assert found.fit.estimator == "vecchia"
+    assert found.fit.stages[-1].rows == 50_000
+    assert found.fit.seconds < 600
+    assert found.solvers["CG, field"][1] < 0.2 * min(found.solvers["AP"][1], found.solvers["CG"][1])
+    assert "other kernels take longer" in repr(found)
+    assert pathgp.plan(90_000, 4, memory=8 * GB).fit.estimator == "pathwise"
+    few = pathgp.plan(500, 2, memory=8 * GB)
+    assert few.fit.estimator == "exact"
+    assert "other kernels" not in repr(few)
+    assert "CG, field" not in pathgp.plan(90_000, 3, memory=0.01 * GB).solvers
+
+
 def test_measured_rates_are_remembered() -> None:
     found = pathgp.plan(3_000, 4, samples=3, memory=GB, measure=True)
     measured = timing.measured_rates.cache_info().misses

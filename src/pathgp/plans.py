@@ -15,17 +15,20 @@ from pathgp.compute.hardware import H200, Rates, rates
 from pathgp.compute.inputs import read_dtype, whole_number
 from pathgp.compute.memory import given_bytes, memory_budget
 from pathgp.data.grid import break_even
-from pathgp.learning.policy import FitOptions, Stage, make_stages
+from pathgp.kernels import Matern
+from pathgp.learning.policy import VECCHIA_COLUMNS, FitOptions, Stage, make_stages
 from pathgp.learning.timing import (
     MEASURE_FROM,
+    SOLVE_NEIGHBOURS,
     ImaginedOperator,
     describe_seconds,
     estimate_costs,
     measured_rates,
 )
 from pathgp.operators import Operator
+from pathgp.operators.structure_choice import predict_structured
 from pathgp.posterior.conditioning import Settings
-from pathgp.solvers import predict
+from pathgp.solvers import Vecchia, predict
 
 # Epochs of SDD to a residual of 0.01, as measured on regression data with learned hyperparameters: 100 to 300.
 _EPOCHS_SDD = 200.0
@@ -38,6 +41,9 @@ _OPERATIONS = 12
 _H200_MEMORY = 70e9
 # Numbers per row and column while a solver works: right-hand sides, iterates, directions, residuals.
 _VECTORS = 8
+# A typical field: length scale in units of the extent, and the number of points that is looked at.
+_FIELD_SCALE, _FIELD_POINTS = 0.2, 50_000
+_FIELD_NOTE = "the fit of a stationary kernel to points of a map; other kernels take longer"
 
 
 @dataclass(frozen=True)
@@ -58,16 +64,21 @@ class Cost:
 
 @dataclass(frozen=True)
 class FitPlan:
-    """The stages of a fit with the largest number of steps in each, and the predicted seconds of the whole fit."""
+    """The stages of a fit with the largest number of steps in each, and the predicted seconds of the whole fit.
+
+    estimator: of the gradients, as in `GP.fit`.
+    """
 
     stages: tuple[Stage, ...]
     rows: int
     seconds: float
+    estimator: str
 
     def __str__(self) -> str:
         lines = [f"{'a fit':<12}{'steps':>10}{'rows':>12}"]
+        later = self.estimator if self.estimator in ("exact", "vecchia") else "estimated"
         for stage in self.stages:
-            lines.append(f"{'exact' if stage.exact else 'estimated':<12}{stage.steps:>10}{stage.rows:>12,}")
+            lines.append(f"{'exact' if stage.exact else later:<12}{stage.steps:>10}{stage.rows:>12,}")
         lines.append(f"{'last solve':<12}{'':>10}{self.rows:>12,}")
         return "\n".join([*lines, f"in all about {describe_seconds(self.seconds)}"])
 
@@ -78,8 +89,8 @@ class Plan:
 
     backends: the cost of a product with 1 + samples columns, by backend.  choice: the backend that "auto" uses.
     solvers: epochs and seconds of the mean and all samples to a residual of 0.01, by solver; without those that do not
-    fit.  memory: the budget of each member in bytes.  vectors: bytes of the iterates.  fit: what `GP.fit` does by
-    default.
+    fit; "CG, field" is with field products.  memory: the budget of each member in bytes.  vectors: bytes of the
+    iterates.  fit: what `GP.fit` does by default.
     """
 
     rows: int
@@ -111,7 +122,8 @@ class Plan:
         lines += ["", f"{'a posterior':<12}{'epochs':>10}{'seconds':>12}"]
         for name, (epochs, seconds) in self.solvers.items():
             lines.append(f"{name:<12}{epochs:>10.0f}{_number(seconds):>12}")
-        return "\n".join([*lines, "", str(self.fit)])
+        note = [_FIELD_NOTE] if self.fit.estimator == "vecchia" else []
+        return "\n".join([*lines, "", str(self.fit), *note])
 
 
 def plan(
@@ -127,7 +139,8 @@ def plan(
     """Predict what products and a posterior cost for n rows of d columns; seconds are right to about a factor of two.
 
     Seconds come from tables of rates. Epochs come from regression data with learned hyperparameters; other data may
-    need between a third and three times as many.
+    need between a third and three times as many. In up to three columns the fit is that of a stationary kernel, by
+    Vecchia's likelihood, and on this machine its last solve may use field products, those of uniform points.
 
     Args:
         n: rows of the data.
@@ -154,14 +167,40 @@ def plan(
     solvers = _solver_costs(chosen, 1 + samples, r, backends[chosen.backend].seconds)
     vectors = float(_VECTORS * inputs_dtype.itemsize * n * (1 + samples))
     where, precision = "NVIDIA H200" if is_remote else str(place), str(inputs_dtype).removeprefix("torch.")
-    options = FitOptions(Settings.read("auto", 1e-2, None), samples=max(samples, 1)).resolve(n, is_grid=False)
+    is_field = d <= VECCHIA_COLUMNS
+    if is_field and members == 1 and not is_remote:
+        field = replace(H, structured=_predict_field(n, d, H))
+        if (cost := _field_cost(field.restrict(n, r), 1 + samples, r)) is not None:
+            H, solvers = field, {"CG, field": cost, **solvers}
+    options = FitOptions(Settings.read("auto", 1e-2, None), samples=max(samples, 1))
+    options = options.resolve(n, is_grid=False, is_field=is_field)
     # A length scale per column, signal and noise are learned.
     stages, costs = make_stages(n, options), estimate_costs(d, d + 2, options, H, r)
     # As `GP.fit` does.
     if not is_remote and costs.predict(stages, n) > MEASURE_FROM:
         costs = replace(costs, rates=measured_rates(place, inputs_dtype))
-    fit = FitPlan(stages, n, costs.predict(stages, n))
+    fit = FitPlan(stages, n, costs.predict(stages, n), options.estimator)
     return Plan(n, d, samples, where, members, precision, budget, vectors, backends, chosen.backend, solvers, fit)
+
+
+def _predict_field(n: int, d: int, H: ImaginedOperator) -> tuple[float, str] | None:
+    """Seconds per column of the field product of n uniform points, and its name; None if it is not faster."""
+    points = min(n, _FIELD_POINTS)
+    X = torch.rand(points, d, generator=torch.Generator().manual_seed(0), dtype=H.dtype).to(H.device)
+    found = predict_structured(Matern(1.5, _FIELD_SCALE).to(H.device), X, "auto", int(H.memory))
+    return None if found is None else (found[0] * n / points, found[1])
+
+
+def _field_cost(imagined: ImaginedOperator, s: int, r: Rates) -> tuple[float, float] | None:
+    """Epochs and seconds of CG with field products and Vecchia's preconditioner; None if they are not possible."""
+    if imagined.backend != "field":
+        return None
+    H, epochs = cast(Operator, imagined), predict.EPOCHS_LEAST + predict.EPOCHS_AP
+    try:
+        return epochs, predict.predict_cg(H, s, epochs, r, Vecchia(SOLVE_NEIGHBOURS))
+    except ValueError:
+        # The preconditioner exceeds the memory budget.
+        return None
 
 
 def _product_costs(H: ImaginedOperator, d: int, s: int, r: Rates) -> dict[str, Cost]:

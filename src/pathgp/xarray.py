@@ -7,7 +7,8 @@
 
 Every dimension is a side of a grid (see `LatentKroneckerGP`). Its coordinate is the input:
 
-- numbers are used as they are, in float64; dates become days since the first one, time spans become days;
+- numbers are used as they are, in float64; dates (also texts such as 2024-03-31) become days since the first one, time
+  spans become days;
 - longitudes around the whole Earth become points on a circle, so that both ends meet;
 - a dimension with latitudes and longitudes along it (stations) becomes points on the unit sphere;
 - names become tasks, whose correlations are learned; a dimension without coordinate is numbered 0, 1, 2, ...
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pathgp.compute.inputs import as_float64, read_device
-from pathgp.data.tabular import days
+from pathgp.data.tabular import are_dates, days, require_clear_dates
 from pathgp.kernels import Kernel
 from pathgp.learning.policy import choose_initialise
 from pathgp.models import GP, LatentKroneckerGP
@@ -272,7 +273,8 @@ def _side(field: xr.DataArray, dim: Hashable) -> tuple[NDArray[np.float64], Kern
     if lat is not None and lon is not None:
         a, b = np.deg2rad(_numbers(lat)), np.deg2rad(_numbers(lon))
         inputs = np.stack([np.cos(a) * np.cos(b), np.cos(a) * np.sin(b), np.sin(a)], 1)
-    elif coordinate.dtype.kind in "OUS" and all(isinstance(name, (str, bytes)) for name in coordinate.values):
+    elif _holds_names(coordinate):
+        require_clear_dates(dim, coordinate.values, "or convert them by pandas.to_datetime")
         kernel = kernel_of_names(len(coordinate), f"dimension {dim!r}")
         return np.arange(len(coordinate), dtype=np.float64)[:, None], kernel
     else:
@@ -284,15 +286,26 @@ def _side(field: xr.DataArray, dim: Hashable) -> tuple[NDArray[np.float64], Kern
     return inputs, None
 
 
+def _holds_names(coordinate: xr.DataArray) -> bool:
+    """Whether a coordinate holds texts, other than dates in ISO 8601."""
+    values = coordinate.values
+    is_text = values.dtype.kind in "OUST" and all(isinstance(name, (str, bytes)) for name in values)
+    return is_text and not are_dates(values)
+
+
 def _numbers(coordinate: xr.DataArray) -> NDArray[np.float64]:
-    """Convert a coordinate to numbers: dates to days since the first one, time spans to days."""
+    """Convert a coordinate to numbers: dates, also as texts, to days since the first one, time spans to days."""
+    numbers: NDArray[np.float64]
     values, name = coordinate.values, f"coordinate {coordinate.name!r}"
+    if values.dtype.kind in "OUT" and are_dates(values):
+        numbers = days(coordinate.name, values)
+        return numbers - numbers.min()
     if values.dtype.kind not in "biufmM":
         raise ValueError(f"{name} has dtype {values.dtype}: use numbers, dates or names")
     is_time = values.dtype.kind in "mM"
     if values.dtype.kind == "M":
         values = values - np.fmin.reduce(values)
-    numbers: NDArray[np.float64] = days(coordinate.name, values) if is_time else as_float64(values, name)
+    numbers = days(coordinate.name, values) if is_time else as_float64(values, name)
     if not np.isfinite(numbers).all():
         position = int(np.argmin(np.isfinite(numbers)))
         found = "has no time" if is_time else f"is {numbers[position]}"

@@ -62,6 +62,7 @@ REFUSED: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("nan in X_new", lambda: condition().update(put(XS, (0, 0), np.nan), Y[:4]), ValueError, "X_new contains nan"),
     ("nan in y_new", lambda: condition().update(XS, put(Y, 1, np.nan)[:4]), ValueError, "y_new contains nan at row 1"),
     ("masked X", lambda: condition(np.ma.masked_greater(X, 0.9)), ValueError, "X has masked values"),
+    ("dates", lambda: condition(X.astype("datetime64[s]")), TypeError, "datetime64.*; as days: "),
     ("masked y", lambda: condition(y=np.ma.masked_greater(Y, 0.9)), ValueError, "y has masked values"),
     ("X of one dimension", lambda: condition(X[:, 0]), ValueError, r"X must have two dimensions.*X\[:, None\]"),
     ("X of three dimensions", lambda: condition(X[None]), ValueError, r"X must have two dimensions.*\(1, 20, 2\)"),

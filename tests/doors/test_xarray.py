@@ -172,6 +172,22 @@ def test_long_tables() -> None:
         fill_table(frame.to_numpy(), ["lat", "day"], "t")
 
 
+def test_dates_as_texts_are_dates() -> None:
+    """As they come from a CSV file; they are not names without an order."""
+    da, _ = field()
+    table = da.to_dataframe().dropna().reset_index()
+    texts = table.assign(day=table["day"].dt.strftime("%Y-%m-%d"))
+    options: dict[str, Any] = {"steps": 2, "samples": 8, "progress": False}
+    expected = fill_table(table, ["lat", "day"], "t", generator=seeded(), **options)
+    filled = fill_table(texts, ["lat", "day"], "t", generator=seeded(), **options)
+    assert filled["day"].iloc[0] == "2020-01-01"
+    np.testing.assert_allclose(filled["mean"], expected["mean"], rtol=1e-9)
+    np.testing.assert_allclose(filled["std"], expected["std"], rtol=1e-9)
+    unclear = table.assign(day=table["day"].dt.strftime("%m/%d/%Y"))
+    with pytest.raises(ValueError, match=r"'day' seems to hold dates such as '01/01/2020': .* by pandas\.to_datetime"):
+        fill_table(unclear, ["lat", "day"], "t")
+
+
 @pytest.mark.parametrize("names", [True, False])
 def test_seasons_are_found(names: bool) -> None:
     """A cycle of twelve months in six years: from a long length scale it would look like noise."""

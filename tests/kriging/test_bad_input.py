@@ -64,6 +64,15 @@ def test_missing_values() -> None:
     refused("column 'v' has nan in row 4", frame, "v", frame)
 
 
+def test_masked_arrays() -> None:
+    """Masks are not dropped: the masked numbers are no observations."""
+    masked = np.ma.masked_array(VALUES, mask=np.arange(30) == 4)
+    refused("values has masked values", POINTS, masked, POINTS)
+    refused("points has masked values", np.ma.masked_greater(POINTS, 9.0), VALUES, POINTS)
+    refused("targets has masked values", POINTS, VALUES, np.ma.masked_greater(POINTS, 9.0))
+    refused("noise has masked values", POINTS, VALUES, POINTS, noise=masked)
+
+
 def test_latitudes_and_longitudes() -> None:
     wrong = LONLAT.copy()
     wrong[3, 1] = 91.0
@@ -105,6 +114,28 @@ def test_dates_are_coordinates() -> None:
     np.testing.assert_allclose(
         result.mean, krige(np.c_[POINTS[:, 0], days], VALUES, np.c_[POINTS[:, 0], days], **FIXED).mean
     )
+
+
+def test_dates_are_nodes_of_a_grid() -> None:
+    """A grid over time has the dates of the observations, whether it is given by dates or by a spacing in days."""
+    xr = pytest.importorskip("xarray")
+    dates = pd.date_range("2024-01-01", periods=30)
+    frame = pd.DataFrame({"x": POINTS[:, 0], "time": dates, "v": VALUES})
+    later = pd.date_range("2024-01-05T06:00", periods=4, freq="12h")
+    nodes = {"x": np.arange(3.0), "time": later}
+    options = FIXED | {"columns": ["x", "time"]}
+    found = krige(frame, "v", grid=nodes, **options)
+    assert found.to_dataset().indexes["time"].equals(later)
+    at = pd.DataFrame({"x": np.tile(np.arange(3.0), 4), "time": np.repeat(later, 3)})
+    np.testing.assert_allclose(found.mean, krige(frame, "v", at, **options).mean)
+    np.testing.assert_allclose(found.mean, krige(frame, "v", grid=xr.Dataset(coords=nodes), **options).mean)
+    texts = frame.assign(time=dates.strftime("%Y-%m-%d"))
+    np.testing.assert_allclose(found.mean, krige(texts, "v", grid=nodes, **options).mean)
+    weekly = krige(frame, "v", grid=[5.0, 7.0], **options).to_dataset()
+    assert weekly["time"].dtype.kind == "M"
+    assert np.datetime64("2023-12-28") == weekly["time"].to_numpy()[0]
+    with pytest.raises(ValueError, match="finite"):
+        krige(frame, "v", grid=nodes | {"time": [np.datetime64("NaT")]}, **options)
 
 
 def test_shapes_and_options() -> None:

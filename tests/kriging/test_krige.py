@@ -205,3 +205,22 @@ def test_isotropy_is_one_length_scale_in_the_units_of_the_map() -> None:
     assert result.posterior.model.kernel.kernel.lengthscale.numel() == 1
     assert result.nugget == pytest.approx(0.3)
     assert result.posterior.trend is not None
+
+
+@pytest.mark.parametrize(("centre", "first"), [(180.0, 150.0), (0.0, -30.0)])
+def test_a_grid_does_not_go_around_the_earth_for_points_on_one_side(centre: float, first: float) -> None:
+    """Longitudes on both sides of 180 or of 0: the same grid, whether they are written from -180 or from 0."""
+    pytest.importorskip("xarray")
+    lat, values = RNG.uniform(-20, 20, 40), RNG.normal(size=40)
+    lon = centre + np.r_[-29.5, 29.5, RNG.uniform(-29, 29, 38)]
+    options: dict[str, Any] = {"coordinates": "lonlat", "nugget": 0.1, "steps": 0}
+    options["kernel"] = kernels.Sphere(kernels.Matern(1.5, 0.2), active_dims=[1, 0])
+    maps = []
+    for written in ((lon + 180.0) % 360.0 - 180.0, lon % 360.0):
+        result = krige(np.c_[written, lat], values, grid=5.0, **options)
+        maps.append(result.to_dataset())
+        marks = result.plot().axes[0].lines[0].get_xdata()
+        assert np.abs(marks - centre).max() < 30.0
+    for found in maps:
+        np.testing.assert_allclose(found["lon"], np.arange(first, first + 61.0, 5.0))
+        np.testing.assert_allclose(found["mean"], maps[0]["mean"], atol=1e-8)

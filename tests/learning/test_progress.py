@@ -7,9 +7,12 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import torch
 
+import pathgp
 from pathgp.learning.progress import Progress
 
 
@@ -56,3 +59,21 @@ def test_other_threads_do_not_listen() -> None:
     thread.start()
     thread.join()
     assert errors == []
+
+
+def test_the_bar_is_there_while_kernels_are_chosen(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This may take longer than all steps."""
+    shown_before: list[str] = []
+    choose = pathgp.LatentKroneckerGP.choose_kernels
+
+    def spy(model: pathgp.LatentKroneckerGP, data: Any) -> str:
+        shown_before.append(capfd.readouterr().err)
+        return choose(model, data)
+
+    monkeypatch.setattr(pathgp.LatentKroneckerGP, "choose_kernels", spy)
+    Y = torch.randn(6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    pathgp.LatentKroneckerGP([None, None], noise=0.3).fit([None, None], Y, steps=1, samples=4, progress=True)
+    assert "preparing" in shown_before[0]
+    assert "preparing" not in capfd.readouterr().err.split("\r")[-1]

@@ -151,3 +151,29 @@ def test_sub_grids_of_mostly_holes_have_the_same_likelihood() -> None:
     expected = torch.distributions.MultivariateNormal(torch.zeros(len(X)).double(), K).log_prob(data.y)
     assert value == pytest.approx(float(expected), abs=1e-8)
     assert torch.equal(subgrid.rows, torch.arange(len(data.y)))
+
+
+@pytest.mark.parametrize("missing", [0.2, 0.8])
+def test_kernels_are_evaluated_at_the_entries_of_the_sides(missing: float) -> None:
+    """The likelihood of three sides, with its gradient, from kernel matrices of the sides alone."""
+    g = torch.Generator().manual_seed(0)
+    sizes, kernel = (6, 5, 4), kernels.Scale(kernels.Matern(1.5, 2.0))
+    factors = [torch.arange(p, dtype=torch.float64).unsqueeze(1) for p in sizes]
+    model = pathgp.LatentKroneckerGP([kernel, kernels.Matern(0.5, 3.0), kernels.Matern(2.5, 2.0)], noise=0.3)
+    Y = torch.randn(sizes, generator=g, dtype=torch.float64)
+    Y[torch.rand(sizes, generator=g) < missing] = torch.nan
+    data = model.prepare_data(factors, Y)
+    (subgrid,) = choose_subgrids(data)
+    rows: list[int] = []
+    hooks = [side.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0]))) for side in model.sides]
+    value, surrogate = subgrid.log_likelihood(model)
+    for hook in hooks:
+        hook.remove()
+    assert rows == list(sizes)
+    X, parameters = data.inputs(), list(model.parameters())
+    covariance = model.product((1, 1, 1))(X) + model.noise.square() * torch.eye(len(X), dtype=torch.float64)
+    density = torch.distributions.MultivariateNormal(torch.zeros(len(X)).double(), covariance).log_prob(data.y)
+    assert value == pytest.approx(float(density.detach()), rel=1e-10)
+    found = torch.autograd.grad(surrogate, parameters)
+    for mine, exact in zip(found, torch.autograd.grad(density, parameters), strict=True):
+        torch.testing.assert_close(mine, exact, rtol=1e-8, atol=1e-8)

@@ -117,14 +117,16 @@ def test_the_largest_number_of_rows_within_a_time() -> None:
     assert costs.rows_within(math.inf, 1000) == 10**6
 
 
-def test_a_plan_agrees_with_the_fit() -> None:
+@pytest.mark.parametrize("columns", [3, 4])
+def test_a_plan_agrees_with_the_fit(columns: int) -> None:
+    """Also in up to three columns, where the fit uses Vecchia's likelihood."""
     n = 6000
-    A = torch.rand(n, 3, generator=seeded(), dtype=torch.float64)
-    gp = pathgp.GP(Scale(Matern(1.5, [1.0, 1.0, 1.0])))
+    A = torch.rand(n, columns, generator=seeded(), dtype=torch.float64)
+    gp = pathgp.GP(Scale(Matern(1.5, [1.0] * columns)))
     settings = Settings.read("auto", 1e-2, None, pathgp.Compute(memory=8e9))
-    options = FitOptions(settings).resolve(n, is_grid=False)
+    options = FitOptions(settings).resolve(n, is_grid=False, is_field=columns == 3)
     costs = fitting.predict_costs(gp, gp.prepare_data(A, A[:, 0]), options)
-    planned = pathgp.plan(n, 3, dtype=torch.float64, memory=8e9).fit
+    planned = pathgp.plan(n, columns, dtype=torch.float64, memory=8e9).fit
     assert planned.stages == make_stages(n, options)
     assert planned.seconds == pytest.approx(costs.predict(planned.stages, n))
 

@@ -219,7 +219,7 @@ def _tensor(value: Array, name: str) -> tuple[Tensor, bool]:
     if is_numpy:
         if hasattr(value, "tocsr"):
             return CountRows.from_scipy(value, name), True
-        array = _array(value, name)
+        array = as_array(value, name)
         if array.dtype.kind != "f" or array.dtype.itemsize > 8:
             array = as_float64(array, name)
         # A private copy: torch cannot wrap arrays with negative strides or foreign byte order.
@@ -235,10 +235,13 @@ def _tensor(value: Array, name: str) -> tuple[Tensor, bool]:
     return value, is_numpy
 
 
-def _array(value: Any, name: str) -> np.ndarray[Any, Any]:
+def as_array(value: Any, name: str) -> np.ndarray[Any, Any]:
     """A foreign object as a NumPy array; errors for anything but numbers, and for masked values."""
     if np.ma.is_masked(value):
-        raise ValueError(f"{name} has masked values: remove or fill them, the mask would be lost")
+        raise ValueError(
+            f"{name} has masked values, and the mask would be lost: leave them out, or on a grid with holes mark them "
+            f"by {name}.filled(numpy.nan)"
+        )
     if hasattr(value, "toarray"):
         raise TypeError(f"{name} is sparse ({type(value).__name__}): use {name}.toarray()")
     try:
@@ -248,7 +251,9 @@ def _array(value: Any, name: str) -> np.ndarray[Any, Any]:
     if array.dtype.kind not in "fiub":
         expected = "real" if array.dtype.kind == "c" else "numeric"
         hint = f"; if these are numbers, use {name}.astype(float)" if array.dtype.kind in "OUS" else ""
-        if hint and hasattr(value, "columns"):
+        if array.dtype.kind in "mM":
+            hint = "; as days: (dates - dates.min()) / numpy.timedelta64(1, 'D')"
+        elif hint and hasattr(value, "columns"):
             hint += "; pathgp.sklearn.GPRegressor reads tables with text and dates, in fit and predict"
         raise TypeError(f"{name} must be {expected}, got an array of dtype {array.dtype}{hint}")
     return array

@@ -169,15 +169,20 @@ def find_categories(name: Any, values: Iterable[Any], is_category: bool, advice:
         raise TypeError(f"column {name!r} holds objects that are neither numbers, text nor dates") from None
     if is_category:
         return categories
-    texts = [value for value in categories if isinstance(value, str)]
-    if texts and all(map(_UNCLEAR.fullmatch, texts)):
-        raise ValueError(
-            f"column {name!r} seems to hold dates such as {texts[0]!r}: write them as 2024-03-31, {advice}"
-        )
+    require_clear_dates(name, categories, advice)
     if len(categories) > MOST_CATEGORIES or 2 * len(categories) > len(values) > _FEW_ROWS:
         count, example = f"{len(categories):,} different values", categories[0]
         raise ValueError(f"column {name!r} holds text, {count} such as {example!r}: turn it into numbers, {advice}")
     return categories
+
+
+def require_clear_dates(name: Any, values: Iterable[Any], advice: str) -> None:
+    """Refuse texts that are dates, but not in ISO 8601; advice: what the user can do instead."""
+    texts = [value for value in values if isinstance(value, str)]
+    if texts and all(map(_UNCLEAR.fullmatch, texts)):
+        raise ValueError(
+            f"column {name!r} seems to hold dates such as {texts[0]!r}: write them as 2024-03-31, {advice}"
+        )
 
 
 def distinct(values: Iterable[Any]) -> list[Any]:

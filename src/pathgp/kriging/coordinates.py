@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pathgp.compute import inputs
 from pathgp.compute.inputs import as_float64
 from pathgp.data.tabular import are_dates, days, is_frame
 
@@ -34,12 +35,14 @@ class Coordinates:
 
     names: of the coordinates.  drift: names of further columns, which only the trend uses.
     lonlat: the numbers of the columns of longitude and latitude; None for a plane.
+    dates: names of the coordinates that were dates, which are days since 1970 here.
     crs: the coordinate reference system of a GeoDataFrame, or None.
     """
 
     names: tuple[str, ...]
     drift: tuple[str, ...] = ()
     lonlat: tuple[int, int] | None = None
+    dates: tuple[str, ...] = ()
     crs: Any = None
 
     @property
@@ -84,6 +87,22 @@ class Coordinates:
             raise ValueError(f"{name} must have the shape {expected}; got {X.shape}")
         return self.check(X, name)
 
+    def unwrap(self, P: Matrix) -> Matrix:
+        """Points P (n, d) with longitudes from 0 to 360, or from -180 to 180, if they span less than 180 only then."""
+        if self.lonlat is None:
+            return P
+        lon = P[:, self.lonlat[0]]
+        ranges = [lon, lon % 360.0, (lon + 180.0) % 360.0 - 180.0]
+        P = P.copy()
+        P[:, self.lonlat[0]] = next((found for found in ranges if np.ptp(found) < 180.0), lon)
+        return P
+
+    def to_caller(self, name: str, nodes: Matrix) -> NDArray[Any]:
+        """Nodes of an axis as dates, to the microsecond, if the observations had dates there."""
+        if name not in self.dates:
+            return nodes
+        return np.datetime64(0, "us") + (nodes * 86_400e6).round().astype("timedelta64[us]")
+
     def distance(self, P: Matrix, Q: Matrix) -> Matrix:
         """Distances (m,) between points P and Q, both (m, d), by their coordinates."""
         d = len(self.names)
@@ -96,6 +115,7 @@ class Coordinates:
 
     def diagonal(self, P: Matrix) -> float:
         """The largest distance of the box around points P (n, d); on the globe at most half of its circumference."""
+        P = self.unwrap(P)
         low, high = P.min(0), P.max(0)
         if self.lonlat is None:
             return float(np.linalg.norm((high - low)[: len(self.names)]))
@@ -154,12 +174,13 @@ def read_field(
         names = _coordinate_names(points, columns, drift, target)
         frame = with_geometry(points, names)
         X = columns_of(frame, (*names, *drift), "points")
+        dates = tuple(name for name in names if _holds_dates(np.asarray(frame[name])))
         y = columns_of(frame, (target,), "points")[:, 0] if target is not None else as_array(values, "values")
     else:
         if target is not None or columns is not None or drift:
             what = f"values={target!r} names a column" if target is not None else "columns are named"
             raise TypeError(f"{what}, and points is an array without names: give a DataFrame")
-        X, y = as_array(points, "points"), as_array(values, "values")
+        X, y, dates = as_array(points, "points"), as_array(values, "values"), ()
         if X.ndim != 2 or not X.shape[1]:
             hint = "; points on a line are points[:, None]" if X.ndim == 1 else ""
             raise ValueError(f"points must have two dimensions (points, coordinates), got shape {X.shape}{hint}")
@@ -167,7 +188,7 @@ def read_field(
         if coordinates != "lonlat":
             names = tuple(f"x{i}" for i in range(X.shape[1]))
     lonlat = _find_lonlat(points, names, coordinates)
-    found = Coordinates(names, tuple(drift), lonlat, points.crs if is_geometry(points) else None)
+    found = Coordinates(names, tuple(drift), lonlat, dates, points.crs if is_geometry(points) else None)
     if y.shape != (len(X),):
         raise ValueError(f"values must have shape ({len(X)},), one for each point; got {y.shape}")
     if not len(y):
@@ -209,7 +230,7 @@ def columns_of(frame: Any, names: Sequence[str], what: str) -> Matrix:
             known = ", ".join(map(repr, frame.columns))
             raise ValueError(f"{what} has no column {name!r}; it has {known}")
         values = np.asarray(frame[name])
-        if values.dtype.kind in "mM" or (values.dtype.kind in "OUT" and are_dates(values)):
+        if values.dtype.kind == "m" or _holds_dates(values):
             parts.append(days(name, values))
             continue
         try:
@@ -226,10 +247,19 @@ def columns_of(frame: Any, names: Sequence[str], what: str) -> Matrix:
 
 def as_array(values: Any, name: str) -> Matrix:
     """An array or tensor of real numbers, as float64."""
-    array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"{name} must hold real numbers, got an array of dtype {array.dtype}")
-    return as_float64(array, name)
+    found = values.detach().cpu() if isinstance(values, torch.Tensor) else values
+    return as_float64(inputs.as_array(found, name), name)
+
+
+def read_nodes(values: Any, name: str) -> Matrix:
+    """The nodes of an axis of a grid as float64, dates as days since 1970."""
+    nodes = np.asarray(values)
+    return days(name, nodes) if nodes.ndim == 1 and _holds_dates(nodes) else as_array(values, name)
+
+
+def _holds_dates(values: NDArray[Any]) -> bool:
+    """Whether a column holds dates, as numbers of NumPy or as texts in ISO 8601."""
+    return values.dtype.kind == "M" or (values.dtype.kind in "OUT" and are_dates(values))
 
 
 def _coordinate_names(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,7 +62,8 @@ def draw_maps(result: Kriging, threshold: float | None = None, figure: Any = Non
         image = _draw_field(axes, result, values, x, y, style)
         if key == "mean" and len(result.field.X) <= _MOST_MARKS:
             limits = axes.axis()
-            axes.plot(result.field.X[:, x], result.field.X[:, y], ".", color=INK, ms=2.0, mew=0, alpha=0.7)
+            X = _points_near(limits, x, y, result)
+            axes.plot(X[:, x], X[:, y], ".", color=INK, ms=2.0, mew=0, alpha=0.7)
             axes.axis(limits)
         bar = figure.colorbar(image, ax=axes, orientation="horizontal", shrink=0.85, aspect=30, pad=0.03)
         bar.ax.tick_params(labelsize=8)
@@ -83,6 +85,15 @@ def _draw_field(axes: Any, result: Kriging, values: NDArray[Any], x: int, y: int
     # The axes of a field are reversed: the later coordinate comes first.
     field = field if x < y else field.T
     return axes.pcolormesh(targets.axes[x], targets.axes[y], field, shading="nearest", rasterized=True, **style)
+
+
+def _points_near(limits: Sequence[float], x: int, y: int, result: Kriging) -> NDArray[Any]:
+    """The observed points (n, d), with the longitudes that are nearest to the middle of a map (x0, x1, y0, y1)."""
+    X, lonlat = result.field.X.copy(), result.coordinates.lonlat
+    if lonlat is not None and lonlat[0] in (x, y):
+        low, high = limits[:2] if lonlat[0] == x else limits[2:]
+        X[:, lonlat[0]] += 360.0 * np.round((0.5 * (low + high) - X[:, lonlat[0]]) / 360.0)
+    return X
 
 
 def _aspect(result: Kriging, x: int, y: int) -> float | str:

@@ -168,7 +168,8 @@ class Kriging:
             variables["samples"] = (("sample", *grid.dims), drawn, {"long_name": f"{name}, conditional simulations"})
         attributes = {key.replace(" ", "_"): value for key, value in self.summary_items()[2:-3]}
         attributes["report"] = str(self.report)
-        coords = {key: (key, axis, self._axis_attributes(i)) for i, (key, axis) in enumerate(_axes(grid))}
+        to_caller = self.coordinates.to_caller
+        coords = {key: (key, to_caller(key, x), self._axis_attributes(i)) for i, (key, x) in enumerate(_axes(grid))}
         return xr.Dataset(variables, coords=coords, attrs=attributes)
 
     def plot(self, threshold: float | None = None, figure: Any = None) -> Any:

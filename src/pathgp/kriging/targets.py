@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pathgp.compute.inputs import real_number, whole_number
 from pathgp.data.tabular import is_frame
-from pathgp.kriging.coordinates import Coordinates, as_array
+from pathgp.kriging.coordinates import Coordinates, as_array, read_nodes
 
 Matrix = NDArray[np.float64]
 
@@ -136,6 +136,7 @@ def read_grid(grid: Any, coordinates: Coordinates, X: Matrix, budget: int) -> Gr
     if coordinates.drift:
         columns = ", ".join(map(repr, coordinates.drift))
         raise ValueError(f"the trend needs {columns} at every node: give the grid as a Dataset of xarray with them")
+    X = coordinates.unwrap(X)
     sizes = [_count(entry, X[:, i], names[i]) for i, entry in enumerate(given)]
     _require_room(sizes, given, budget)
     axes = [_nodes(entry, X[:, i], i, coordinates) for i, entry in enumerate(given)]
@@ -176,7 +177,7 @@ def _from_dataset(grid: Any, coordinates: Coordinates, budget: int) -> Grid:
     if absent:
         known = ", ".join(map(repr, grid.coords))
         raise ValueError(f"the grid has no coordinate {absent[0]!r}; it has {known or 'none'}")
-    axes = tuple(np.atleast_1d(as_array(grid[name].values, f"coordinate {name!r}")) for name in names)
+    axes = tuple(np.atleast_1d(read_nodes(grid[name].values, f"coordinate {name!r}")) for name in names)
     for name, axis in zip(names, axes, strict=True):
         if axis.ndim != 1:
             raise ValueError(f"coordinate {name!r} has {axis.ndim} dimensions: the grid must be regular")
@@ -236,7 +237,7 @@ def _nodes(entry: Any, values: Matrix, axis: int, coordinates: Coordinates) -> M
     """The nodes along an axis: given ones, or multiples of a spacing that cover the values."""
     name = coordinates.names[axis]
     if np.ndim(entry):
-        nodes = as_array(entry, f"the nodes of {name!r}")
+        nodes = read_nodes(entry, f"the nodes of {name!r}")
         if nodes.ndim != 1 or not len(nodes) or not np.isfinite(nodes).all():
             raise ValueError(f"the nodes of {name!r} must be a vector of finite numbers, got shape {nodes.shape}")
     else:

@@ -65,6 +65,22 @@ def fit(
     """Fit from every start and keep the best; `GP.fit` explains the arguments."""
     began = time.perf_counter()
     _warn_of_distant_mean(gp, data)
+    is_main_process = options.settings.compute.is_main_process
+    with Progress(progress and is_main_process, is_main_process) as shown, shown.acknowledge_interrupts():
+        return _fit(gp, data, options, checkpoint, shown, callback, generator, began)
+
+
+def _fit(
+    gp: Learnable,
+    data: Data,
+    options: FitOptions,
+    checkpoint: str | os.PathLike[str] | Checkpoint | None,
+    shown: Progress,
+    callback: Callable[[Step], None] | None,
+    generator: torch.Generator | None,
+    began: float,
+) -> FitReport:
+    """Fit with the bar ``shown`` from the start, for the choice of kernels may take longer than the steps."""
     options, note = _resolve(gp, data, options)
     if not (checkpoint is None or isinstance(checkpoint, Checkpoint)):
         checkpoint = Checkpoint(os.fspath(checkpoint))
@@ -78,38 +94,34 @@ def fit(
     earlier, file = 0.0, checkpoint
     source = gp.begin_fit(data, options, generator)
     costs = predict_costs(source, data, options)
-    with (
-        Progress(progress and compute.is_main_process, compute.is_main_process) as shown,
-        shown.acknowledge_interrupts(),
-    ):
-        for start in range(options.starts):
-            if checkpoint is not None and start:
-                # A file of its own for every further start.
-                file = replace(checkpoint, path=f"{os.fspath(checkpoint.path)}.{start}")
-            pace = _share_time(options, costs, began, start, shown)
-            running = _prepare(source, data, options, generator, seed, file, pace, is_first=start == 0)
-            earlier += sum(step.seconds for step in running.history)
-            begun = [running]
+    for start in range(options.starts):
+        if checkpoint is not None and start:
+            # A file of its own for every further start.
+            file = replace(checkpoint, path=f"{os.fspath(checkpoint.path)}.{start}")
+        pace = _share_time(options, costs, began, start, shown)
+        running = _prepare(source, data, options, generator, seed, file, pace, is_first=start == 0)
+        earlier += sum(step.seconds for step in running.history)
+        begun = [running]
 
-            def run_again(options: FitOptions, pace: Pace = pace, begun: list[Fit] = begun) -> Fit:
-                begun.append(_prepare(source, data, options, generator, seed, None, pace, is_first=True))
-                begun[-1].run(callback)
-                return begun[-1]
+        def run_again(options: FitOptions, pace: Pace = pace, begun: list[Fit] = begun) -> Fit:
+            begun.append(_prepare(source, data, options, generator, seed, None, pace, is_first=True))
+            begun[-1].run(callback)
+            return begun[-1]
 
-            try:
-                running.run(callback)
-                running, start_warning = restart_if_worse_than_average(running, run_again)
-                posterior = solve_last(running)
-                value = posterior.log_marginal_likelihood(generator=generator).value if options.starts > 1 else 0.0
-            except (KeyboardInterrupt, Exception) as error:
-                # An earlier one of these was found worse than the average of y.
-                latest = [fit for fit in begun if fit.history] or begun
-                _adopt_interrupted(gp, latest[-1], None if best is None else best[1:], error)
-                raise
-            # Per row, for a time limit may leave the starts with different numbers of rows.
-            value /= posterior.report.rows
-            if best is None or value > best[0]:
-                best, warning = (value, running, posterior, start), start_warning
+        try:
+            running.run(callback)
+            running, start_warning = restart_if_worse_than_average(running, run_again)
+            posterior = solve_last(running)
+            value = posterior.log_marginal_likelihood(generator=generator).value if options.starts > 1 else 0.0
+        except (KeyboardInterrupt, Exception) as error:
+            # An earlier one of these was found worse than the average of y.
+            latest = [fit for fit in begun if fit.history] or begun
+            _adopt_interrupted(gp, latest[-1], None if best is None else best[1:], error)
+            raise
+        # Per row, for a time limit may leave the starts with different numbers of rows.
+        value /= posterior.report.rows
+        if best is None or value > best[0]:
+            best, warning = (value, running, posterior, start), start_warning
     assert best is not None
     value, running, posterior, start = best
     if options.starts > 1:

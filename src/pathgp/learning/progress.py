@@ -37,7 +37,7 @@ class Progress:
     def __init__(self, is_shown: bool, is_main_process: bool) -> None:
         self.is_shown, self._is_main_process = is_shown, is_main_process
         self._began = time.perf_counter()
-        self._bar = tqdm(disable=not is_shown, total=1.0, bar_format="fit {percentage:3.0f}%|{bar}|")
+        self._bar = tqdm(disable=not is_shown, total=1.0, bar_format="fit {percentage:3.0f}%|{bar}| preparing")
 
     def announce(self, plan: str, seconds: float, can_warn: bool) -> None:
         """Say what the fit is going to do and how long that will take; without a bar, by a warning if it is long."""
