@@ -7,6 +7,7 @@ unconstrained and mapped through softplus(u) = log(1 + e^u), as in chapter 5 of 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -127,6 +128,18 @@ class PositiveValue:
 
     def __set__(self, module: nn.Module, value: Values) -> None:
         getattr(module, self._stored).assign(value)
+
+
+def refuse_value_of_part(module: nn.Module, name: str) -> None:
+    """Raise AttributeError if only a part of the module has a value of this name: setting it would have no effect."""
+    if hasattr(type(module), name):
+        return
+    for path, part in module.named_modules():
+        if part is not module and isinstance(getattr(type(part), name, None), PositiveValue):
+            path = re.sub(r"\.(\d+)", r"[\1]", path)
+            raise AttributeError(
+                f"{type(module).__name__} has no {name} of its own: set that of its part, .{path}.{name} = ..."
+            )
 
 
 def positive(module: nn.Module, name: str) -> Positive:

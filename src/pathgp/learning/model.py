@@ -17,7 +17,7 @@ from pathgp.compute.random import normal
 from pathgp.data.observations import Data
 from pathgp.data.standardise import Standardisation
 from pathgp.kernels import Kernel, Product, Sum
-from pathgp.kernels.parameters import Positive, PositiveValue
+from pathgp.kernels.parameters import Positive, PositiveValue, refuse_value_of_part
 from pathgp.means import Trend
 from pathgp.operators import Operator
 from pathgp.posterior.conditioning import Settings, SolveRequest
@@ -52,6 +52,10 @@ class Learnable(nn.Module):
             raise ValueError(f"standardise must be {allowed} for a {type(self).__name__}, got {standardise!r}")
         self.standardise = standardise if isinstance(standardise, str) else bool(standardise)
         self._posterior: Any = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        refuse_value_of_part(self, name)
+        super().__setattr__(name, value)
 
     @property
     @abstractmethod
