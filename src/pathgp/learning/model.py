@@ -46,7 +46,11 @@ class Learnable(nn.Module):
             raise TypeError(f"noise must be a number, got {noise!r}") from None
         if self._noise.raw.ndim:
             raise ValueError("noise must be one number; give known per-point noise to condition(noise=...)")
-        self.mean: Mean = mean if callable(mean) else real_number(mean, "mean")
+        try:
+            self.mean: Mean = mean if callable(mean) else real_number(mean, "mean")
+        except TypeError:
+            kinds = "a number, a function of X, or a module such as pathgp.means.Constant() or Trend('linear')"
+            raise TypeError(f"mean must be {kinds}, got {mean!r}") from None
         if isinstance(standardise, str) and not (standardise == "common" and self.has_common_scale):
             allowed = "True, False or 'common'" if self.has_common_scale else "True or False"
             raise ValueError(f"standardise must be {allowed} for a {type(self).__name__}, got {standardise!r}")
