@@ -54,6 +54,14 @@ def test_values_of_a_part_are_not_set_on_the_whole() -> None:
     k.label = gp.label = "others may be set"
 
 
+def test_an_unfinished_kernel_says_what_it_lacks() -> None:
+    X = torch.rand(3, 2)
+    with pytest.raises(NotImplementedError, match=r"Kernel does not define its matrix: _matrix\(X, Z\), \(n, m\)"):
+        kernels.Kernel()(X)
+    with pytest.raises(NotImplementedError, match=r"Kernel does not define its diagonal: _diagonal\(X\), \(n,\)"):
+        kernels.Kernel().diag(X)
+
+
 def test_large_values_survive_the_softplus() -> None:
     for value in (1e-12, 1e-3, 1.0, 30.0, 1e6):
         assert kernels.Matern(lengthscale=value).lengthscale.item() == pytest.approx(value, rel=1e-12)
