@@ -118,8 +118,8 @@ def _require_plain_forward(model: Any, X: Tensor) -> None:
         mean, covariance = model.mean_module(rows), model.covar_module(rows).to_dense()
         # A jitter that the forward adds is no other model.
         variance = covariance.diagonal().max()
-        is_same = float((prior.covariance_matrix - covariance).abs().max() / variance) < 1e-3
-        is_same &= float((prior.mean - mean).abs().max() / variance.sqrt()) < 1e-3
+        is_same = bool((prior.covariance_matrix - covariance).abs().max() <= 1e-3 * variance)
+        is_same &= bool((prior.mean - mean).abs().max() <= 1e-3 * variance.sqrt())
     if not is_same:
         raise ValueError(
             f"the forward of {type(model).__name__} computes something else than mean_module(X) and covar_module(X), "

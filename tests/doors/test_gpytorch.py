@@ -174,6 +174,10 @@ def test_a_forward_that_does_more_than_its_modules_is_refused() -> None:
         with pytest.raises(ValueError, match=f"the forward of {kind.__name__} computes something else"):
             from_gpytorch(model)
     from_gpytorch(Jitter(X, X[:, 0], gpytorch.likelihoods.GaussianLikelihood(), mean).to(torch.float64))
+    # At rows of zeros a linear kernel is zero.
+    model = Model(0.0 * X, X[:, 0], gpytorch.likelihoods.GaussianLikelihood(), mean).to(torch.float64)
+    model.covar_module = gpytorch.kernels.LinearKernel().to(torch.float64)
+    from_gpytorch(model)
 
 
 @pytest.mark.parametrize("which", LIKELIHOODS)
