@@ -64,6 +64,14 @@ class PathPosterior(EnsemblePosterior):
     def variance(self) -> Tensor:
         return self._variance()
 
+    @property
+    def base_sample_shape(self) -> Size:
+        """Raise NotImplementedError: samplers that draw base samples ask for it."""
+        raise NotImplementedError(
+            "samples of this posterior are its paths, without base samples: leave out sampler=, or use "
+            "pathgp.botorch.PathSampler(Size([64]))"
+        )
+
     def rsample(self, sample_shape: Size | None = None) -> Tensor:
         """Draw paths at random, the same ones for all inputs."""
         shape, source = sample_shape or Size([1]), self._generator
@@ -104,9 +112,12 @@ class PathwiseModel(Model):
     def __init__(self, posteriors: Posterior | Sequence[Posterior], generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.generator = as_generator(generator)
-        self.posteriors = [posteriors] if isinstance(posteriors, Posterior) else list(posteriors)
+        self.posteriors = list(posteriors) if isinstance(posteriors, Sequence) else [posteriors]
         if not self.posteriors or not all(isinstance(posterior, Posterior) for posterior in self.posteriors):
-            raise TypeError("PathwiseModel takes a Posterior, as gp.condition() returns it, or a list of them")
+            kinds = ", ".join(type(posterior).__name__ for posterior in self.posteriors) or "an empty list"
+            raise TypeError(
+                f"PathwiseModel takes a Posterior, such as gp.posterior after gp.fit, or a list of them, got {kinds}"
+            )
         counts = {posterior.num_samples for posterior in self.posteriors}
         if counts == {0}:
             raise ValueError("the posterior has no paths: condition it with samples=64, say")
@@ -151,13 +162,35 @@ class PathwiseModel(Model):
             self.generator,
         )
 
-    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> PathwiseModel:
-        """Add observations Y (n, m) at X (n, d): a warm-started solve with the same prior paths."""
+    def subset_output(self, idcs: list[int]) -> PathwiseModel:
+        """The model of the outputs with these numbers."""
+        return PathwiseModel([self.posteriors[i] for i in idcs], self.generator)
+
+    def condition_on_observations(
+        self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any
+    ) -> PathwiseModel:
+        """Add observations Y (n, m) at X (n, d): a warm-started solve with the same prior paths.
+
+        ``noise``: known variances of Y (n, m), as in BoTorch; the learned noise is added to them, as in `GP.condition`.
+        """
+        if kwargs:
+            raise TypeError(f"condition_on_observations takes X, Y and noise, got {', '.join(kwargs)}")
         if X.ndim != 2 or Y.shape != (len(X), self.num_outputs):
             shapes = f"X {tuple(X.shape)} and Y {tuple(Y.shape)}"
             raise ValueError(f"X must be (n, d) and Y (n, {self.num_outputs}), without batches; got {shapes}")
-        pairs = zip(self.posteriors, Y.T, strict=True)
-        return PathwiseModel([old.update(X, y, generator=self.generator) for old, y in pairs], self.generator)
+        if noise is not None and noise.shape != Y.shape:
+            raise ValueError(f"noise holds variances of the shape of Y, {tuple(Y.shape)}, got {tuple(noise.shape)}")
+        known = [None] * self.num_outputs if noise is None else noise.sqrt().T
+        new = zip(self.posteriors, Y.T, known, strict=True)
+        return PathwiseModel([old.update(X, y, std, self.generator) for old, y, std in new], self.generator)
+
+    def fantasize(self, X: Tensor, sampler: MCSampler, **options: Any) -> Model:
+        """Raise NotImplementedError: fantasies are a batch of models."""
+        raise NotImplementedError(
+            "PathwiseModel has no fantasies, which knowledge gradients and other look-ahead acquisition functions "
+            "need: use qLogExpectedImprovement, qLogNoisyExpectedImprovement, qUpperConfidenceBound or "
+            "PathwiseThompsonSampling"
+        )
 
 
 class _Functions(SamplePath):

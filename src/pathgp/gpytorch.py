@@ -55,8 +55,9 @@ def from_gpytorch(source: Any) -> Any:
     """A kernel from a GPyTorch kernel, or an `Imported` model from a `gpytorch.models.ExactGP`, BoTorch's included.
 
     Kernels: RBF, Matern, RQ, Periodic, Linear, Scale, sums and products, length scales per dimension, active dims.
-    Models: one output, GaussianLikelihood or FixedNoiseGaussianLikelihood, zero or constant mean, no transforms. The
-    hyperparameters are copied: the models do not change each other.
+    Models: one output, GaussianLikelihood or FixedNoiseGaussianLikelihood, zero or constant mean, no transforms, and a
+    forward that applies mean_module and covar_module to the inputs as they are. The hyperparameters are copied: the
+    models do not change each other. Priors and constraints are not copied: they change no prediction.
     """
     if isinstance(source, theirs.Kernel):
         return _import_kernel(source)
@@ -76,6 +77,9 @@ def from_gpytorch(source: Any) -> Any:
         raise ValueError(f"one output is imported at a time: {shapes}")
     deviation, known = read_noise(source.likelihood)
     gp = GP(_import_kernel(source.covar_module), noise=deviation, mean=_mean(source.mean_module))
+    _require_plain_forward(source, X)
+    if known is not None and not isinstance(source.likelihood.second_noise, Tensor):
+        gp.constrain("noise", fixed=True)
     return Imported(gp, X.detach(), y.detach(), known)
 
 
@@ -104,6 +108,24 @@ def to_gpytorch(source: kernels.Kernel | Posterior) -> Any:
         likelihood.initialize(noise=system.deviation.detach().cpu().square())
     model = _ExactModel(X, y, likelihood, mean, fold(gp.kernel, _export_kernel)).to(X)
     return model.eval(), model.likelihood.eval()
+
+
+def _require_plain_forward(model: Any, X: Tensor) -> None:
+    """Refuse a model whose ``forward`` changes its inputs, mean or covariance: only the modules are converted."""
+    rows = X[torch.linspace(0, len(X) - 1, min(len(X), 5)).long()]
+    with torch.no_grad():
+        prior = model.forward(rows)
+        mean, covariance = model.mean_module(rows), model.covar_module(rows).to_dense()
+        # A jitter that the forward adds is no other model.
+        variance = covariance.diagonal().max()
+        is_same = bool((prior.covariance_matrix - covariance).abs().max() <= 1e-3 * variance)
+        is_same &= bool((prior.mean - mean).abs().max() <= 1e-3 * variance.sqrt())
+    if not is_same:
+        raise ValueError(
+            f"the forward of {type(model).__name__} computes something else than mean_module(X) and covar_module(X), "
+            "such as a network or a scaling of the inputs, which cannot be imported: apply it to the data, and import "
+            "a model of the result"
+        )
 
 
 def _import_kernel(source: Any) -> kernels.Kernel:

@@ -53,7 +53,7 @@ _RESULTS = ("mean", "std", "samples")
 
 def fill(
     field: xr.DataArray,
-    kernels: Mapping[Hashable, Kernel] | None = None,
+    kernels: Mapping[Any, Kernel] | None = None,
     *,
     noise: float | None = None,
     time_limit: float | None = None,

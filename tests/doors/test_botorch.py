@@ -14,6 +14,7 @@ from pathgp import kernels, solvers
 pytest.importorskip("botorch", reason="the door to BoTorch needs BoTorch")
 
 from botorch.acquisition import LogExpectedImprovement
+from botorch.acquisition.knowledge_gradient import qKnowledgeGradient
 from botorch.acquisition.logei import qLogExpectedImprovement
 from botorch.acquisition.monte_carlo import qExpectedImprovement, qUpperConfidenceBound
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
@@ -22,6 +23,7 @@ from botorch.generation.sampling import MaxPosteriorSampling
 from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf
 from botorch.sampling.get_sampler import get_sampler
+from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.sampling.pathwise import draw_matheron_paths
 
 from pathgp.botorch import PathPosterior, PathwiseModel, iterative_update
@@ -75,6 +77,9 @@ def test_noise_transforms_and_outputs(posterior: pathgp.Posterior) -> None:
     assert float(noisy.std()) == pytest.approx(0.01, rel=0.05)
     assert both.posterior(X).values.shape == (64, 200, 2)
     assert both.posterior(X, output_indices=[1]).values.shape == (64, 200, 1)
+    second = PathwiseModel([both.posteriors[0], posterior.update(X[:1], X[:1, 0])]).subset_output([1])
+    assert second.num_outputs == 1
+    assert second.posteriors[0].report.rows == 26
     transform = ScalarizedPosteriorTransform(torch.tensor([1.0, -2.0], dtype=torch.float64), 3.0)
     changed = both.posterior(X, posterior_transform=transform)
     assert isinstance(changed, PathPosterior)
@@ -148,6 +153,26 @@ def test_new_observations(posterior: pathgp.Posterior) -> None:
         model.condition_on_observations(X.unsqueeze(0), peak(X).view(1, 6, 1))
 
 
+def test_new_observations_with_known_noise(posterior: pathgp.Posterior) -> None:
+    X = torch.rand(6, 2, generator=seeded(5), dtype=torch.float64)
+    Y, variances = peak(X).unsqueeze(1), torch.linspace(0.01, 0.2, 6, dtype=torch.float64).unsqueeze(1)
+    model = PathwiseModel(posterior).condition_on_observations(X, Y, noise=variances)
+    expected = posterior.update(X, Y[:, 0], noise=variances[:, 0].sqrt())
+    torch.testing.assert_close(model.posteriors[0].mean(X), expected.mean(X), rtol=0, atol=1e-5)
+    torch.testing.assert_close(model.posteriors[0].variance(X), expected.variance(X), rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match=r"noise holds variances of the shape of Y, \(6, 1\), got \(6,\)"):
+        model.condition_on_observations(X, Y, noise=variances[:, 0])
+
+
+def test_what_paths_cannot_do_is_said(posterior: pathgp.Posterior) -> None:
+    model = PathwiseModel(posterior)
+    with pytest.raises(NotImplementedError, match=r"has no fantasies.*: use qLogExpectedImprovement"):
+        qKnowledgeGradient(model, num_fantasies=2)(torch.rand(1, 3, 2, dtype=torch.float64))
+    function = qLogExpectedImprovement(model, 0.5, sampler=SobolQMCNormalSampler(Size([16])))
+    with pytest.raises(NotImplementedError, match=r"leave out sampler=, or use pathgp\.botorch\.PathSampler"):
+        function(torch.rand(1, 2, 2, dtype=torch.float64))
+
+
 def test_what_is_no_model_is_refused(posterior: pathgp.Posterior) -> None:
     X = torch.rand(5, 2, generator=seeded(), dtype=torch.float64)
     gp = pathgp.GP(kernels.Matern(1.5), noise=0.1)
@@ -155,8 +180,9 @@ def test_what_is_no_model_is_refused(posterior: pathgp.Posterior) -> None:
         PathwiseModel(gp.condition(X, X[:, 0], samples=0))
     with pytest.raises(ValueError, match=r"\[3, 64\] paths"):
         PathwiseModel([posterior, gp.condition(X, X[:, 0], samples=3)])
-    with pytest.raises(TypeError, match="takes a Posterior"):
-        PathwiseModel([gp])  # type: ignore[list-item]
+    for wrong, kind in ((gp, "GP"), ([gp], "GP"), ([], "an empty list")):
+        with pytest.raises(TypeError, match=f"takes a Posterior, such as gp.posterior after gp.fit.* got {kind}"):
+            PathwiseModel(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("solver", ["cg", solvers.AP(block_size=10)])

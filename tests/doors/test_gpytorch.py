@@ -149,3 +149,42 @@ def test_models_that_cannot_pass_are_refused() -> None:
     gp = pathgp.GP(kernels.Matern(1.5), mean=lambda Z: Z[:, 0])
     with pytest.raises(ValueError, match="mean function"):
         to_gpytorch(gp.condition(X, X[:, 0], samples=0))
+
+
+class ScaledInputs(Model):
+    def forward(self, X: Tensor) -> Any:
+        return super().forward(2.0 * X)
+
+
+class ShiftedMean(Model):
+    def forward(self, X: Tensor) -> Any:
+        return super().forward(X) + 1.0
+
+
+class Jitter(Model):
+    def forward(self, X: Tensor) -> Any:
+        covariance = self.covar_module(X).add_jitter(1e-5)
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(X), covariance)
+
+
+def test_a_forward_that_does_more_than_its_modules_is_refused() -> None:
+    X, mean = inputs(10), gpytorch.means.ZeroMean()
+    for kind in (ScaledInputs, ShiftedMean):
+        model = kind(X, X[:, 0], gpytorch.likelihoods.GaussianLikelihood(), mean).to(torch.float64)
+        with pytest.raises(ValueError, match=f"the forward of {kind.__name__} computes something else"):
+            from_gpytorch(model)
+    from_gpytorch(Jitter(X, X[:, 0], gpytorch.likelihoods.GaussianLikelihood(), mean).to(torch.float64))
+    # At rows of zeros a linear kernel is zero.
+    model = Model(0.0 * X, X[:, 0], gpytorch.likelihoods.GaussianLikelihood(), mean).to(torch.float64)
+    model.covar_module = gpytorch.kernels.LinearKernel().to(torch.float64)
+    from_gpytorch(model)
+
+
+@pytest.mark.parametrize("which", LIKELIHOODS)
+def test_noise_is_learned_where_the_model_learns_it(which: str) -> None:
+    X = inputs(60)
+    model = Model(X, X[:, 0], LIKELIHOODS[which](), gpytorch.means.ZeroMean()).to(torch.float64)
+    imported = from_gpytorch(model)
+    before = float(imported.gp.noise.detach())
+    imported.gp.fit(imported.X, imported.y, noise=imported.noise, initialise="model", steps=3, samples=4)
+    assert (float(imported.gp.noise.detach()) == before) == (which == "known")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -222,6 +223,26 @@ def test_frames_with_text(library: str) -> None:
         model.predict(frames.DataFrame({"b": [0.1], "city": ["York"], "a": [0.2]}))
     with pytest.raises(ValueError, match="column 'city' has no value in row 1"):
         GPRegressor().fit(frames.DataFrame({"a": [0.1, 0.2], "city": ["York", None]}), [0.0, 1.0])
+
+
+def test_objects_that_are_numbers_are_numbers() -> None:
+    """A column of dtype object may hold numbers, such as the Decimal of a database: no categories."""
+    pd = pytest.importorskip("pandas")
+    X, y = data(30)
+    whole = np.arange(30) % 4
+    numbers = pd.DataFrame({"a": X[:, 0], "b": whole.astype(float)})
+    expected = GPRegressor(steps=2).fit(numbers, y).predict(numbers)
+    for values in ([int(value) for value in whole], [Decimal(int(value)) for value in whole]):
+        frame = pd.DataFrame({"a": X[:, 0], "b": pd.Series(values, dtype=object)})
+        model = GPRegressor(steps=2).fit(frame, y)
+        assert model.categories_ == {}
+        np.testing.assert_array_equal(model.predict(frame), expected)
+        np.testing.assert_array_equal(model.predict(numbers), expected)
+    # Beside a column of text, and with more different values than categories may have.
+    frame = pd.DataFrame({"a": pd.Series(list(X[:, 0]), dtype=object), "city": ["Bath", "York"] * 15})
+    assert GPRegressor(steps=0).fit(frame, y).categories_ == {"city": ["Bath", "York"]}
+    mixed = pd.DataFrame({"a": X[:, 0], "b": pd.Series([1, "two"] * 15, dtype=object)})
+    assert GPRegressor(steps=0).fit(mixed, y).categories_ == {"b": [1, "two"]}
 
 
 def test_many_rows_go_through_samples() -> None:

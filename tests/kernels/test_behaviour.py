@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
+import pathgp
 from pathgp import kernels
 
 
@@ -34,6 +36,30 @@ def test_parameters_are_float64_and_can_be_set() -> None:
     task = kernels.Task(2)
     task.scale = 3.0
     assert task.scale.tolist() == pytest.approx([3.0, 3.0])
+
+
+def test_values_of_a_part_are_not_set_on_the_whole() -> None:
+    """torch would keep them as a new attribute, which nothing reads."""
+    k = kernels.Scale(kernels.Matern(1.5)) + kernels.Linear()
+    gp = pathgp.GP(k)
+    for module, name, where in (
+        (k.parts[0], "lengthscale", ".kernel.lengthscale = "),
+        (k, "signal", ".kernels[0].signal = "),
+        (gp, "lengthscale", ".kernel.kernels[0].kernel.lengthscale = "),
+        (pathgp.LatentKroneckerGP([kernels.Periodic(), None]), "period", ".kernels[0].period = "),
+    ):
+        with pytest.raises(AttributeError, match=f"has no {name} of its own: set that of its part, {re.escape(where)}"):
+            setattr(module, name, 2.0)
+    assert "lengthscale=1)" in repr(gp)
+    k.label = gp.label = "others may be set"
+
+
+def test_an_unfinished_kernel_says_what_it_lacks() -> None:
+    X = torch.rand(3, 2)
+    with pytest.raises(NotImplementedError, match=r"Kernel does not define its matrix: _matrix\(X, Z\), \(n, m\)"):
+        kernels.Kernel()(X)
+    with pytest.raises(NotImplementedError, match=r"Kernel does not define its diagonal: _diagonal\(X\), \(n,\)"):
+        kernels.Kernel().diag(X)
 
 
 def test_large_values_survive_the_softplus() -> None:

@@ -199,6 +199,7 @@ def test_nothing_to_learn() -> None:
         plain_fit(gp, X, Y)
 
 
+@pytest.mark.filterwarnings("ignore:.* of y are equal", "ignore:y has one value")
 @pytest.mark.parametrize("optimiser", ["adam", "lbfgs"])
 def test_few_and_constant_observations(optimiser: str) -> None:
     """One row, two equal rows, a constant y: nothing to learn from, and no error."""
@@ -208,6 +209,18 @@ def test_few_and_constant_observations(optimiser: str) -> None:
             gp, A, y, steps=5, optimiser=optimiser, samples=2, features=16, initialise="data", generator=seeded(23)
         )
         assert bool(torch.isfinite(gp.posterior.mean(XS)).all())
+
+
+def test_a_fit_to_equal_values_says_that_its_noise_is_not_learned() -> None:
+    """The standard deviation of one row, far from it, was 1e-7."""
+    for n, words in ((1, "y has one value"), (4, "all 4 values of y are equal")):
+        gp = model(standardise=True)
+        with pytest.warns(UserWarning, match=f"{words}: noise and signal cannot be learned"):
+            report = gp.fit(X[:n], torch.full((n,), 3.0), steps=2, samples=2)
+        assert report.warning.startswith(words)
+        # Priors and known noise say what y does not.
+        gp.constrain("noise", prior=pathgp.LogNormal(0.1))
+        assert gp.fit(X[:n], torch.full((n,), 3.0), steps=2, samples=2).warning == ""
 
 
 def test_inputs_are_not_changed() -> None:

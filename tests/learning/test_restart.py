@@ -49,10 +49,17 @@ def test_fits_with_normal_errors_values_of_the_user_or_fixed_noise_do_not_start_
         assert "again" not in report.note
 
 
+@pytest.mark.filterwarnings("ignore:.* of y are equal", "ignore:y has one value")
 def test_few_rows_and_equal_values() -> None:
     for X, y in ((torch.rand(1, 2), torch.ones(1)), (torch.rand(9, 2), torch.ones(9))):
         gp = pathgp.GP(Scale(Matern(2.5, 1.0), 1.0), noise=0.1, standardise=True)
         assert "again" not in gp.fit(X, y, steps=3, samples=4, generator=seeded(0)).note
+    # The average of equal values has no error: without standardisation every prediction is worse than it.
+    X = torch.rand(40, 2, generator=seeded(0), dtype=torch.float64)
+    gp = pathgp.GP(Scale(Matern(2.5, torch.ones(2)), 1.0), noise=0.1)
+    with pytest.warns(UserWarning, match="all 40 values of y are equal"):
+        report = gp.fit(X, torch.ones(40), samples=4)
+    assert "worse than the average" not in report.note + report.warning
 
 
 def test_a_fit_that_stays_worse_than_the_average_says_so(tmp_path: Path) -> None:

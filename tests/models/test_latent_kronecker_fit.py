@@ -214,6 +214,7 @@ def test_a_task_factor_is_learned() -> None:
     assert float(error.square().mean().sqrt()) < 0.1
 
 
+@pytest.mark.filterwarnings("ignore:.* of y are equal", "ignore:y has one value")
 def test_few_cells() -> None:
     """One cell, one row, a constant: nothing to learn from, and no error."""
     one = torch.full((8, 6), torch.nan, dtype=torch.float64)

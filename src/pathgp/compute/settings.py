@@ -36,7 +36,7 @@ class Compute:
     """
 
     backend: str = "auto"
-    memory: float | None = None
+    memory: float | str | None = None
     group: Group | None = None
     precision: str = "high"
 
@@ -78,6 +78,11 @@ class Compute:
     def allows_float64(self, device: torch.device) -> bool:
         """Whether a solver may switch to float64: not with backend="fused", nor if float64 is slow on the device."""
         return self.backend != "fused" and full_rate_float64(device)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The given budget in bytes; None for half of the free memory."""
+        return None if self.memory is None else int(self.memory)
 
     @property
     def cross_backend(self) -> str:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,8 @@ _FEW_ROWS = 20
 
 _CLOCK = r"([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?( ?(Z|[+-]\d{2}(:?\d{2})?))?)?"
 _ISO = re.compile(r"\d{4}-\d{2}(-\d{2}" + _CLOCK + ")?")
+# What a column of objects may hold to be one of numbers: tables of databases come with Decimal.
+_NUMBERS = (Real, Decimal, np.bool_)
 # Dates whose order of day and month is ambiguous, or differs from ISO 8601.
 _UNCLEAR = re.compile(r"(\d{1,2}[./-]\d{1,2}[./-]\d{4}|\d{4}[./]\d{1,2}[./]\d{1,2})([T ].*)?")
 
@@ -127,6 +131,8 @@ def find_columns(X: Any) -> Columns:
         missing = [row for row, value in enumerate(values) if is_missing(value)]
         if missing:
             raise ValueError(f"column {name!r} has no value in row {missing[0]}: fill it or leave the row out")
+        if not is_category and all(isinstance(value, _NUMBERS) for value in values):
+            continue
         if not is_category and are_dates(values):
             dates.append(name)
         else:

@@ -120,4 +120,4 @@ class ExactSolution:
 
     def _update(self, weights: Tensor) -> UpdatePaths:
         X = self.posterior.system.X.to(torch.float64)
-        return UpdatePaths(self.posterior.model.kernel, X, weights, self.posterior.settings.compute.memory)
+        return UpdatePaths(self.posterior.model.kernel, X, weights, self.posterior.settings.compute.memory_bytes)

@@ -172,7 +172,7 @@ def _relevance_section(facts: Facts, inputs: Ranking) -> list[Section]:
     shown = inputs[:_MOST_BARS]
     words = (
         "The standard deviation of an input in units of its length scale: the larger, the faster the function "
-        "changes along it. An input near zero hardly matters."
+        "changes direction along it. Along an input near zero it is nearly a straight line, steep or flat."
     )
     if len(inputs) > len(shown):
         words += f" Left out: the {count(len(inputs) - len(shown), 'input')} with the smallest values."

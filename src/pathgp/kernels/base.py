@@ -111,10 +111,10 @@ class Kernel(nn.Module):
 
         ``Z is X`` for the square matrix of one set of inputs, whose diagonal must be exact.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not define its matrix")
+        raise NotImplementedError(f"{type(self).__name__} does not define its matrix: _matrix(X, Z), (n, m)")
 
     def _diagonal(self, X: Tensor) -> Tensor:
-        raise NotImplementedError(f"{type(self).__name__} does not define its diagonal")
+        raise NotImplementedError(f"{type(self).__name__} does not define its diagonal: _diagonal(X), (n,)")
 
     def _coordinates(self, X: Tensor) -> Tensor:
         return X

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pathgp.kernels.bessel import evaluate_bessel
-from pathgp.kernels.parameters import Positive, PositiveValue
+from pathgp.kernels.parameters import Positive, PositiveValue, Values
 from pathgp.kernels.quantiles import gamma_quantile
 from pathgp.kernels.stationary import Stationary
 
@@ -39,14 +39,14 @@ class LearnedMatern(Stationary):
     Args:
         nu: the smoothness at the start, between 0.2 and 10, the bounds of a fit; narrow them by
             ``gp.constrain("nu", bounds=...)``.
-        lengthscale: one number, or a tensor with one length scale per dimension.
+        lengthscale: one number, or a tensor or list with one length scale per dimension.
         active_dims: the columns the kernel sees; all by default.
     """
 
     nu = PositiveValue("The smoothness: a scalar, float64.")
 
     def __init__(
-        self, nu: float | Tensor = 1.5, lengthscale: float | Tensor = 1.0, active_dims: Sequence[int] | None = None
+        self, nu: float | Tensor = 1.5, lengthscale: Values = 1.0, active_dims: Sequence[int] | None = None
     ) -> None:
         super().__init__(lengthscale, active_dims)
         self._nu = Positive(nu, "nu", scalar=True)

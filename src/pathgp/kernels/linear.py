@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pathgp.kernels.finite import Finite
-from pathgp.kernels.parameters import Positive, PositiveValue
+from pathgp.kernels.parameters import Positive, PositiveValue, Values
 
 
 class Linear(Finite):
@@ -25,7 +25,7 @@ class Linear(Finite):
     scale = PositiveValue("Standard deviations of the weights: a scalar, or (d,), float64.")
 
     def __init__(
-        self, scale: float | Tensor = 1.0, bias: float | Tensor | None = None, active_dims: Sequence[int] | None = None
+        self, scale: Values = 1.0, bias: float | Tensor | None = None, active_dims: Sequence[int] | None = None
     ) -> None:
         super().__init__(active_dims)
         self._scale = Positive(scale, "scale")

@@ -10,6 +10,7 @@ from scipy.special import gammaincinv
 from torch import Tensor
 
 from pathgp.kernels.bessel import scaled_bessel
+from pathgp.kernels.parameters import Values
 from pathgp.kernels.stationary import Stationary, bounded_
 
 
@@ -22,13 +23,11 @@ class Matern(Stationary):
 
     Args:
         nu: the smoothness, in (0, 50].
-        lengthscale: one number, or a tensor with one length scale per dimension.
+        lengthscale: one number, or a tensor or list with one length scale per dimension.
         active_dims: the columns the kernel sees; all by default.
     """
 
-    def __init__(
-        self, nu: float = 1.5, lengthscale: float | Tensor = 1.0, active_dims: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, nu: float = 1.5, lengthscale: Values = 1.0, active_dims: Sequence[int] | None = None) -> None:
         super().__init__(lengthscale, active_dims)
         self.nu = float(nu)
         if not 0 < self.nu <= 50:

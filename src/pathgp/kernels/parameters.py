@@ -7,11 +7,18 @@ unconstrained and mapped through softplus(u) = log(1 + e^u), as in chapter 5 of 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import softplus
+
+# What users may give for a parameter: one number, or one per dimension.
+Values: TypeAlias = float | Sequence[float] | NDArray[Any] | Tensor
 
 
 def inverse_softplus(value: Tensor) -> Tensor:
@@ -48,7 +55,7 @@ class Positive(nn.Module):
     does not require a gradient is not learned.
     """
 
-    def __init__(self, value: float | Tensor, name: str, scalar: bool = False) -> None:
+    def __init__(self, value: Values, name: str, scalar: bool = False) -> None:
         super().__init__()
         self.name = name
         self.raw = nn.Parameter(inverse_softplus(self._check(value)))
@@ -85,7 +92,7 @@ class Positive(nn.Module):
             raise ValueError(f"{self.name} has {self.raw.shape[0]} entries, but the inputs have {columns} columns")
         return self.value.to(device)
 
-    def assign(self, value: float | Tensor) -> None:
+    def assign(self, value: Values) -> None:
         """Overwrite the value in place; the shape stays."""
         new = self._check(value)
         if new.shape != self.raw.shape and new.ndim != 0:
@@ -93,7 +100,7 @@ class Positive(nn.Module):
         with torch.no_grad():
             self.raw.copy_(inverse_softplus(new).expand_as(self.raw))
 
-    def _check(self, value: float | Tensor) -> Tensor:
+    def _check(self, value: Values) -> Tensor:
         tensor = torch.as_tensor(value, dtype=torch.float64).detach().clone()
         if tensor.ndim > 1 or tensor.numel() == 0:
             raise ValueError(
@@ -119,8 +126,20 @@ class PositiveValue:
         positive: Positive = getattr(module, self._stored)
         return positive.value
 
-    def __set__(self, module: nn.Module, value: float | Tensor) -> None:
+    def __set__(self, module: nn.Module, value: Values) -> None:
         getattr(module, self._stored).assign(value)
+
+
+def refuse_value_of_part(module: nn.Module, name: str) -> None:
+    """Raise AttributeError if only a part of the module has a value of this name: setting it would have no effect."""
+    if hasattr(type(module), name):
+        return
+    for path, part in module.named_modules():
+        if part is not module and isinstance(getattr(type(part), name, None), PositiveValue):
+            path = re.sub(r"\.(\d+)", r"[\1]", path)
+            raise AttributeError(
+                f"{type(module).__name__} has no {name} of its own: set that of its part, .{path}.{name} = ..."
+            )
 
 
 def positive(module: nn.Module, name: str) -> Positive:

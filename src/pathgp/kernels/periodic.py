@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pathgp.kernels.base import Kernel
 from pathgp.kernels.distance import squared_distance
-from pathgp.kernels.parameters import Positive, PositiveValue
+from pathgp.kernels.parameters import Positive, PositiveValue, Values
 from pathgp.kernels.stationary import bounded_
 
 
@@ -23,7 +23,7 @@ class Periodic(Kernel):
 
     Args:
         period: the period, one number or a tensor with one per dimension.
-        lengthscale: one number, or a tensor with one length scale per dimension.
+        lengthscale: one number, or a tensor or list with one length scale per dimension.
         active_dims: the columns the kernel sees; all by default.
     """
 
@@ -31,7 +31,7 @@ class Periodic(Kernel):
     period = PositiveValue("The periods: a scalar, or (d,), float64.")
 
     def __init__(
-        self, period: float | Tensor = 1.0, lengthscale: float | Tensor = 1.0, active_dims: Sequence[int] | None = None
+        self, period: Values = 1.0, lengthscale: Values = 1.0, active_dims: Sequence[int] | None = None
     ) -> None:
         super().__init__(active_dims)
         self._period = Positive(period, "period")

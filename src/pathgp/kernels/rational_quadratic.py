@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from pathgp.kernels.parameters import Positive, PositiveValue
+from pathgp.kernels.parameters import Positive, PositiveValue, Values
 from pathgp.kernels.quantiles import gamma_quantile
 from pathgp.kernels.stationary import Stationary
 
@@ -19,14 +19,14 @@ class RationalQuadratic(Stationary):
 
     Args:
         alpha: the mixture parameter, learned.
-        lengthscale: one number, or a tensor with one length scale per dimension.
+        lengthscale: one number, or a tensor or list with one length scale per dimension.
         active_dims: the columns the kernel sees; all by default.
     """
 
     alpha = PositiveValue("The mixture parameter: a scalar, float64.")
 
     def __init__(
-        self, alpha: float | Tensor = 1.0, lengthscale: float | Tensor = 1.0, active_dims: Sequence[int] | None = None
+        self, alpha: float | Tensor = 1.0, lengthscale: Values = 1.0, active_dims: Sequence[int] | None = None
     ) -> None:
         super().__init__(lengthscale, active_dims)
         self._alpha = Positive(alpha, "alpha", scalar=True)

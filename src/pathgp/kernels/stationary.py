@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pathgp.kernels.base import Kernel
 from pathgp.kernels.distance import Columns, evaluate, pull_differences, split_columns, squared_distance, strips
-from pathgp.kernels.parameters import Positive, PositiveValue
+from pathgp.kernels.parameters import Positive, PositiveValue, Values
 
 
 class _Radial(torch.autograd.Function):
@@ -91,7 +91,7 @@ class Stationary(Kernel):
 
     lengthscale = PositiveValue("The length scales: a scalar, or (d,), float64.")
 
-    def __init__(self, lengthscale: float | Tensor = 1.0, active_dims: Sequence[int] | None = None) -> None:
+    def __init__(self, lengthscale: Values = 1.0, active_dims: Sequence[int] | None = None) -> None:
         super().__init__(active_dims)
         self._lengthscale = Positive(lengthscale, "lengthscale")
 

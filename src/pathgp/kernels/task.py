@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pathgp.kernels.finite import Finite
-from pathgp.kernels.parameters import Positive, PositiveValue
+from pathgp.kernels.parameters import Positive, PositiveValue, Values
 
 
 class Task(Finite):
@@ -35,7 +35,7 @@ class Task(Finite):
         num_tasks: int,
         rank: int = 1,
         factor: Tensor | None = None,
-        scale: float | Tensor = 0.5**0.5,
+        scale: Values = 0.5**0.5,
         active_dims: Sequence[int] | None = None,
     ) -> None:
         super().__init__(active_dims)

@@ -83,7 +83,7 @@ def variogram(
     points: Any,
     values: Any,
     *,
-    bins: int | Sequence[float] = 15,
+    bins: int | Sequence[float] | NDArray[Any] = 15,
     cutoff: float | None = None,
     estimator: str = "classical",
     directions: Sequence[float] | None = None,
@@ -164,7 +164,9 @@ def binned(
     return Variogram(lags, semivariance, pairs, estimator, angles, coordinates.unit, used)
 
 
-def _edges(P: Vector, bins: int | Sequence[float], cutoff: float | None, coordinates: Coordinates) -> Vector:
+def _edges(
+    P: Vector, bins: int | Sequence[float] | NDArray[Any], cutoff: float | None, coordinates: Coordinates
+) -> Vector:
     """The edges of the bins (bins + 1,)."""
     if not np.isscalar(bins):
         edges = np.asarray(bins, dtype=np.float64)

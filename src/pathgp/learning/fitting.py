@@ -134,6 +134,7 @@ def _fit(
     gp.adopt(running.model.state_dict(), posterior)
     seconds = time.perf_counter() - began
     _warn_if_late(options.time_limit, seconds, gp.is_grid)
+    warning = warning or _describe_equal_targets(gp, data)
     if warning:
         warnings.warn(warning, stacklevel=levels_to_the_caller())
     return _report(running, posterior, note, warning, earlier + seconds)
@@ -224,6 +225,18 @@ def _warn_of_distant_mean(gp: Learnable, data: Data) -> None:
             "its level may be taken for signal or noise; set mean=pathgp.means.Constant() or standardise=True",
             stacklevel=levels_to_the_caller(),
         )
+
+
+def _describe_equal_targets(gp: Learnable, data: Data) -> str:
+    """The warning about a fit to equal values, whose noise and signal are as small as they may be; "" for others."""
+    noise = positive(gp, "noise")
+    if not noise.raw.requires_grad or noise.prior is not None or not bool((data.y == data.y[0]).all()):
+        return ""
+    equal = "y has one value" if len(data.y) == 1 else f"all {len(data.y):,} values of y are equal"
+    return (
+        f"{equal}: noise and signal cannot be learned from it, and standard deviations may be far too small; set "
+        "priors with constrain(), or use condition() with known hyperparameters"
+    )
 
 
 def _resolve(gp: Learnable, data: Data, options: FitOptions) -> tuple[FitOptions, str]:

@@ -109,6 +109,8 @@ class Guard:
             value, factor, y, _ = self._evaluate(model, data)
             if not math.isfinite(value):
                 return math.inf
+            if bool((y == y[0]).all()):
+                return math.nan
             # The average of the others is further away than the average of all.
             errors_of_average = (y - y.mean()) * (len(y) / (len(y) - 1))
             return float((y - from_factor(factor, y).means).square().sum() / errors_of_average.square().sum())

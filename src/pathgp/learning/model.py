@@ -17,7 +17,7 @@ from pathgp.compute.random import normal
 from pathgp.data.observations import Data
 from pathgp.data.standardise import Standardisation
 from pathgp.kernels import Kernel, Product, Sum
-from pathgp.kernels.parameters import Positive, PositiveValue
+from pathgp.kernels.parameters import Positive, PositiveValue, refuse_value_of_part
 from pathgp.means import Trend
 from pathgp.operators import Operator
 from pathgp.posterior.conditioning import Settings, SolveRequest
@@ -46,12 +46,20 @@ class Learnable(nn.Module):
             raise TypeError(f"noise must be a number, got {noise!r}") from None
         if self._noise.raw.ndim:
             raise ValueError("noise must be one number; give known per-point noise to condition(noise=...)")
-        self.mean: Mean = mean if callable(mean) else real_number(mean, "mean")
+        try:
+            self.mean: Mean = mean if callable(mean) else real_number(mean, "mean")
+        except TypeError:
+            kinds = "a number, a function of X, or a module such as pathgp.means.Constant() or Trend('linear')"
+            raise TypeError(f"mean must be {kinds}, got {mean!r}") from None
         if isinstance(standardise, str) and not (standardise == "common" and self.has_common_scale):
             allowed = "True, False or 'common'" if self.has_common_scale else "True or False"
             raise ValueError(f"standardise must be {allowed} for a {type(self).__name__}, got {standardise!r}")
         self.standardise = standardise if isinstance(standardise, str) else bool(standardise)
         self._posterior: Any = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        refuse_value_of_part(self, name)
+        super().__setattr__(name, value)
 
     @property
     @abstractmethod

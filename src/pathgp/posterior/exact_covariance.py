@@ -91,7 +91,7 @@ class ExactCovariance:
         step = self._columns_at_once
         if step >= len(Xs):
             return self._explained_at_once(Xs, self._kernel, lambda L, R: L.T @ R)
-        kernel, memory = self._kernel, self.settings.compute.memory
+        kernel, memory = self._kernel, self.settings.compute.memory_bytes
         X = self._X.to(torch.float64) if self.factorises else self._X
         points = Xs.to(X.dtype)
         parts = []

@@ -58,7 +58,7 @@ class SampledVariance:
     def __call__(self, Xs: Tensor) -> Tensor:
         """Variances (m,) at Xs (m, d); differentiable in Xs. Time O(m (n (d + s) + s features + c^3))."""
         f = self.prior(Xs, self.terms)
-        memory, backend = self.compute.memory, self.compute.cross_backend
+        memory, backend = self.compute.memory_bytes, self.compute.cross_backend
         h = cross_product(self._part, Xs, self.system.X, self.weights, memory, backend).T
         count = min(self.neighbours, len(self.system.X))
         if not count:

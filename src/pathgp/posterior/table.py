@@ -59,7 +59,7 @@ class Posterior(BasePosterior):
                 raise NotImplementedError(
                     "until='predictions' has no bound of the error of a trend: use until='residual' with a smaller tol"
                 )
-            memory = request.settings.compute.memory
+            memory = request.settings.compute.memory_bytes
             rule = PredictionRule(request.goal, model.kernel, system, scaling, prior, largest, memory)
         solutions, report = solve_system(H, largest, system.X.shape[1], system, scaling, request, rule)
         report = replace(report, features=0 if prior is None else prior.features.num)
@@ -253,7 +253,7 @@ class Posterior(BasePosterior):
     def _update(self, weights: Tensor, part: Kernel | None = None) -> UpdatePaths:
         kernel = self.model.kernel if part is None else part
         compute = self.settings.compute
-        return UpdatePaths(kernel, self.system.X, weights, compute.memory, compute.cross_backend)
+        return UpdatePaths(kernel, self.system.X, weights, compute.memory_bytes, compute.cross_backend)
 
     def _project(self, weights: Tensor) -> Tensor:
         """Weights (n, k) of functions K(., X) weights about the trend that belongs to them."""
