@@ -19,16 +19,16 @@ from pathgp.kernels import Matern
 from pathgp.learning.policy import VECCHIA_COLUMNS, FitOptions, Stage, make_stages
 from pathgp.learning.timing import (
     MEASURE_FROM,
-    SOLVE_NEIGHBOURS,
     ImaginedOperator,
     describe_seconds,
     estimate_costs,
     measured_rates,
+    predict_field_solve,
 )
 from pathgp.operators import Operator
 from pathgp.operators.structure_choice import predict_structured
 from pathgp.posterior.conditioning import Settings
-from pathgp.solvers import Vecchia, predict
+from pathgp.solvers import predict
 
 # Epochs of SDD to a residual of 0.01, as measured on regression data with learned hyperparameters: 100 to 300.
 _EPOCHS_SDD = 200.0
@@ -196,11 +196,8 @@ def _field_cost(imagined: ImaginedOperator, s: int, r: Rates) -> tuple[float, fl
     if imagined.backend != "field":
         return None
     H, epochs = cast(Operator, imagined), predict.EPOCHS_LEAST + predict.EPOCHS_AP
-    try:
-        return epochs, predict.predict_cg(H, s, epochs, r, Vecchia(SOLVE_NEIGHBOURS))
-    except ValueError:
-        # The preconditioner exceeds the memory budget.
-        return None
+    seconds = predict_field_solve(H, s, epochs, r)
+    return None if seconds is None else (epochs, seconds)
 
 
 def _product_costs(H: ImaginedOperator, d: int, s: int, r: Rates) -> dict[str, Cost]:

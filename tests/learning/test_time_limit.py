@@ -68,6 +68,17 @@ def imagined_costs(n: int, d: int = 3, **options: Any) -> FitCosts:
     return estimate_costs(d, d + 2, chosen, operator, rates(CPU, torch.float64))
 
 
+def test_field_products_without_room_for_the_preconditioner() -> None:
+    """The costs are those of alternating projections then; predicting them does not fail."""
+    n, options = 90_000, FitOptions(Settings.read("auto", 0.01, None)).resolve(90_000, is_grid=False)
+    roomy, tight = (
+        ImaginedOperator((n, n), torch.float64, CPU, "auto", memory, n**2, 1, structured=(0.01, "field"))
+        for memory in (8e9, 1e6)
+    )
+    r = rates(CPU, torch.float64)
+    assert estimate_costs(2, 4, options, tight, r).solve(n, 9.0) > estimate_costs(2, 4, options, roomy, r).solve(n, 9.0)
+
+
 def step(rows: int, epochs: float, solver_seconds: float, seconds: float, method: str = "AP") -> Step:
     values: dict[str, Any] = {"gain": 0.0, "log_likelihood": None, "values": {}, "residual": 0.0, "probe_residual": 0.0}
     facts = {"step": 0, "rows": rows, "epochs": epochs, "solver": method, "status": "CONVERGED", "method": method}

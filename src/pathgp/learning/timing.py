@@ -42,7 +42,7 @@ _DENSE_ENTRY, _FEATURE, _GRADIENT, _GRADIENT_COLUMN = 1.5, 0.6, 2.4, 0.06
 # A feature of a prior path at sites x times.
 _FEATURE_OF_SITES = 0.06
 # Neighbours of Vecchia's preconditioner, with which structured systems are solved.
-SOLVE_NEIGHBOURS = 15
+_SOLVE_NEIGHBOURS = 15
 # Operations of an exact step in units of n^3, and evaluations in units of n^2.
 _EXACT_CUBIC, _EXACT_SQUARE = 1.2, 6.0
 # A step by Vecchia's likelihood: evaluations per entry of a factor, and operations in units of the cube of its rows, at
@@ -166,7 +166,8 @@ class FitCosts:
             return self.solve_factor * epochs * 2.0 * predict.predict_product(operator, s, r)
         iterative = predict.predict_ap(operator, s, epochs, r)
         if H.predict_product(s) is not None:
-            iterative = predict.predict_cg(operator, s, epochs, r, Vecchia(SOLVE_NEIGHBOURS))
+            field = predict_field_solve(operator, s, epochs, r)
+            iterative = iterative if field is None else field
         if not method and self.solver == "Auto" and 16.0 * rows**2 <= H.memory:
             return self.solve_factor * min(iterative, predict.predict_cholesky(operator, s, r))
         is_direct = (method or self.solver) == "Cholesky"
@@ -310,6 +311,14 @@ def estimate_costs(
         later_epochs=digits * later,
         inducing=inducing,
     )
+
+
+def predict_field_solve(H: Operator, s: int, epochs: float, r: Rates) -> float | None:
+    """Seconds of CG with structured products and Vecchia's preconditioner; None if that needs too much memory."""
+    try:
+        return predict.predict_cg(H, s, epochs, r, Vecchia(_SOLVE_NEIGHBOURS))
+    except ValueError:
+        return None
 
 
 def describe_stages(stages: Sequence[Stage]) -> str:
