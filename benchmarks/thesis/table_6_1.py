@@ -78,7 +78,7 @@ from pathgp import solvers
 from pathgp.metrics import coverage, nll, rmse
 
 TITLE = "Learning curves"
-RESULTS = ("lcbench_cuda",)
+RESULTS = ("lcbench_cuda", "lcbench_cpu")
 SAMPLES, RATE, TOL, RANK = 64, 0.1, 0.01, 100
 PRECONDITIONERS: dict[str, Any] = {
     "auto": "auto",
