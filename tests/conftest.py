@@ -37,6 +37,8 @@ def plain_layout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def fixed_seeds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls without a generator draw the same numbers in every run; within a test their seeds differ."""
+    """Calls without a generator, and torch's own such as gradcheck, draw the same numbers in every run; within a test
+    their seeds differ."""
     seeds = itertools.count(zlib.crc32(request.node.nodeid.encode()))
+    torch.manual_seed(next(seeds))
     monkeypatch.setattr("pathgp.compute.random._new_seed", lambda: next(seeds))
