@@ -39,7 +39,7 @@ class TrendScaling:
             name = names[int(dependent[0])]
             raise ValueError(
                 f"the data do not determine the trend: {name!r} is a combination of {', '.join(names)} at all rows; "
-                "leave it out by Trend(..., columns=...), or use a simpler trend"
+                "use a simpler trend, or leave it out by mean=Trend(..., columns=...)"
             )
         return cls(R / n**0.5, (Q.T @ y.detach().to(torch.float64)) / n**0.5)
 
