@@ -6,13 +6,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from functools import reduce
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pathgp.kernels.base import Kernel
-from pathgp.kernels.parameters import Positive, PositiveValue, refuse_value_of_part, short
+from pathgp.kernels.parameters import Positive, PositiveValue, short
 
 # Without gradients the terms are accumulated in place: two tiles exist at once, not one per kernel.
 
@@ -34,10 +33,6 @@ class Scale(Kernel):
         super().__init__(active_dims)
         self.kernel = kernel
         self._signal = Positive(signal, "signal", scalar=True)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        refuse_value_of_part(self, name)
-        super().__setattr__(name, value)
 
     def around(self, kernel: Kernel, active_dims: Sequence[int] | None = None) -> Scale:
         """signal^2 times another kernel, with the parameter of this scale."""
@@ -79,10 +74,6 @@ class _Combination(Kernel):
                 raise TypeError(f"{type(self).__name__} combines kernels, got {type(kernel).__name__}")
         parts = (k.parts if isinstance(k, type(self)) and k.active_dims is None else [k] for k in kernels)
         self.kernels = nn.ModuleList(chain.from_iterable(parts))
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        refuse_value_of_part(self, name)
-        super().__setattr__(name, value)
 
     def _matrix(self, X: Tensor, Z: Tensor) -> Tensor:
         return reduce(self._combine, (kernel(X, Z) for kernel in self.parts))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from pathgp.kernels.parameters import short
+from pathgp.kernels.parameters import refuse_value_of_part, short
 
 if TYPE_CHECKING:
     from pathgp.kernels.algebra import Product, Sum
@@ -35,6 +35,10 @@ class Kernel(nn.Module):
     def __init__(self, active_dims: Sequence[int] | None = None) -> None:
         super().__init__()
         self.active_dims = _check_dims(active_dims)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        refuse_value_of_part(self, name)
+        super().__setattr__(name, value)
 
     @property
     def parts(self) -> list[Kernel]:
