@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -147,7 +146,7 @@ class _GreedySweeps:
         self.block_of_row = torch.empty(len(self.x), dtype=torch.long, device=self.x.device)
         for number, I in enumerate(self.blocks):
             self.block_of_row[I] = number
-        self.inverses: dict[int, Callable[[Tensor], Tensor]] = {}
+        self.inverses = list(run.H.block_inverses(self.blocks, invert_blocks))
 
     def sweep(self) -> Tensor | None:
         """Take as many steps as there are blocks; return residual norms (s,), or None if the budget ends.
@@ -162,8 +161,6 @@ class _GreedySweeps:
             block_squares = row_squares.new_zeros(len(self.blocks)).index_add_(0, self.block_of_row, row_squares)
             largest = int(block_squares.argmax())
             I = self.blocks[largest]
-            if largest not in self.inverses:
-                (self.inverses[largest],) = invert_blocks(run.H.block(I).unsqueeze(0))
             d = self.inverses[largest](self.r[I])
             self.x.index_add_(0, I, d)
             self.r -= run.columns(I, d)
