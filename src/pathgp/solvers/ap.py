@@ -147,6 +147,8 @@ class _GreedySweeps:
         for number, I in enumerate(self.blocks):
             self.block_of_row[I] = number
         self.inverses = list(run.H.block_inverses(self.blocks, invert_blocks))
+        self.d = run.b.new_empty(max(map(len, self.blocks)), run.b.shape[1])
+        self._add = capture_step(run.H, partial(_add_block, run.H, self.d, self.x, self.r))
 
     def sweep(self) -> Tensor | None:
         """Take as many steps as there are blocks; return residual norms (s,), or None if the budget ends.
@@ -161,16 +163,21 @@ class _GreedySweeps:
             block_squares = row_squares.new_zeros(len(self.blocks)).index_add_(0, self.block_of_row, row_squares)
             largest = int(block_squares.argmax())
             I = self.blocks[largest]
-            d = self.inverses[largest](self.r[I])
-            self.x.index_add_(0, I, d)
-            self.r -= run.columns(I, d)
+            self.d[: len(I)] = self.inverses[largest](self.r[I])
+            self._add(I)
+            run.epochs += run.H.cost(len(I))
             run.iterations += 1
         return run.record(column_norms(self.r), exact=False)
 
     def residual(self) -> Tensor:
         """Return b - H x by a product, and replace r by it: rounding errors accumulate in the updates of r."""
-        self.r = self.run.residual(self.x)
-        return self.r
+        return self.r.copy_(self.run.residual(self.x))
+
+
+def _add_block(H: Operator, d: Tensor, x: Tensor, r: Tensor, I: Tensor) -> None:
+    """x_I += d;  r -= H[:, I] d."""
+    x.index_add_(0, I, d[: len(I)])
+    r.sub_(H.columns(I, d[: len(I)]))
 
 
 def automatic_block_size(H: Operator, s: int) -> int:
