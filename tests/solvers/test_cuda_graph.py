@@ -56,9 +56,9 @@ def test_cached_memory_is_released_before_a_capture_if_little_is_free(free: int,
 @pytest.mark.parametrize("solver", [solvers.AP(101), solvers.AP(101, "greedy"), solvers.AP()])
 def test_playback_of_projections_equals_launches(solver: solvers.Solver) -> None:
     H, b = system("cuda", "fused")
-    played = solver.solve(H, b, tol=1e-4, generator=torch.Generator().manual_seed(1))
+    played = solver.solve(H, b, tol=0.1, generator=torch.Generator().manual_seed(1))
     H.graph_capturable = False
-    launched = solver.solve(H, b, tol=1e-4, generator=torch.Generator().manual_seed(1))
+    launched = solver.solve(H, b, tol=0.1, generator=torch.Generator().manual_seed(1))
     assert played.converged
     assert torch.equal(played.x, launched.x)
 
