@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.common.claims import README, make_readme
 from benchmarks.common.recording import BENCHMARKS
 from benchmarks.thesis.index import PICTURES, Item, items
-from benchmarks.thesis.published import Cell, count, markdown, printed, tables
+from benchmarks.thesis.published import Cell, count, estimate_spreads, markdown, printed, tables
 from benchmarks.thesis.reasons import count_values, explain_groups, make_worse_table
 
 ROOT = BENCHMARKS.parent
@@ -36,8 +36,9 @@ LEGEND = """\
 A cell shows our mean ± its standard error over splits or seeds, and in brackets that of the thesis. Without ± our
 number is from one split or seed. `=` means that the difference is at most the allowed one, `▲` that ours is better,
 `▼` that it is worse, `·` that the two cannot be compared. The allowed difference is the root of the sum of both
-squared standard errors (ours is zero for one split or seed), plus half a unit of the last digit that the thesis
-prints. A dash in place of our number means that this case was not run. A cell without brackets is not in the thesis."""
+squared standard errors, plus half a unit of the last digit that the thesis prints. The standard error of one split or
+seed is the standard deviation of the row with the most of them in the same column, or zero if no row has three. A dash
+in place of our number means that this case was not run. A cell without brackets is not in the thesis."""
 NOTE = "<!-- Written by python -m benchmarks.thesis pages. -->"
 
 
@@ -102,11 +103,15 @@ def _count_line(name: str, found: Counter[str]) -> str:
     return "| " + " | ".join([name, *map(str, parts)]) + " |"
 
 
+def all_cells(item: Item) -> list[Cell]:
+    """All our cells of a table."""
+    return estimate_spreads(item.load().table_cells())
+
+
 def thesis_cells(item: Item) -> list[Cell]:
     """Our cells that have a counterpart in the thesis."""
     blocks = tables()[item.name]["blocks"]
-    found: list[Cell] = item.load().table_cells()
-    return [c for c in found if c.row in blocks[c.block] and printed(item.name, c.block, c.row, c.column)]
+    return [c for c in all_cells(item) if c.row in blocks[c.block] and printed(item.name, c.block, c.row, c.column)]
 
 
 def verdicts(item: Item) -> Counter[str]:
@@ -117,7 +122,7 @@ def verdicts(item: Item) -> Counter[str]:
 def table_section(item: Item) -> list[str]:
     """Heading, command, verdicts, one table per block, reasons."""
     module = item.load()
-    cells: list[Cell] = module.table_cells()
+    cells = all_cells(item)
     found = verdicts(item)
     good, judged = found["within"] + found["better"], found["within"] + found["better"] + found["worse"]
     comparison = f"Within or better: **{good} of {judged}** cells that can be compared."

@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
@@ -19,6 +19,8 @@ FILE = Path(__file__).with_name("published.json")
 VERDICTS = ("within", "better", "worse", "not comparable", "not run")
 # Why there are no values of our own for a baseline of tables 6.1 and 6.2.
 NO_CAGP = "no release of GPyTorch contains CaGP"
+# Values from which the spread over splits or seeds is estimated, at least.
+LEAST_VALUES = 3
 # Why minutes of runs that shared the device have no verdict.
 SHARED_DEVICE = "another device, shared with other work, so minutes are shown and not judged"
 
@@ -49,6 +51,7 @@ class Cell:
     """Our values for one cell of a table, one per split or seed.
 
     reason: why the cell cannot be compared with the thesis's.  missing: why there are no values, where there could be.
+    spread: the standard deviation over splits or seeds, for a cell with a single value; see `estimate_spreads`.
     """
 
     block: str
@@ -58,6 +61,7 @@ class Cell:
     reason: str = ""
     higher_is_better: bool = False
     missing: str = ""
+    spread: float = 0.0
 
     @property
     def mean(self) -> float:
@@ -65,8 +69,8 @@ class Cell:
 
     @property
     def error(self) -> float:
-        """The standard error of the mean; zero for a single value."""
-        return stdev(self.values) / math.sqrt(len(self.values)) if len(self.values) > 1 else 0.0
+        """The standard error of the mean; the spread for a single value."""
+        return stdev(self.values) / math.sqrt(len(self.values)) if len(self.values) > 1 else self.spread
 
     def verdict(self, theirs: list[str] | None) -> str:
         """Compare with a cell of the thesis.
@@ -94,6 +98,21 @@ class Cell:
             return "–"
         shown = f"{self.mean:.{digits}f}"
         return f"{shown} ± {self.error:.{digits}f}" if len(self.values) > 1 else shown
+
+
+def estimate_spreads(cells: list[Cell]) -> list[Cell]:
+    """Give cells with a single value the standard deviation of the row with the most values in their column.
+
+    A split that is hard for one method is hard for all, so that their spreads are similar. Without a row of at least
+    three values the spread stays zero.
+    """
+
+    def spread(single: Cell) -> float:
+        rows = [cell for cell in cells if (cell.block, cell.column) == (single.block, single.column)]
+        most = max(rows, key=lambda cell: len(cell.values))
+        return stdev(most.values) if len(most.values) >= LEAST_VALUES else 0.0
+
+    return [replace(cell, spread=spread(cell)) if len(cell.values) == 1 else cell for cell in cells]
 
 
 def other_rows(table: str, reason: str, known: Iterable[Cell]) -> list[Cell]:

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("matplotlib")
 from benchmarks.thesis import pages
 from benchmarks.thesis.index import Item, items
-from benchmarks.thesis.published import VERDICTS, Cell, mean, printed, tables
+from benchmarks.thesis.published import VERDICTS, Cell, estimate_spreads, mean, printed, tables
 
 
 @pytest.fixture(autouse=True)
@@ -82,3 +82,15 @@ def test_published_numbers() -> None:
 def test_verdicts(values: tuple[float, ...], higher: bool, theirs: list[str] | None, expected: str) -> None:
     assert Cell("b", "r", "c", values, higher_is_better=higher).verdict(theirs) == expected
     assert Cell("b", "r", "c", values, "another data set").verdict(theirs) == "not comparable"
+
+
+def test_the_spread_of_a_single_value_is_that_of_the_row_with_the_most() -> None:
+    def cells(*rows: tuple[float, ...], column: str = "c") -> list[Cell]:
+        return [Cell("b", f"row {i}", column, values) for i, values in enumerate(rows)]
+
+    found = estimate_spreads(cells((1.0,), (1.0, 3.0, 5.0), (1.0, 1.1), ()) + cells((1.0,), (1.0, 9.0), column="d"))
+    assert [cell.error for cell in found] == pytest.approx([2.0, 2.0 / 3**0.5, 0.05, 0.0, 0.0, 4.0])
+    # Off by 1.9: within the spread of single values, which is not shown as an error.
+    assert found[0].verdict(["2.9"]) == "within"
+    assert found[4].verdict(["2.9"]) == "better"
+    assert found[0].text(1) == "1.0"
