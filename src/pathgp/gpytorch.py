@@ -55,32 +55,33 @@ def from_gpytorch(source: Any) -> Any:
     """A kernel from a GPyTorch kernel, or an `Imported` model from a `gpytorch.models.ExactGP`, BoTorch's included.
 
     Kernels: RBF, Matern, RQ, Periodic, Linear, Scale, sums and products, length scales per dimension, active dims.
-    Models: one output, GaussianLikelihood or FixedNoiseGaussianLikelihood, zero or constant mean, no transforms, and a
-    forward that applies mean_module and covar_module to the inputs as they are. The hyperparameters are copied: the
-    models do not change each other. Priors and constraints are not copied: they change no prediction.
+    Models: one output, GaussianLikelihood or FixedNoiseGaussianLikelihood, zero or constant mean, and a forward that
+    applies mean_module and covar_module to the inputs as they are. Of transforms only BoTorch's Standardize of the
+    outcome, its default: the imported model and its data are in the original units of y. The hyperparameters are
+    copied: the models do not change each other. Priors and constraints are not copied: they change no prediction.
     """
     if isinstance(source, theirs.Kernel):
         return _import_kernel(source)
     if not isinstance(source, gpytorch.models.ExactGP):
         raise TypeError(f"from_gpytorch takes a GPyTorch kernel or ExactGP, got {type(source).__name__}")
-    for transform in ("input_transform", "outcome_transform"):
-        if getattr(source, transform, None) is not None:
-            raise ValueError(
-                f"the model has an {transform}, which cannot be imported: build it with {transform}=None and give it "
-                "the transformed data"
-            )
     if source.train_inputs is None or source.train_targets is None:
         raise ValueError("the model has no training data")
     (X,), y = source.train_inputs, source.train_targets
     if X.ndim != 2 or y.ndim != 1:
         shapes = f"the inputs have shape {tuple(X.shape)}, y {tuple(y.shape)}"
         raise ValueError(f"one output is imported at a time: {shapes}")
+    level, unit = _read_units(source)
     deviation, known = read_noise(source.likelihood)
-    gp = GP(_import_kernel(source.covar_module), noise=deviation, mean=_mean(source.mean_module))
+    kernel = _import_kernel(source.covar_module)
+    if unit != 1.0:
+        bare, signal = (kernel.kernel, float(kernel.signal)) if isinstance(kernel, kernels.Scale) else (kernel, 1.0)
+        kernel = kernels.Scale(bare, unit * signal, kernel.active_dims)
+        deviation, known = unit * deviation, None if known is None else unit * known
+    gp = GP(kernel, noise=deviation, mean=_mean(source.mean_module, level, unit))
     _require_plain_forward(source, X)
     if known is not None and not isinstance(source.likelihood.second_noise, Tensor):
         gp.constrain("noise", fixed=True)
-    return Imported(gp, X.detach(), y.detach(), known)
+    return Imported(gp, X.detach(), level + unit * y.detach(), known)
 
 
 def to_gpytorch(source: kernels.Kernel | Posterior) -> Any:
@@ -108,6 +109,23 @@ def to_gpytorch(source: kernels.Kernel | Posterior) -> Any:
         likelihood.initialize(noise=system.deviation.detach().cpu().square())
     model = _ExactModel(X, y, likelihood, mean, fold(gp.kernel, _export_kernel)).to(X)
     return model.eval(), model.likelihood.eval()
+
+
+def _read_units(model: Any) -> tuple[float, float]:
+    """Level and unit of y, which is level + unit * targets for the targets that the model keeps."""
+    for name in ("input_transform", "outcome_transform"):
+        transform = getattr(model, name, None)
+        if transform is None:
+            continue
+        from botorch.models.transforms.outcome import Standardize
+
+        if type(transform) is not Standardize:
+            raise ValueError(
+                f"the model has an {name}, {type(transform).__name__}, which cannot be imported: build it with "
+                f"{name}=None and give it the transformed data"
+            )
+        return float(transform.means), float(transform.stdvs)
+    return 0.0, 1.0
 
 
 def _require_plain_forward(model: Any, X: Tensor) -> None:
@@ -193,11 +211,11 @@ def read_noise(likelihood: Any) -> tuple[float, Tensor | None]:
     raise ValueError(f"{type(likelihood).__name__} cannot be imported: only Gaussian noise, learned or known")
 
 
-def _mean(source: Any) -> float | Constant:
+def _mean(source: Any, level: float, unit: float) -> float | Constant:
     if isinstance(source, gpytorch.means.ZeroMean):
-        return 0.0
+        return level
     if isinstance(source, gpytorch.means.ConstantMean):
-        return Constant(float(source.constant.detach()))
+        return Constant(level + unit * float(source.constant.detach()))
     raise ValueError(f"{type(source).__name__} cannot be imported: only ZeroMean and ConstantMean")
 
 

@@ -130,6 +130,29 @@ def test_a_fitted_model_predicts_the_same(make: Callable[[], Any], mean: type) -
     assert not likelihood.training
 
 
+@pytest.mark.parametrize("has_known_noise", [False, True])
+@pytest.mark.parametrize("kernel", [None, gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(2.5))])
+def test_the_default_model_of_botorch_is_imported_in_the_units_of_y(kernel: Any, has_known_noise: bool) -> None:
+    """BoTorch standardises y by default."""
+    SingleTaskGP = pytest.importorskip("botorch.models").SingleTaskGP
+    X = inputs(25)
+    Y = 300.0 + 40.0 * torch.sin(3.0 * X[:, :1])
+    noise = torch.linspace(1.0, 9.0, 25).double().unsqueeze(1) if has_known_noise else None
+    model = SingleTaskGP(X, Y, noise, covar_module=kernel).eval()
+    model.mean_module.initialize(constant=0.3)
+    Xs = torch.rand(15, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    expected = quiet(lambda: model.posterior(Xs))
+    imported = from_gpytorch(model)
+    posterior = imported.condition(solver="cholesky", samples=0)
+    torch.testing.assert_close(imported.y, Y[:, 0])
+    torch.testing.assert_close(posterior.mean(Xs), expected.mean[:, 0].detach(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(posterior.variance(Xs), expected.variance[:, 0].detach(), rtol=1e-5, atol=0)
+    assert isinstance(imported.gp.kernel, kernels.Scale)
+    assert not isinstance(imported.gp.kernel.kernel, kernels.Scale)
+    if has_known_noise:
+        torch.testing.assert_close(imported.noise, noise[:, 0].sqrt())
+
+
 def test_models_that_cannot_pass_are_refused() -> None:
     X = inputs(10)
     likelihood = gpytorch.likelihoods.GaussianLikelihood()
