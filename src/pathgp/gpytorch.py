@@ -74,7 +74,9 @@ def from_gpytorch(source: Any) -> Any:
     deviation, known = read_noise(source.likelihood)
     kernel = _import_kernel(source.covar_module)
     if unit != 1.0:
-        bare, signal = (kernel.kernel, float(kernel.signal)) if isinstance(kernel, kernels.Scale) else (kernel, 1.0)
+        bare, signal = (
+            (kernel.kernel, float(kernel.signal.detach())) if isinstance(kernel, kernels.Scale) else (kernel, 1.0)
+        )
         kernel = kernels.Scale(bare, unit * signal, kernel.active_dims)
         deviation, known = unit * deviation, None if known is None else unit * known
     gp = GP(kernel, noise=deviation, mean=_mean(source.mean_module, level, unit))
