@@ -284,6 +284,26 @@ def test_few_rows(tmp_path: Path, capsys: Capture) -> None:
     assert "every input is constant" in capsys.readouterr().err
 
 
+def test_copies_of_rows_are_held_out_together(tmp_path: Path, capsys: Capture) -> None:
+    """Copies on both sides would make the errors on the held-out rows far too small. The summary names the copies."""
+    twice = {name: values * 2 for name, values in table(60).items()}
+    path, out = write(tmp_path / "twice.csv", twice), tmp_path / "twice.pgp"
+    assert main(["fit", str(path), "--target", "growth", "--holdout", "0.3", "--out", str(out), *SMALL]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "of 84 rows repeat another one, inputs and target: if they are copies, remove them" in said
+    learned = pathgp.load(out).X
+    assert len(learned) == 84
+    assert {int((learned == row).all(1).sum()) for row in learned} == {2}
+
+
+@pytest.mark.parametrize(("number", "expected"), [(0, 0), (3, 2), (4, 4), (6, 6)])
+def test_the_held_out_part_ends_between_copies(number: int, expected: int) -> None:
+    rows, order = np.repeat([[3.0], [1.0], [2.0]], 2, 0), np.array([5, 0, 1, 2, 4, 3])
+    test = training._hold_out(rows, order, number)
+    # The order of the values is 2, 3, 1.
+    assert test.tolist() == [value in [2.0, 3.0, 1.0][: expected // 2] for value in rows[:, 0]]
+
+
 def test_constant_inputs_come_last(tmp_path: Path, capsys: Capture) -> None:
     path = write(tmp_path / "still.csv", table(60) | {"wind": [1.0] * 60})
     assert main(["fit", str(path), "--target", "growth", "--steps", "2", "--samples", "4"]) == 0

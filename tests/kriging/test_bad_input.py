@@ -41,7 +41,7 @@ def test_points_on_a_line() -> None:
 def test_repeated_rows() -> None:
     """Copies of rows are used as given, and a note says what they do to the nugget."""
     twice = krige(np.r_[POINTS, POINTS], np.r_[VALUES, VALUES], POINTS, **FIXED)
-    assert "30 of 60 rows repeat another one, place and value" in dict(twice.summary_items())["note"]
+    assert "30 of 60 rows repeat another one, inputs and target" in dict(twice.summary_items())["note"]
     several = krige(np.r_[POINTS, POINTS], np.r_[VALUES, VALUES + 0.1], POINTS, **FIXED)
     assert "note" not in dict(several.summary_items())
 

@@ -223,6 +223,18 @@ def test_a_fit_to_equal_values_says_that_its_noise_is_not_learned() -> None:
         assert gp.fit(X[:n], torch.full((n,), 3.0), steps=2, samples=2).warning == ""
 
 
+def test_copies_of_rows_are_in_the_note() -> None:
+    """Each copy with the same y looks like a measurement without noise. Equal inputs alone are measurements."""
+    for A, y, words in (
+        (torch.cat([X[:20], X[:3]]), torch.cat([Y[:20], Y[:3]]), "3 of 23 rows repeat another one, inputs and target"),
+        (torch.cat([X[:20], X[:3]]), torch.cat([Y[:20], Y[:3] + 0.1]), ""),
+        (torch.cat([X[:20], X[:1]]), torch.cat([Y[:20], Y[:1]]), ""),  # a few by chance
+    ):
+        note = model().fit(A, y, steps=1, samples=2).note
+        assert words in note
+        assert bool(words) == ("repeat" in note)
+
+
 def test_inputs_are_not_changed() -> None:
     A, b, known = X.clone(), Y.clone(), torch.full_like(Y, 0.1)
     gp, kernel = model(standardise=True), Scale(Linear(), 2.0)

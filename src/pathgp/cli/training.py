@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from pathgp.cli.blocks import Block
@@ -15,6 +16,7 @@ from pathgp.cli.commands import example_table
 from pathgp.cli.molecules import Molecules, find_molecules
 from pathgp.cli.output import UsageError, print_note
 from pathgp.cli.tables import Table, join_names, open_table, read_blocks
+from pathgp.compute.distinct import label_distinct_rows
 from pathgp.data.tabular import Columns, distinct, find_categories
 from pathgp.html.numbers import count
 
@@ -32,10 +34,14 @@ class Data:
 
 
 def choose_test_rows(data: Data, options: argparse.Namespace) -> NDArray[np.bool_]:
-    """The mask of the held-out rows."""
+    """The mask of the held-out rows; copies of a row are all held out, or none of them."""
     n = len(data.y)
-    test = np.zeros(n, dtype=bool)
-    test[np.random.default_rng(options.seed).permutation(n)[: int(options.holdout * n)]] = True
+    order, number = np.random.default_rng(options.seed).permutation(n), int(options.holdout * n)
+    if isinstance(data.columns, Molecules):
+        test = np.zeros(n, dtype=bool)
+        test[order[:number]] = True
+    else:
+        test = _hold_out(np.column_stack([data.X, data.y]), order, number)
     learned = data.y[~test]
     remedy = ", --holdout 0 learns from all" if test.any() else ""
     if len(learned) < 2:
@@ -50,6 +56,20 @@ def choose_test_rows(data: Data, options: argparse.Namespace) -> NDArray[np.bool
     if not isinstance(data.columns, Molecules) and np.ptp(data.X[~test], 0).max() == 0:
         print_note("warning: every input is constant, so that all predictions are the mean of the target")
     return test
+
+
+def _hold_out(rows: NDArray[np.float64], order: NDArray[np.intp], number: int) -> NDArray[np.bool_]:
+    """The mask of the first ``number`` rows of a random order in which copies follow each other; fewer if this would
+    separate copies."""
+    label = label_distinct_rows(torch.as_tensor(rows))[0].numpy()
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    first = np.full(len(order), len(order))
+    np.minimum.at(first, label, place)
+    order = np.lexsort((place, first[label]))
+    test = np.zeros(len(order), dtype=bool)
+    test[order[:number]] = True
+    return test & ~np.isin(label, label[order[number:]])
 
 
 def read_file(options: argparse.Namespace) -> Data:

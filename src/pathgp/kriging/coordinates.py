@@ -25,8 +25,6 @@ KINDS = ("plane", "lonlat")
 EARTH_RADIUS_KM = 6371.0
 # Degrees of longitude: both -180 to 180 and 0 to 360 are in use.
 _MOST_LONGITUDE = 360.0
-# The share of rows that repeat others from which a note says so: rounded values repeat by chance.
-_MANY_REPEATED = 0.05
 
 
 @dataclass(frozen=True)
@@ -145,12 +143,6 @@ class Field:
             for name, value, is_constant in zip(names, first, constant, strict=True)
             if is_constant and self.coordinates.lonlat is None
         ]
-        repeated = len(self.y) - len(np.unique(np.column_stack([self.X, self.y]), axis=0))
-        if repeated > _MANY_REPEATED * len(self.y):
-            words.append(
-                f"{repeated:,} of {len(self.y):,} rows repeat another one, place and value: if they are copies, remove "
-                "them, since they make the nugget and the errors of cross-validation too small"
-            )
         return "; ".join(words)
 
 

@@ -12,7 +12,6 @@ from dataclasses import fields, replace
 from typing import Any
 
 import torch
-from torch import nn
 
 from pathgp.compute.hardware import rates
 from pathgp.compute.random import repeating_seed
@@ -21,6 +20,7 @@ from pathgp.data.grid import GridObservations
 from pathgp.data.observations import Data
 from pathgp.kernels.parameters import positive
 from pathgp.learning.checkpoint import Checkpoint
+from pathgp.learning.data_checks import describe_copies, describe_equal_targets, warn_of_distant_mean
 from pathgp.learning.estimators import Exact, Iterative
 from pathgp.learning.hyperparameters import values
 from pathgp.learning.initialise import initialise, perturb
@@ -49,8 +49,6 @@ from pathgp.operators.structure_choice import predict_structured
 IN_FLOAT64 = "float64, because float32 is not accurate enough for these hyperparameters"
 # A fit that takes more than this factor times its time limit warns.
 _EXCEEDED = 1.2
-# A mean is far from y if it differs from the average of y by more than this number of standard deviations of y.
-_FAR = 50.0
 
 
 def fit(
@@ -64,7 +62,7 @@ def fit(
 ) -> FitReport:
     """Fit from every start and keep the best; `GP.fit` explains the arguments."""
     began = time.perf_counter()
-    _warn_of_distant_mean(gp, data)
+    warn_of_distant_mean(gp, data)
     is_main_process = options.settings.compute.is_main_process
     with Progress(progress and is_main_process, is_main_process) as shown, shown.acknowledge_interrupts():
         return _fit(gp, data, options, checkpoint, shown, callback, generator, began)
@@ -134,7 +132,7 @@ def _fit(
     gp.adopt(running.model.state_dict(), posterior)
     seconds = time.perf_counter() - began
     _warn_if_late(options.time_limit, seconds, gp.is_grid)
-    warning = warning or _describe_equal_targets(gp, data)
+    warning = warning or describe_equal_targets(gp, data)
     if warning:
         warnings.warn(warning, stacklevel=levels_to_the_caller())
     return _report(running, posterior, note, warning, earlier + seconds)
@@ -212,33 +210,6 @@ def _warn_if_late(limit: float | None, seconds: float, is_grid: bool) -> None:
         warnings.warn(words, LongFitWarning, stacklevel=levels_to_the_caller())
 
 
-def _warn_of_distant_mean(gp: Learnable, data: Data) -> None:
-    """Warn if y is far from a mean that is not learned: a fit may take the level of y for signal or noise."""
-    if isinstance(gp.mean, nn.Module) or data.basis is not None:
-        return
-    with torch.no_grad():
-        targets = data.targets(gp.mean_at(data.X_raw)).to(torch.float64)
-    average, spread = float(targets.mean()), float(targets.std(correction=0))
-    if abs(average) > _FAR * spread > 0.0:
-        warnings.warn(
-            f"y minus the mean of the model has an average of {average:.3g} and a standard deviation of {spread:.3g}: "
-            "its level may be taken for signal or noise; set mean=pathgp.means.Constant() or standardise=True",
-            stacklevel=levels_to_the_caller(),
-        )
-
-
-def _describe_equal_targets(gp: Learnable, data: Data) -> str:
-    """The warning about a fit to equal values, whose noise and signal are as small as they may be; "" for others."""
-    noise = positive(gp, "noise")
-    if not noise.raw.requires_grad or noise.prior is not None or not bool((data.y == data.y[0]).all()):
-        return ""
-    equal = "y has one value" if len(data.y) == 1 else f"all {len(data.y):,} values of y are equal"
-    return (
-        f"{equal}: noise and signal cannot be learned from it, and standard deviations may be far too small; set "
-        "priors with constrain(), or use condition() with known hyperparameters"
-    )
-
-
 def _resolve(gp: Learnable, data: Data, options: FitOptions) -> tuple[FitOptions, str]:
     """The options with every automatic choice made, and a note: chosen kernels, dtype, why there are no paths."""
     options, chosen = gp.adapt_options(options), gp.choose_kernels(data)
@@ -252,7 +223,7 @@ def _resolve(gp: Learnable, data: Data, options: FitOptions) -> tuple[FitOptions
         options = replace(options, initialise="model", explores=False)
     if not positive(gp, "noise").raw.requires_grad:
         options = replace(options, explores=False)
-    notes = [chosen, data.note]
+    notes = [chosen, data.note, describe_copies(data)]
     gp.require_supported(data, options.settings, has_draws=options.estimator == "pathwise")
     if options.estimator == "pathwise":
         try:
