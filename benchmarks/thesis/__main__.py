@@ -48,20 +48,23 @@ def run(item: Item, arguments: list[str]) -> None:
 
 def run_all(chosen: list[Item], arguments: list[str]) -> int:
     """These items with these arguments; return how many failed. What cannot run here says why in one line."""
-    failed, began = 0, time.perf_counter()
+    failed, skipped, began = 0, 0, time.perf_counter()
     for item in chosen:
         start = time.perf_counter()
         try:
             run(item, arguments)
             state = "ok"
         except SystemExit as end:
-            state = str(end.code) if end.code else "ok"
-            failed += isinstance(end.code, int) and end.code != 0
+            is_reason = isinstance(end.code, str)
+            state = f"skipped: {end.code}" if is_reason else "FAILED" if end.code else "ok"
+            skipped += is_reason
+            failed += state == "FAILED"
         except Exception as error:
             state = f"FAILED: {type(error).__name__}: {error}"
             failed += 1
         print(f"{item.name}: {state}, {time.perf_counter() - start:.1f} s", flush=True)
-    print(f"{failed} failed, {time.perf_counter() - began:.0f} s")
+    ran = len(chosen) - skipped - failed
+    print(f"{ran} ran, {skipped} skipped, {failed} failed, {time.perf_counter() - began:.0f} s")
     return failed
 
 

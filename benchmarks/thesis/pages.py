@@ -35,10 +35,25 @@ _NO_BREAK = "\u00a0"
 LEGEND = """\
 A cell shows our mean ± its standard error over splits or seeds, and in brackets that of the thesis. Without ± our
 number is from one split or seed. `=` means that the difference is at most the allowed one, `▲` that ours is better,
-`▼` that it is worse, `·` that the two cannot be compared. The allowed difference is the root of the sum of both
-squared standard errors, plus half a unit of the last digit that the thesis prints. The standard error of one split or
-seed is the standard deviation of the row with the most of them in the same column, or zero if no row has three. A dash
-in place of our number means that this case was not run. A cell without brackets is not in the thesis."""
+`▼` that it is worse, `·` that the two cannot be compared. A dash in place of our number means that this case was not
+run. A cell without brackets is not in the thesis.
+
+The allowed difference is the root of the sum of both squared standard errors, plus half a unit of the last digit that
+the thesis prints. Where the thesis prints no standard error, it counts as zero. A number from one split has no standard
+error of its own. Instead we take the standard deviation over the splits of another row in the same column, the one with
+the most splits; it counts as zero if no row has three."""
+TERMS = """\
+- **RMSE, NLL**: root mean square error, and negative log predictive density, as means over the test rows. Less is
+  better.
+- **H**: the matrix of a linear system, the kernel matrix plus the noise variance. **Epoch**: work that costs as much as
+  one product with H.
+- **Residual**: the norm of b - H v over that of b, for a solution v of H v = b.
+- **CG, AP, SDD, SGD**: the solvers conjugate gradients, alternating projections, stochastic dual descent, and
+  stochastic gradient descent ([solvers](../solvers/index.md)).
+- **Probe**: a random right-hand side, by which gradients of the likelihood are estimated ([learning](../learning.md)).
+- **SVGP, VNNGP, CaGP**: approximations in GPyTorch: sparse variational, variational nearest-neighbour, and
+  computation-aware Gaussian processes.
+- **LKGP**: `LatentKroneckerGP`, for [grids with missing cells](../grids.md)."""
 NOTE = "<!-- Written by python -m benchmarks.thesis pages. -->"
 
 
@@ -49,6 +64,7 @@ def make_pages() -> dict[str, str]:
     for chapter, title in CHAPTERS.items():
         parts = [f"# Chapter {chapter}: {_start_low(title)}", NOTE]
         mine = [item for item in known if item.chapter == chapter]
+        parts += ["[Terms and abbreviations](index.md#terms)"]
         parts += [LEGEND] if any(item.kind == "table" for item in mine) else []
         for item in sorted(mine, key=lambda item: (item.kind == "figure", item.order)):
             parts += table_section(item) if item.kind == "table" else figure_section(item)
@@ -58,14 +74,13 @@ def make_pages() -> dict[str, str]:
 
 def make_index(known: list[Item]) -> str:
     """The first page: how to run everything, and the verdicts of all tables."""
-    lines = [
-        "| table | within `=` | better `▲` | worse `▼` | share within or better | not comparable `·` | not run |",
-        "|---" * 7 + "|",
-    ]
+    titles = "| table | within `=` | better `▲` | worse `▼` | share within or better | of these from one split or seed "
+    lines = [titles + "| not comparable `·` | not run |", "|---" * 8 + "|"]
     total: Counter[str] = Counter()
     for item in known:
         if item.kind == "table":
             found = verdicts(item)
+            found["single"] = count_single(item)
             total += found
             lines.append(_count_line(f"[{item.name}](chapter-{item.chapter}.md#{_anchor(item)})", found))
     lines.append(_count_line("all", total))
@@ -75,7 +90,19 @@ def make_index(known: list[Item]) -> str:
     sentence = f"{len(drawn)} of {len(figures)} figures are drawn." + (f" Missing: {missing}." if missing else "")
     chapters = "\n".join(f"- [Chapter {n}: {_start_low(title)}](chapter-{n}.md)" for n, title in CHAPTERS.items())
     return (
-        "\n\n".join(["# The thesis by command", NOTE, INTRODUCTION, chapters, "\n".join(lines), LEGEND, sentence])
+        "\n\n".join(
+            [
+                "# The thesis by command",
+                NOTE,
+                INTRODUCTION,
+                chapters,
+                "\n".join(lines),
+                LEGEND,
+                sentence,
+                "## Terms",
+                TERMS,
+            ]
+        )
         + "\n"
     )
 
@@ -92,14 +119,15 @@ python -m benchmarks.thesis pages                # these pages, from the results
 
 Results are JSON files in `benchmarks/results` with device, versions, date, revision and command. On the pages,
 `at 7976ab1+` names the revision; the plus sign means that files had changes that were not committed. Data sets come
-from [public sources](../datasets.md); several sets of the thesis could not be obtained. The table counts cells by
-their verdict, which is explained below it."""
+from [public sources](../datasets.md), and a command says which file it lacks; several sets of the thesis could not be
+obtained. The table counts cells by their verdict, which is explained below it."""
 
 
 def _count_line(name: str, found: Counter[str]) -> str:
     judged = found["within"] + found["better"] + found["worse"]
     share = f"{found['within'] + found['better']} of {judged}" if judged else "–"
-    parts = [found["within"], found["better"], found["worse"], share, found["not comparable"], found["not run"]]
+    parts = [found["within"], found["better"], found["worse"], share, found["single"]]
+    parts += [found["not comparable"], found["not run"]]
     return "| " + " | ".join([name, *map(str, parts)]) + " |"
 
 
@@ -117,6 +145,16 @@ def thesis_cells(item: Item) -> list[Cell]:
 def verdicts(item: Item) -> Counter[str]:
     """How many cells of the thesis's table have each verdict."""
     return count(item.name, thesis_cells(item))
+
+
+def count_single(item: Item) -> int:
+    """How many verdicts are on a single split or seed."""
+    judged = [cell for cell in thesis_cells(item) if len(cell.values) == 1]
+    return len([cell for cell in judged if verdict_of(item, cell) in ("within", "better", "worse")])
+
+
+def verdict_of(item: Item, cell: Cell) -> str:
+    return cell.verdict(printed(item.name, cell.block, cell.row, cell.column))
 
 
 def table_section(item: Item) -> list[str]:
@@ -137,17 +175,22 @@ def table_section(item: Item) -> list[str]:
         comparison,
     ]
     for block in tables()[item.name]["blocks"]:
-        parts += [f"**{block}**", _block(item.name, [cell for cell in cells if cell.block == block])]
+        mine, titles = [cell for cell in cells if cell.block == block], getattr(module, "COLUMN_TITLES", {})
+        parts += [f"**{block}**", _block(item.name, mine, titles)]
     supplement = getattr(module, "supplement", None)
     return parts + _reasons(item, cells) + (supplement() if supplement else [])
 
 
-def _block(table: str, cells: list[Cell]) -> str:
-    """A Markdown table; columns in which nothing of ours was run are left out."""
+def _block(table: str, cells: list[Cell], titles: dict[str, str]) -> str:
+    """A Markdown table; columns in which nothing of ours was run are left out.
+
+    titles: of columns whose data are not those of the thesis.
+    """
     columns = [c for c in tables()[table]["columns"] if any(cell.values for cell in cells if cell.column == c)]
     if not columns:
         return "Nothing of this block was run."
-    lines = ["| | " + " | ".join(columns) + " |", "|---" * (1 + len(columns)) + "|"]
+    shown = (titles.get(column, column) for column in columns)
+    lines = ["| | " + " | ".join(shown) + " |", "|---" * (1 + len(columns)) + "|"]
     for row in dict.fromkeys(cell.row for cell in cells):
         known = {cell.column: cell for cell in cells if cell.row == row}
         if any(known[column].values for column in columns) or row in tables()[table]["blocks"][cells[0].block]:
@@ -167,12 +210,12 @@ def _shown(table: str, cell: Cell) -> str:
 def _reasons(item: Item, cells: list[Cell]) -> list[str]:
     """Why cells cannot be compared, why others were not run, and why cells are worse."""
     worse = worse_cells(item)
-    return explain_groups(cells) + (make_worse_table(item, worse) if worse else [])
+    return explain_groups(item.name, cells) + (make_worse_table(item, worse) if worse else [])
 
 
 def worse_cells(item: Item) -> list[Cell]:
     """Our cells that are worse than the thesis's."""
-    return [c for c in thesis_cells(item) if c.verdict(printed(item.name, c.block, c.row, c.column)) == "worse"]
+    return [cell for cell in thesis_cells(item) if verdict_of(item, cell) == "worse"]
 
 
 def figure_section(item: Item) -> list[str]:

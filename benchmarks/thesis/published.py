@@ -52,6 +52,7 @@ class Cell:
 
     reason: why the cell cannot be compared with the thesis's.  missing: why there are no values, where there could be.
     spread: the standard deviation over splits or seeds, for a cell with a single value; see `estimate_spreads`.
+    mark: printed behind our number; the protocol of the table explains it.
     """
 
     block: str
@@ -62,6 +63,7 @@ class Cell:
     higher_is_better: bool = False
     missing: str = ""
     spread: float = 0.0
+    mark: str = ""
 
     @property
     def mean(self) -> float:
@@ -97,7 +99,7 @@ class Cell:
         if not self.values:
             return "–"
         shown = f"{self.mean:.{digits}f}"
-        return f"{shown} ± {self.error:.{digits}f}" if len(self.values) > 1 else shown
+        return (f"{shown} ± {self.error:.{digits}f}" if len(self.values) > 1 else shown) + self.mark
 
 
 def estimate_spreads(cells: list[Cell]) -> list[Cell]:

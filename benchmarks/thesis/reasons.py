@@ -2,55 +2,101 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from benchmarks.thesis.index import Item
-from benchmarks.thesis.published import Cell, markdown, tables
+from benchmarks.thesis.published import Cell, markdown, mean, tables
 
 EXPECTED = """\
 *Expected standard error*: that of a mean of so few values, computed from the standard error of the thesis."""
+# Minutes above this multiple of the thesis's are listed.
+SLOW = 2.0
+# With more exceptions from the usual number of splits, ranges are given.
+MOST_EXCEPTIONS = 4
 # The first columns of the table about worse cells.
 FACTS = ("splits", "seeds", "expected standard error")
 
 
-def explain_groups(cells: list[Cell]) -> list[str]:
-    """Why cells cannot be compared, and why others were not run."""
+def explain_groups(table: str, cells: list[Cell]) -> list[str]:
+    """Why cells cannot be compared, why others were not run, and which took much longer than in the thesis."""
     parts = []
-    for heading, lines in (("Not comparable:", _group_reasons(cells)), ("Not run:", _group_missing(cells))):
+    headings = {"Not comparable:": _group_reasons(cells), "Not run:": _group_missing(cells)}
+    headings[f"More than {SLOW:g} times the minutes of the thesis:"] = _list_slow(table, cells)
+    for heading, lines in headings.items():
         if lines:
             parts.append(heading + "\n\n" + "\n".join(lines))
     return parts
 
 
+def _list_slow(table: str, cells: list[Cell]) -> list[str]:
+    """A line for every row with cells whose minutes are a multiple of the thesis's."""
+    found: dict[str, list[str]] = {}
+    for cell in (cell for cell in cells if cell.block == "minutes" and cell.values):
+        theirs = mean(table, cell.block, cell.row, cell.column)
+        if theirs and cell.mean > SLOW * theirs:
+            found.setdefault(cell.row, []).append(f"{cell.column} ({cell.mean / theirs:.1f})")
+    return [f"- {row}: {', '.join(columns)}" for row, columns in found.items()]
+
+
 def make_worse_table(item: Item, worse: list[Cell]) -> list[str]:
     """A line for every worse cell, a column for everything that was measured about one of them, and notes."""
-    facts = [item.load().explain(cell) for cell in worse]
+    module = item.load()
+    facts = [module.explain(cell) for cell in worse]
     titles = [title for title in FACTS if any(title in fact for fact in facts)]
     titles += [title for title in dict.fromkeys(t for fact in facts for t in fact) if title not in titles]
     lines = []
     for cell, fact in zip(worse, facts, strict=True):
         values = ", ".join(f"{value:.3f}" for value in cell.values)
         lines.append([cell.block, cell.row, cell.column, values, *(fact.get(title, "") for title in titles)])
-    heading = "Cells that are worse, and what was measured about the cause."
+    heading = "\n".join(
+        filter(
+            None, ["Cells that are worse, and what was measured about the cause.", getattr(module, "CONCLUSION", "")]
+        )
+    )
     if "expected standard error" in titles:
         heading += "\n" + EXPECTED
     every = "ours, by seed" if "seeds" in titles else "ours, by split"
-    return [heading, markdown(["score", "row", "column", every, *titles], lines), *item.load().notes(worse)]
+    return [heading, markdown(["score", "row", "column", every, *titles], lines), *module.notes(worse)]
 
 
 def count_values(table: str, cells: list[Cell]) -> str:
-    """How many splits or seeds our numbers are from: by row or by column, whichever says it more precisely."""
+    """How many splits or seeds our numbers are from: the most frequent number, and the cells with others."""
     ours = [cell for cell in cells if cell.values]
-    counts = {}
-    for side in ("row", "column"):
-        names = _named(ours, side)
-        counts[side] = {name: [len(c.values) for c in ours if getattr(c, side) == name] for name in names}
-    found = min(counts.values(), key=lambda side: sum(max(known) - min(known) for known in side.values()))
-    said: dict[str, list[str]] = {}
-    for name, known in found.items():
-        number = f"{min(known)} to {max(known)}" if min(known) < max(known) else f"{min(known)}"
-        said.setdefault(number, []).append(name)
-    listed = "; ".join(f"{number} ({', '.join(names)})" for number, names in said.items())
     what = "seeds" if "seed" in tables()[table]["caption"] else "splits"
-    return f"Our number of {what}: {listed if len(said) > 1 else next(iter(said), 'none')}."
+    if not ours:
+        return f"Our number of {what}: none."
+    usual = Counter(len(cell.values) for cell in ours).most_common(1)[0][0]
+    others = [cell for cell in ours if len(cell.values) != usual]
+    groups: dict[tuple[int, str, str], list[str]] = {}
+    for block in _named(others, "block"):
+        in_block = [cell for cell in ours if cell.block == block]
+        numbers = {len(cell.values) for cell in in_block}
+        if len(numbers) == 1:
+            groups[min(numbers), block, ""] = []
+    rest = [cell for cell in others if not any(cell.block == block for _, block, _ in groups)]
+    for cell in rest:
+        columns = groups.setdefault((len(cell.values), "", cell.row), [])
+        columns += [cell.column] if cell.column not in columns else []
+    same: dict[tuple[int, tuple[str, ...]], list[str]] = {}
+    for (number, block, row), columns in groups.items():
+        same.setdefault((number, tuple(columns)), []).append(block or row)
+    listed = [
+        f"{number} ({', '.join(names)}{': ' if columns else ''}{', '.join(columns)})"
+        for (number, columns), names in sorted(same.items(), key=lambda group: -group[0][0])
+    ]
+    if len(listed) > MOST_EXCEPTIONS:
+        return f"Our number of {what}: {_ranges_by_row(ours)}."
+    return f"Our number of {what}: {usual}{'; but ' if listed else ''}{'; '.join(listed)}."
+
+
+def _ranges_by_row(cells: list[Cell]) -> str:
+    """The least and the largest number of values of every row."""
+    rows: dict[str, list[str]] = {}
+    for row in _named(cells, "row"):
+        numbers = [len(cell.values) for cell in cells if cell.row == row]
+        is_range = min(numbers) < max(numbers)
+        rows.setdefault(f"{min(numbers)} to {max(numbers)}" if is_range else f"{numbers[0]}", []).append(row)
+    return "; ".join(f"{numbers} ({', '.join(names)})" for numbers, names in rows.items())
 
 
 def _group_reasons(cells: list[Cell]) -> list[str]:

@@ -17,6 +17,7 @@ RESULTS = ("uci_inference_cuda",)
 PROTOCOL = COMMON.format(
     points="3,000", sdd="\n- SDD: stochastic dual descent with batches of 512, at most 100,000 steps."
 )
+CONCLUSION = "With more inducing points SVGP reaches the value of the thesis."
 ROWS = {"SDD": ("SDD",), "SGD": ("SGD",), "CG": ("CG-100", "CG"), "SVGP": ("SVGP",)}
 
 

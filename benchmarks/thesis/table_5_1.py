@@ -33,6 +33,7 @@ from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
 from benchmarks.common.recording import BENCHMARKS, device_name, merge, row_key, seconds, stored
 from benchmarks.common.uci import UCI, Split, uci_split
+from benchmarks.thesis.table_5_1_show import CONCLUSION as CONCLUSION
 from benchmarks.thesis.table_5_1_show import PROTOCOL as PROTOCOL
 from benchmarks.thesis.table_5_1_show import ROWS, show
 from benchmarks.thesis.table_5_1_show import explain as explain

@@ -63,12 +63,14 @@ import torch
 from torch import Tensor
 
 import pathgp
+from benchmarks.common.datasets import load
 from benchmarks.common.fits import THESIS_FIT
 from benchmarks.common.options import parse
 from benchmarks.common.peak import Peak
 from benchmarks.common.recording import device_name, merge, row_key, seconds, stored
 from benchmarks.peers.baselines import Baseline, add_options, chosen_baselines, run_baseline
 from benchmarks.thesis.lcbench_curves import SETS, Curves, curves, model, names
+from benchmarks.thesis.table_6_1_show import CONCLUSION as CONCLUSION
 from benchmarks.thesis.table_6_1_show import KEY, beside_sparse, show
 from benchmarks.thesis.table_6_1_show import PROTOCOL as PROTOCOL
 from benchmarks.thesis.table_6_1_show import explain as explain
@@ -311,13 +313,18 @@ def main() -> None:
     methods += ["default"] if options.default else []
     methods += [baseline.name for baseline in chosen_baselines(options)]
     methods += [PEERS[dtype] for dtype in options.botorch]
-    for method in [] if options.table else methods:
-        run(method, [(name, seed) for name in chosen for seed in options.seeds], options)
+    failed = 0
+    if not options.table:
+        load("lcbench")  # says what to do without the file
+        failed = sum(run(method, [(n, seed) for n in chosen for seed in options.seeds], options) for method in methods)
     show(options.device)
+    if failed:
+        sys.exit(1)
 
 
-def run(method: str, jobs: list[tuple[str, int]], options: argparse.Namespace) -> None:
-    """All that the file does not hold yet, some at a time."""
+def run(method: str, jobs: list[tuple[str, int]], options: argparse.Namespace) -> int:
+    """All that the file does not hold yet, some at a time; return how many failed."""
+    failed = 0
     titles = {peer: f"botorch {dtype}" for dtype, peer in PEERS.items()}
     titles |= {"default": "pathgp default"}
     about = vars(options) | {"configurations": options.rows or 2000, "method": titles.get(method, method)}
@@ -329,12 +336,14 @@ def run(method: str, jobs: list[tuple[str, int]], options: argparse.Namespace) -
                 row = future.result()
             except subprocess.CalledProcessError as error:
                 print(f"failed: {' '.join(map(str, error.cmd[2:]))}", flush=True)
+                failed += 1
                 continue
             if method in PEERS.values():
                 mine = stored(f"lcbench_{options.device}", KEY)[row_key({**row, "method": "pathgp"}, KEY)]
                 for clock in ("fit_seconds", "fit_cpu_seconds"):
                     row[f"{clock}_times_ours"] = row.get(clock, math.nan) / mine[clock]
             record(row, options.device)
+    return failed
 
 
 if __name__ == "__main__":
