@@ -228,3 +228,22 @@ def test_nothing_is_learned_from_one_column(case: str, monkeypatch: pytest.Monke
     assert solution.solver == repr(CG(GridInverse()))
     assert solution.converged == (case not in ("no tolerance", "out of reach"))
     assert "inf" not in solution.note.split(";")[0]
+
+
+def test_a_part_of_the_budget_is_kept_for_cholesky() -> None:
+    """CG with the inverse of the whole grid would need more epochs than there are, Cholesky would not."""
+    places, times = (torch.linspace(0.0, 1.0, p, dtype=torch.float64).unsqueeze(1) for p in (30, 24))
+    generator = torch.Generator().manual_seed(0)
+    observed = torch.rand(30, 24, generator=generator) > 0.2
+    observed[10:20, 8:16] = False
+    H = LatentKroneckerOperator([kernels.Matern(2.5, 2.0)] * 2, [places, times], observed, 1e-4)
+    B = torch.randn(H.shape[0], 8, generator=generator, dtype=torch.float64)
+    alone, found = (
+        solver.solve(H, B, tol=1e-6, max_epochs=100, generator=torch.Generator())
+        for solver in (CG(GridInverse()), Auto())
+    )
+    assert alone.status is solvers.Status.BUDGET_EXHAUSTED
+    assert found.converged
+    assert found.solver == "Cholesky()"
+    assert "CG on the whole grid" in found.note.split(";")[0]
+    assert found.epochs <= 100

@@ -192,6 +192,8 @@ def _prepare(
             assert isinstance(data, GridObservations)
             found = fit_subgrids(running.model, data, choose_subgrids(data), running.coordinates, SUBGRID_STEPS)
             running.optimiser.seed(found.curvature)
+            # All cells may need more noise than sub-grids for systems that can be solved.
+            running.project()
     pace = replace(pace, resumed_at=len(running.history))
     running.pace = pace = replace(pace, predicted_seconds=pace.predict_left(running))
     if pace.progress is not None:

@@ -73,6 +73,9 @@ def description(model: nn.Module) -> str:
     return ", ".join([repr(plain), *rules])
 
 
+# Largest distance of a logarithm from zero: squares of the values stay within the range of float64. A line search along
+# a hyperparameter without bounds may ask for more.
+_LARGEST_LOG = 300.0
 # Where softplus(x) = x to nine digits. Steps of the thesis, 100 of 0.1 from values of one, stay below.
 _IDENTITY = 20.0
 
@@ -113,10 +116,10 @@ class Coordinates:
         return torch.cat([part.flatten().cpu() for part in parts])
 
     def move(self, position: Tensor) -> None:
-        """Put the model there, as far as the bounds allow."""
+        """Put the model there, as far as the bounds and the range of float64 allow."""
         parts = list(position.split([p.numel() for p in self.parameters]))
         for parameter, part in zip(self.positive, parts, strict=False):
-            parameter.assign(part.exp().view_as(parameter.raw))
+            parameter.assign(part.clamp(-_LARGEST_LOG, _LARGEST_LOG).exp().view_as(parameter.raw))
             parameter.project()
         with torch.no_grad():
             for (p, unit), part in zip(self.free, parts[len(self.positive) :], strict=True):

@@ -53,6 +53,8 @@ _BEST_CASE_EPOCHS = 3.0
 _VECCHIA_UNCERTAINTY = 1.5
 # Another solver replaces one that exceeds its predicted epochs by this factor.
 _PATIENCE = 2.0
+# Products beside the work of Cholesky when it replaces another solver: two residuals before it, two after it.
+_CHECKS = 4.0
 
 
 class Predicted(NamedTuple):
@@ -100,6 +102,9 @@ class Auto(Solver):
             # After a stall only Cholesky can help: its factorisation, in float64, has smaller rounding errors.
             ranked = [other for other in ranked if other == Cholesky() or is_out_of_epochs]
             ranked = [other for other in ranked if other != Cholesky() or not _cholesky_exclusion(run)]
+            if Cholesky() in ranked:
+                # The rest of the budget may have been kept for it.
+                ranked = [other for other in ranked if options[other].epochs <= budget - run.epochs]
             if is_limited and is_out_of_epochs:
                 # Continue with the same solver if no other one is left.
                 ranked = ranked or [choice]
@@ -194,11 +199,18 @@ def _try_vecchia(run: Run, least: float, work: float) -> dict[Solver, Predicted]
 def _epoch_limit(run: Run, options: dict[Solver, Predicted], choice: Solver, others: list[Solver]) -> float:
     """Epochs after which the next solver replaces the chosen one.
 
-    At least twice the prediction, and as many as the chosen solver takes in the predicted time of the next one.
+    At least twice the prediction, and as many as the chosen solver takes in the predicted time of the next one. What
+    Cholesky needs is kept of the budget, if the rest is twice the prediction: a preconditioner that is nearly an
+    inverse gains nothing until it converges, and the budget would end the solve where it began.
     """
     if not others or run.tol == 0 or choice == Cholesky() or not math.isfinite(options[choice].epochs):
         return math.inf
-    return options[choice].epochs * max(_PATIENCE, options[others[0]].seconds / max(options[choice].seconds, 1e-9))
+    epochs = options[choice].epochs
+    limit = epochs * max(_PATIENCE, options[others[0]].seconds / max(options[choice].seconds, 1e-9))
+    if Cholesky() not in others:
+        return limit
+    rest = run.max_epochs - run.epochs - options[Cholesky()].epochs - _CHECKS * run.H.cost()
+    return min(limit, rest) if rest >= _PATIENCE * epochs else limit
 
 
 def _can_try(run: Run) -> bool:
