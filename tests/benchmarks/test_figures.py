@@ -64,6 +64,23 @@ def test_quick_reaches_every_item(arguments: list[str], monkeypatch: pytest.Monk
     assert all(options == ["--quick"] for options in given)
 
 
+def test_what_did_not_run_is_counted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without data nothing fails, and nothing is called run."""
+    ends = iter([None, SystemExit("pol.npz is not in data"), SystemExit(1), ValueError("no"), SystemExit(0)])
+
+    def run(item: Item, options: list[str]) -> None:
+        end = next(ends)
+        if end is not None:
+            raise end
+
+    monkeypatch.setattr(__main__, "run", run)
+    assert __main__.run_all(FIGURES[:5], []) == 2
+    lines = capsys.readouterr().out.splitlines()
+    states = ["ok", "skipped: pol.npz is not in data", "FAILED", "FAILED: ValueError: no", "ok"]
+    assert [line.split(": ", 1)[1].rsplit(",", 1)[0] for line in lines[:-1]] == states
+    assert lines[-1].startswith("2 ran, 1 skipped, 2 failed, ")
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("item", [item for item in FIGURES if item.number not in TWINS], ids=lambda item: item.number)
 @pytest.mark.usefixtures("made_up", "plain_layout")
