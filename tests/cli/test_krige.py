@@ -53,6 +53,19 @@ def test_a_map_as_netcdf_with_a_page(stations: Path, tmp_path: Path, capsys: Cap
         assert words in text
 
 
+def test_the_example_is_a_map_of_the_globe(tmp_path: Path, capsys: Capture) -> None:
+    """`pathgp example stations` writes a table that krige knows by its columns."""
+    table, out = tmp_path / "stations.csv", tmp_path / "map.nc"
+    assert main(["example", "stations", "--out", str(table)]) == 0
+    columns = ["--x", "lon", "--y", "lat", "--target", "t", "--grid", "1"]
+    assert main(["krige", str(table), *columns, *QUICK, "--out", str(out), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["rows"] == 250
+    assert 0.2 < facts["nugget"] < 0.5
+    assert "km" in facts["model"]["length scale"]
+    assert xr.load_dataset(out, engine="scipy")["mean"].dims == ("lat", "lon")
+
+
 def test_rows_of_another_file_as_csv(stations: Path, tmp_path: Path, capsys: Capture) -> None:
     new = write(tmp_path / "new.csv", {"y": [1.0, 2.0, ""], "h": [0.0, 4.0, 1.0], "x": [0.5, 3.0, 2.0]})
     out = tmp_path / "new_map.csv"

@@ -130,6 +130,8 @@ def test_plan_and_example(capsys: Capture, tmp_path: Path) -> None:
     np.testing.assert_array_equal(numbers(found, "growth"), example_table()["growth"])
     assert main(["example"]) == 0
     assert capsys.readouterr().out == (tmp_path / "a.csv").read_text()
+    assert main(["example", "plants"]) == 0
+    assert capsys.readouterr().out == (tmp_path / "a.csv").read_text()
 
 
 # Reports on standard error what must not be imported (parts of SciPy double the time of `import pathgp`, the compiler

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pathgp._version import __version__
+from pathgp.cli.commands import EXAMPLES
 from pathgp.cli.option_types import column_names, count, finite, level, memory_size, positive, share, spacing, whole
 from pathgp.cli.output import UsageError, print_note
 from pathgp.data.tabular import DEFAULT_KERNEL, KERNELS
@@ -28,7 +29,7 @@ _COMMANDS = """\
   krige     a map of a field from values at points, with uncertainty
   info      describe a model file
   plan      estimate the cost of a posterior and of a fit
-  example   write the generated table of the examples
+  example   write a generated table to try things on
   demo      two Gaussian processes on 10,000 points, a table and a picture
 """
 # Imported when the command runs: the others need not be.
@@ -251,7 +252,9 @@ def _plan(command: argparse.ArgumentParser) -> None:
 
 
 def _example(command: argparse.ArgumentParser) -> None:
-    """Write the example table as CSV: growth of 600 plants by temperature, light, water and soil; generated data."""
+    """Write an example table as CSV, generated data. plants: growth of 600 plants by temperature, light, water and
+    soil, for pathgp fit. stations: temperatures at 250 places, for pathgp krige."""
+    command.add_argument("name", nargs="?", choices=list(EXAMPLES), default="plants", help="default: plants")
     _add(command, "--out", "CSV", "default: standard output", Path)
 
 

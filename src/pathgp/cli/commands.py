@@ -1,4 +1,4 @@
-"""The small commands, plan and example, and the made-up table, which ``pathgp fit`` uses when no file is given."""
+"""The small commands, plan and example, and the made-up tables; ``pathgp fit`` uses one when no file is given."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def plan(options: argparse.Namespace) -> None:
 
 
 def example(options: argparse.Namespace) -> None:
-    """Write the table of `example_table` as CSV."""
-    table, text = example_table(), io.StringIO()
+    """Write one of the made-up tables as CSV."""
+    table, text = EXAMPLES[options.name](), io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table)
     writer.writerows(zip(*(column.tolist() for column in table.values()), strict=True))
@@ -57,3 +57,21 @@ def example_table() -> dict[str, NDArray[Any]]:
         "soil": soil,
         "growth": growth.round(3),
     }
+
+
+def example_stations() -> dict[str, NDArray[Any]]:
+    """Made-up data for a map: temperatures at 250 stations in a country of 10 by 8 degrees.
+
+    Drawn once from a smooth formula with noise of 0.3 degrees and rounded.
+    """
+    draw = np.random.default_rng(8)
+    lon, lat = draw.uniform(5, 15, 250).round(3), draw.uniform(44, 52, 250).round(3)
+    # Warmer in the south, cold in the mountains, mild at a lake.
+    mountains = np.exp(-(((lat - 46.5) / 0.8) ** 2) - ((lon - 10) / 3.5) ** 2)
+    lake = np.exp(-((lat - 49.5) ** 2) - (lon - 8) ** 2)
+    t = 14 - 0.8 * (lat - 48) - 9 * mountains + 2.5 * lake + 0.3 * draw.standard_normal(250)
+    return {"lon": lon, "lat": lat, "t": t.round(2)}
+
+
+# The tables of ``pathgp example`` by name.
+EXAMPLES = {"plants": example_table, "stations": example_stations}
