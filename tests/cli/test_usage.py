@@ -64,7 +64,10 @@ def test_usage_of_argparse(arguments: list[str], told: str, capsys: Capture) -> 
     with pytest.raises(SystemExit) as exit_code:
         main(arguments)
     assert exit_code.value.code == 2
-    assert told in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert told in said
+    assert said.count("\n") == 1
+    assert " --help\n" in said
 
 
 def test_results_never_replace_what_is_read(folder: Path, capsys: Capture) -> None:

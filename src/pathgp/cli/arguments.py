@@ -12,7 +12,7 @@ import textwrap
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pathgp._version import __version__
 from pathgp.cli.commands import EXAMPLES
@@ -107,8 +107,15 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line: the usage of a command fills half a screen."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="pathgp",
         usage="pathgp COMMAND [options]",
         description="Exact Gaussian processes from the command line.\n\ncommands:\n" + _COMMANDS,
