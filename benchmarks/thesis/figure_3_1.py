@@ -16,8 +16,9 @@ from pathgp.cli import demo
 
 TITLE = "Four solvers with the same budget"
 TEXT = """\
-The two problems of the demo with a squared exponential kernel: inputs around zero, and inputs over a long
-interval. Every solver has the same number of epochs for the mean and 64 samples, in float64.
+The two problems of the demo with a squared exponential kernel. Top, "infill": normally distributed inputs around zero,
+so that more points lie closer together. Bottom, "large domain": inputs over an interval that grows with their number.
+Every solver has the same number of epochs for the mean and 64 samples, in float64.
 
 - Alternating projections (AP) reach the exact mean in both.
 - Conjugate gradients (CG) without a preconditioner are far from converged on densely sampled data, and extrapolate

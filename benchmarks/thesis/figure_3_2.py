@@ -19,14 +19,19 @@ from pathgp.pathwise import PriorPaths
 
 TITLE = "Noise of the gradient, and inducing points"
 TEXT = """\
-Left: the variance of the gradient from one random row along full-batch descent on `elevators`, in closed form. Loss 1
-has the noise of the samples in the targets, loss 2 in the regulariser. `SGD` uses loss 2: its gradient has a smaller
-variance from the start.
+Two losses have the same minimiser, the weights a of a posterior sample. With prior values f at the training inputs and
+noise ε ~ N(0, σ²I), loss 1 is ½ |f + ε - Ka|² + ½ σ² aᵀKa, with the noise in the targets. Loss 2 is ½ |f - Ka|² + ½ σ²
+(a - ε/σ²)ᵀK(a - ε/σ²), with the noise in the regulariser. `SGD` uses loss 2.
+
+Left: the variance of the gradient from one random row along full-batch descent on `elevators`, in closed form. That of
+loss 2 is smaller from the first step on.
 
 Other panels: stochastic gradient descent on all rows, and with inducing points at a part of them, with the same number
-of epochs. With fewer points the errors rise. The thesis shows two million rows of `houseelectric`, which could not be
-obtained, and a time that grows with the number of points. The seconds of a small problem on a CPU do not show that: all
-rows multiply a stored matrix, and inducing points evaluate their kernel in every step."""
+of epochs. The errors are smallest with half of the rows, and rise with fewer points. All rows have larger errors than
+half of them: descent on all rows is far from converged in these epochs. The thesis shows two million rows of
+`houseelectric`, which could not be obtained, and a time that grows with the number of points. The seconds of a small
+problem on a CPU do not show that: all rows multiply a stored matrix, and inducing points evaluate their kernel in every
+step."""
 SAMPLES, EPOCHS = 8, 200
 SHARES = (1.0, 0.5, 0.25, 0.125)
 

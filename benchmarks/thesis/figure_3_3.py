@@ -20,10 +20,11 @@ from pathgp.operators import KernelOperator, cross_product
 
 TITLE = "Four error measures"
 TEXT = """\
-The posterior mean on `elevators`, float64, hyperparameters of the thesis.
+The posterior mean on `elevators`, float64, hyperparameters of the thesis. Its weights are v, those of the exact mean
+v*. The norms are ‖v‖₂² = vᵀv and ‖v‖_K² = vᵀKv.
 
-- Top: at the learned noise AP and preconditioned CG are similar. All methods reach the test error of the exact mean
-  long before their weights are accurate.
+- Top: at the learned noise AP and preconditioned CG are similar. AP, CG and SDD reach the test error of the exact mean
+  long before their weights are accurate. SGD does not reach it within this budget.
 - Bottom: at a low noise only AP converges within this budget. The exact mean overfits, so a solver that stops early
   can predict better than the exact solution. A small test error therefore does not show that a system is solved
   accurately."""

@@ -22,13 +22,14 @@ from benchmarks.thesis.size import Size
 
 TITLE = "Random features and random coordinates"
 TEXT = """\
-Stochastic dual descent on `pol`, batches of 512, momentum 0.9, geometric averaging.
+Stochastic dual descent on `pol`, batches of 512, momentum 0.9, geometric averaging. The weights a and the norms are
+those of figure 4.1.
 
 - Gradients from random features need smaller steps and are slower at every step size that we tried. In the thesis they
   diverge above βn = 0.0005 (β: the step size). Here, with 512 new features per step on a part of the rows, βn = 1 is
   still stable.
-- The gradient is Kα + σ²α - y for weights α. Random coordinates of Kα alone, with the other terms exact, are no
-  improvement: their noise does not vanish at the solution.
+- The gradient is Ka + σ²a - y. Random coordinates of Ka alone, with the other terms exact, stop improving at a distance
+  from the solution: their noise does not vanish there.
 - Random coordinates of the whole gradient keep converging."""
 STEPS = 20_000 if torch.cuda.is_available() else 2_000
 

@@ -22,8 +22,9 @@ from benchmarks.thesis.size import Size
 
 TITLE = "Momentum and averaging"
 TEXT = """\
-Random coordinates on `pol`, batches of 128, βn = 50. Momentum has the largest effect. Geometric averaging is slower at
-first and ends lower in the K²-norm. Arithmetic averaging over the last steps is slower in the K-norm."""
+Random coordinates on `pol`, batches of 128, βn = 50; weights a and norms as in figure 4.1. Momentum has the largest
+effect. Geometric averaging is slower at first and ends lower in the K²-norm. Arithmetic averaging over the last steps
+is slower in the K-norm."""
 STEPS = 100_000 if torch.cuda.is_available() else 10_000
 
 

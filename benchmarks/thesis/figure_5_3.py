@@ -15,9 +15,9 @@ TITLE = "Distance to the solution"
 TEXT = """\
 Fits of `pol` and `elevators` with 64 probes whose random draws are fixed.
 
-- First panel: from a start at zero, the mean squared distance to the solution is tr H⁻¹ for the standard estimator and
-  n for the pathwise one. Measured and expected values coincide. From the solution of the previous step (dashed) the
-  distance of both is far smaller.
+- First panel: the squared distance of a start x₀ to the solution x is (x₀ - x)ᵀH(x₀ - x). From a start at zero its mean
+  is tr H⁻¹ for the standard estimator and n for the pathwise one. Measured and expected values coincide. From the
+  solution of the previous step (dashed) the distance of both is far smaller.
 - Second panel: the resulting epochs of alternating projections (AP).
 - Third and fourth panel: tr H⁻¹ follows the largest eigenvalue of H⁻¹, and this follows the noise precision 1 / σ²,
   which rises as the model learns that there is little noise."""

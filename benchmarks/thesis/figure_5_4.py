@@ -18,9 +18,10 @@ from pathgp.metrics import nll
 TITLE = "Number of probes"
 TEXT = """\
 Left: the test log-likelihood with more posterior samples, by the variances of this library and by averages of squares,
-as in the thesis. The variances of this library need far fewer samples. Right: seconds of a fit with 16 and with 64
-probes. This run on a CPU has few rows: the right-hand sides take most of the time, and their cost is proportional to
-the number of probes. In the thesis, on all rows, four times as many probes cost a tenth more."""
+as in the thesis. Up to 2,000 rows, as in this run, the variances of this library are exact and need no samples; for
+more rows see [variances](../concepts.md#variances-from-samples-or-from-solves). Right: seconds of a fit with 16 and
+with 64 probes. This run on a CPU has few rows: the right-hand sides take most of the time, and their cost is
+proportional to the number of probes. In the thesis, on all rows, four times as many probes cost a tenth more."""
 CPU_ROWS = 1000
 SEEDS = 5
 

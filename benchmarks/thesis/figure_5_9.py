@@ -15,13 +15,15 @@ TEXT = """\
 Fits of `pol` in which every solve, including the last one for the posterior, ends after a fixed number of epochs. In
 the legends: the budget of a step, and the test log-likelihood at the end.
 
-- The systems become harder as the model learns that there is little noise, and the residuals rise, most of all with
-  conjugate gradients.
-- Pathwise gradients and warm starts each lower the residuals.
-- The standard estimator with warm starts has accurate gradients but no samples: its posterior needs a cold solve with
-  the same budget.
-- Alternating projections with shuffled blocks (thesis: greedy blocks) reach the log-likelihood of converged solves with
-  the smallest budget for all four methods.
+- The systems become harder as the model learns that there is little noise. With conjugate gradients the residuals rise,
+  and with SDD and small budgets they fall at first and rise at the end.
+- At the end of these fits, pathwise gradients and warm starts each lower the residuals of conjugate gradients and
+  SDD.
+- The solutions of the standard estimator are no samples: its posterior needs another solve, from zero and with the same
+  budget. With conjugate gradients this solve is far from converged, so the log-likelihood is low although warm starts
+  lower the residuals of the steps.
+- Alternating projections with shuffled blocks (thesis: greedy blocks) reach the tolerance (dotted) in every step, and
+  the log-likelihood of converged solves, with the smallest budget and all four methods.
 - Block size and rank are about the same fraction of n as in the thesis."""
 CPU_ROWS = 1000
 BUDGETS = (10, 20, 30, 40, 50)

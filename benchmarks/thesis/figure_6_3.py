@@ -18,9 +18,12 @@ TEXT = """\
 Seven torques of a robot arm, with a kernel over joint states times a full covariance between torques, for a growing
 ratio of missing values. The cost of the factors is constant; that of a matrix of the observed cells falls with the
 square of their number. Dotted: the break-even points that `pathgp.break_even` predicts. Both methods predict the same,
-so their lines in the right panels coincide; bars are standard errors over seeds. The training file of SARCOS could not
-be obtained; the rows are those of its test file. The points are results of `benchmarks/thesis/break_even.py`: products
-on a CPU, fits on a GPU."""
+so their lines in the right panels coincide; bars are standard errors over seeds, where there is more than one. The
+training file of SARCOS could not be obtained; the rows are those of its test file.
+
+The figure draws results of `benchmarks/thesis/break_even.py`: time and memory of products on a CPU from
+`break_even_cpu.json`, test errors of fits on a GPU from `break_even_cuda.json`. The file named below records the
+drawing itself."""
 PRODUCTS, FITS = "break_even_cpu", "break_even_cuda"
 CPU_ROWS = 250
 RATIOS = (0.2, 0.8)

@@ -166,7 +166,7 @@ def _fit(command: argparse.ArgumentParser) -> None:
     model = command.add_argument_group("model and learning")
     kernel = f"{', '.join(KERNELS)} (default: {DEFAULT_KERNEL})"
     model.add_argument("--kernel", metavar="NAME", choices=list(KERNELS), help=kernel)
-    _add_learning_options(model)
+    _add_learning_options(model, "100; 125 for more than 1,000 rows of more than three inputs")
     holdout = "share of the rows kept apart to measure errors on; 0 learns from all (default: 0.1)"
     _add(model, "--holdout", "SHARE", holdout, share, 0.1)
     model.add_argument("--precision", choices=["float32", "float64"], help="default: float32 for more than 10,000 rows")
@@ -229,7 +229,7 @@ def _krige(command: argparse.ArgumentParser) -> None:
     _add(model, "--trend", "NAME", trend, str, "constant")
     isotropic = "use one length scale for both coordinates of a plane (default: one for each)"
     model.add_argument("--isotropic", action="store_true", help=isotropic)
-    _add_learning_options(model)
+    _add_learning_options(model, "100")
     _add(model, "--seed", "N", "seed of the samples (default: 0)", count, 0)
     model.add_argument("--device", default="cpu", help="such as cuda (default: cpu)")
     result = command.add_argument_group("results")
@@ -286,11 +286,11 @@ def _add_model_and_file(command: argparse.ArgumentParser) -> None:
     _add_reading_options(command, "rows without a value in an input get empty predictions, and are counted")
 
 
-def _add_learning_options(group: Any) -> None:
+def _add_learning_options(group: Any, steps: str) -> None:
     _add(group, "--noise-std", "STD", "fix the noise to this standard deviation, in the target's units", positive)
     _add(group, "--minutes", "M", "time limit of learning; long fits then use fewer steps and rows", positive)
-    _add(group, "--steps", "N", "steps of the optimiser, at most (100)", count)
-    _add(group, "--samples", "N", "posterior samples, and probes of the gradient (64)", whole)
+    _add(group, "--steps", "N", f"steps of the optimiser, at most (default: {steps})", count)
+    _add(group, "--samples", "N", "posterior samples, and probes of the gradient (default: 64)", whole)
 
 
 def _add_prediction_options(group: Any) -> None:
