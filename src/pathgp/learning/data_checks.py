@@ -5,8 +5,9 @@ from __future__ import annotations
 import warnings
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from pathgp.compute.counts import CountRows
 from pathgp.compute.distinct import label_distinct_rows
 from pathgp.compute.stacklevel import levels_to_the_caller
 from pathgp.data.observations import Data, Observations
@@ -47,8 +48,11 @@ def describe_equal_targets(gp: Learnable, data: Data) -> str:
 
 
 def describe_copies(data: Data) -> str:
-    """The note on rows that repeat another one, inputs and target; "" for few, which rounding explains, and grids."""
-    if not isinstance(data, Observations) or not isinstance(data.X_raw, Tensor):
+    """The note on rows that repeat another one, inputs and target; "" for few, which rounding explains.
+
+    Grids have no copies. Sparse inputs are not searched: they would become dense.
+    """
+    if not isinstance(data, Observations) or isinstance(data.X_raw, CountRows):
         return ""
     n = len(data.y)
     copies = n - len(label_distinct_rows(torch.cat([data.X_raw, data.y.unsqueeze(1)], 1))[1])
