@@ -15,6 +15,7 @@ from optimisations import BOX, SMALL, hill, sampler, seeded
 from pathgp import kernels
 from pathgp.decisions import ThompsonSampler, maximise_paths
 from pathgp.decisions import sampler as sampler_module
+from pathgp.models import InducingGP
 from subprocesses import Forks
 
 
@@ -261,3 +262,18 @@ def test_first_values_that_all_fail(tmp_path: Path) -> None:
     assert "better than after the first round with a value" in page
     assert "4 evaluations failed" in page
     assert "nan" not in page
+
+
+def test_every_value_is_counted_once_with_inducing_points() -> None:
+    gp = InducingGP(kernels.Matern(2.5, 0.5), 0.1, inducing=5)
+    optimiser = ThompsonSampler(
+        gp, torch.as_tensor(BOX), refit=None, search=SMALL, condition={"features": 64}, generator=seeded()
+    )
+    X = torch.rand(12, 2, generator=seeded(1), dtype=torch.float64)
+    optimiser.tell(X, torch.as_tensor(hill(X)))
+    for told in (12, 15, 18):
+        assert len(optimiser.y) == told
+        X = optimiser.ask(3)
+        assert optimiser.posterior is not None
+        assert optimiser.posterior.report.rows == told
+        optimiser.tell(X, torch.as_tensor(hill(X)))

@@ -142,7 +142,7 @@ class Surrogate:
         if post is None or post.num_samples < samples:
             options = self.condition_options | {"samples": max(samples, self._least_samples)}
             post = self.gp.condition(self.X, self.y, generator=spawn_generator(self.generator), **options)
-        elif (known := len(post.system.X)) < len(self.y):
+        elif (known := post.report.rows) < len(self.y):
             post = post.update(self.X[known:], self.y[known:], generator=spawn_generator(self.generator))
         self._posterior = post
         return post
