@@ -35,6 +35,19 @@ def test_candidates_are_copied() -> None:
     assert len(np.unique(np.asarray(optimiser.ask(10)), axis=0)) == 10
 
 
+@pytest.mark.parametrize("unit", [1e-6, 1e6])
+def test_candidates_differ_in_any_units(unit: float) -> None:
+    candidates = torch.rand(50, 2, generator=seeded(), dtype=torch.float64)
+    # The second column is constant.
+    candidates = torch.stack([unit * candidates[:, 0], candidates[:1, 1].expand(50)], 1)
+    optimiser = sampler(None, candidates=candidates)
+    X = optimiser.ask(20)
+    assert len(X.unique(dim=0)) == 20
+    optimiser.tell(X, X[:, 0] / unit)
+    assert len(torch.cat([X, optimiser.ask(30)]).unique(dim=0)) == 50
+    assert not optimiser.domain.continuous.any()
+
+
 def test_a_constraint_may_work_in_place() -> None:
     def is_allowed(X: Any) -> Any:
         X -= 0.5

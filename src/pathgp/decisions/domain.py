@@ -34,7 +34,7 @@ class Domain:
     """lower, upper: the box (d,), float64.  choices: allowed values (v,) of some columns, sorted.
 
     constraint: a function of inputs (m, d) that returns m booleans, or None.  is_numpy: whether it gets, and the caller
-    works with, NumPy arrays.
+    works with, NumPy arrays.  has_candidates: whether inputs are chosen from a list, whose extents the box is.
     """
 
     lower: Tensor
@@ -42,6 +42,7 @@ class Domain:
     choices: dict[int, Tensor]
     constraint: Constraint | None
     is_numpy: bool
+    has_candidates: bool = False
 
     @classmethod
     def read(
@@ -77,9 +78,15 @@ class Domain:
                 ends = f"{float(lower[column]):g} and {float(upper[column]):g}"
                 message = f"the bounds of column {column} are {ends}: the lower one must be less than the upper"
                 raise ValueError(message + hint)
-        if not (constraint is None or callable(constraint)):
-            raise TypeError(f"constraint must be a function of inputs (m, d), got {type(constraint).__name__}")
+        _require_function(constraint)
         return cls(lower, upper, found, constraint, matrix.is_numpy)
+
+    @classmethod
+    def of_candidates(cls, X: Tensor, constraint: Constraint | None, is_numpy: bool) -> Domain:
+        """The smallest box of candidates X (c, d): the resolution is relative to their extents, in any units."""
+        _require_function(constraint)
+        X = X.detach()
+        return cls(X.amin(0).to(torch.float64), X.amax(0).to(torch.float64), {}, constraint, is_numpy, True)
 
     @property
     def width(self) -> Tensor:
@@ -90,7 +97,7 @@ class Domain:
     @property
     def continuous(self) -> Tensor:
         """Which columns may take any value of the box: (d,)."""
-        mask = torch.ones_like(self.lower, dtype=torch.bool)
+        mask = torch.full_like(self.lower, not self.has_candidates, dtype=torch.bool)
         mask[list(self.choices)] = False
         return mask
 
@@ -199,6 +206,11 @@ class Domain:
             f"the constraint allowed {count - missing} of {tried:,} points, {count} are needed: give tighter bounds, "
             "or candidates= that satisfy it"
         )
+
+
+def _require_function(constraint: Any) -> None:
+    if not (constraint is None or callable(constraint)):
+        raise TypeError(f"constraint must be a function of inputs (m, d), got {type(constraint).__name__}")
 
 
 def _read_choices(choices: Any) -> dict[int, list[Any]]:

@@ -103,13 +103,15 @@ class ThompsonSampler:
         given = read_bounds(bounds) if candidates is None else read_candidates(candidates)
         # A copy: the caller may change the array.
         self._candidates = None if candidates is None else replace(given, X=given.X.detach().clone())
-        ends = bounds if candidates is None else torch.stack([given.X.amin(0) - 1.0, given.X.amax(0) + 1.0])
-        self.domain = replace(Domain.read(ends, choices, constraint, given.X.device), is_numpy=given.is_numpy)
-        width = self.domain.width if candidates is None else _extents(given.X)
+        if candidates is None:
+            assert bounds is not None
+            self.domain = replace(Domain.read(bounds, choices, constraint, given.X.device), is_numpy=given.is_numpy)
+        else:
+            self.domain = Domain.of_candidates(given.X, constraint, given.is_numpy)
         self.minimise, self.history = minimise, History()
         self._search = read_search(read_options(search, "search", maximise_paths, _OWN_OPTIONS))
         self._format, self._generator = given, as_generator(generator)
-        self._surrogate = Surrogate(gp, refit, width, fit, condition, self._generator)
+        self._surrogate = Surrogate(gp, refit, self.domain.width, fit, condition, self._generator)
         box = torch.stack([self.domain.lower, self.domain.upper])
         model = self._surrogate.prepared_model(box if self._candidates is None else self._candidates.X[:2])
         empty = given.X.new_empty(0, given.X.shape[1], dtype=torch.float64)
@@ -386,9 +388,3 @@ class ThompsonSampler:
         self._began = time.monotonic() - content["seconds"]
         for evaluations, best, batch, failed, seconds in content["rounds"].tolist():
             self.history.rounds.append(Round(int(evaluations), best, batch, int(failed), seconds))
-
-
-def _extents(X: Tensor) -> Tensor:
-    """Differences between the largest and the smallest value of every column (d,); 1 for constant columns."""
-    extent = (X.amax(0) - X.amin(0)).to(torch.float64)
-    return torch.where(extent > 0, extent, 1.0)

@@ -138,8 +138,7 @@ def _best_candidates(
 ) -> tuple[Array, Array]:
     given = read_candidates(candidates, post.system.X.shape[1], post.system.X)
     X = given.X.detach()
-    ends = torch.stack([X.amin(0), X.amax(0)])
-    domain = Domain(ends[0].double(), ends[1].double(), {}, constraint, given.is_numpy)
+    domain = Domain.of_candidates(X, constraint, given.is_numpy)
     allowed = domain.allows(X)
     if distinct:
         seen = _read_avoid(avoid, domain, X.device)
