@@ -69,10 +69,11 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         random_state: a seed, a generator of NumPy, or None for fresh draws at every fit.
 
     Attributes:
-        posteriors_: one `Posterior` per output, of the learned model; of related outputs one `GridPosterior`. Their
-            inputs are the columns after the conversion of text and dates.
+        posteriors_: one `Posterior` per output, of the learned model, in the units of y. Of related outputs one
+            `GridPosterior`; with ``standardise`` its units are the standard deviations of the outputs, about their
+            averages. Inputs are the columns after the conversion of text and dates.
         kernel_: the learned kernel of the first output, or the one that related outputs share.
-        reports_: one `FitReport` per posterior.
+        reports_: one `FitReport` per posterior, in its units.
         categories_: the categories of every text column, by its name.
         dates_: the names of the columns with dates or spans of time.
         n_features_in_: number of columns of X.
@@ -157,9 +158,15 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         return lambda X: self._evaluate("paths", self._read(X))[:k]
 
     def log_marginal_likelihood(self) -> float:
-        """Of the learned hyperparameters, the sum over outputs; exact or estimated, see `Posterior`."""
+        """Of the learned hyperparameters, the sum over outputs, in the units of y.
+
+        Exact or an estimate, see `Posterior`.
+        """
         check_is_fitted(self)
-        return float(sum(posterior.log_marginal_likelihood().value for posterior in self.posteriors_))
+        value = float(sum(posterior.log_marginal_likelihood().value for posterior in self.posteriors_))
+        if self._related is not None:
+            value = self._related.restore_log_density(value, self.posteriors_[0].report.rows)
+        return value
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -121,6 +121,15 @@ def test_related_outputs_are_one_process() -> None:
     np.testing.assert_allclose(paths(X[:5])[:, :2], paths(X[:2]))
 
 
+@pytest.mark.parametrize("outputs", ["independent", "related"])
+def test_the_likelihood_is_in_the_units_of_y(outputs: str) -> None:
+    X, y = data(30)
+    Y = np.stack([y, X[:, 1]], 1)
+    model = GPRegressor(outputs=outputs, steps=0)
+    found, scaled = (model.fit(X, Y * unit).log_marginal_likelihood() for unit in ([1.0, 1.0], [1000.0, 1.0]))
+    assert found - scaled == pytest.approx(30 * np.log(1000.0), rel=1e-6)
+
+
 def test_relations_between_outputs_are_learned() -> None:
     X, y = data(60)
     Y = np.stack([y, 3 - 2 * y], 1)

@@ -49,6 +49,10 @@ class RelatedOutputs:
         """Known standard deviations of the rows (n,), in the units of the model: (n, q)."""
         return noise.unsqueeze(1) / self.scale
 
+    def restore_log_density(self, value: float, count: int) -> float:
+        """The log density of ``count`` values, equally many of every output, in the units of Y."""
+        return value - count * float(self.scale.log().mean())
+
     def evaluate(self, posterior: GridPosterior, quantity: str, X: Tensor, **options: Any) -> Tensor:
         """A quantity of the posterior at X (m, d), such as "mean", in the units of Y: (..., q).
 
