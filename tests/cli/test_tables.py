@@ -44,6 +44,16 @@ def test_blank_lines_and_unnamed_columns(tmp_path: Path, capsys: Capture) -> Non
     assert "column 1 of a.csv has no name" in fails(capsys, "fit", path, "--target", "y")
 
 
+def test_identifiers_with_underscores_are_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", {"month": ["2021_03", "2021_04", "2021_05"], "x": ["1", "2", ""]})
+    (block,) = tables.open_table(path).blocks(["month", "x"], [])
+    assert (block.kind("month"), block.kind("x")) == ("text", "number")
+    with pytest.raises(ValueError, match="column 'month' holds numbers, but '2021_03' in line 2: correct it"):
+        block.numbers("month")
+    # A first line of identifiers is no line of numbers.
+    assert tables.open_table(write(tmp_path / "b.csv", {"1_2": ["1"], "2_2": ["3"]})).names == ["1_2", "2_2"]
+
+
 def test_decimal_commas(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("x;text;day\n-1,5;a,b;31.12.2024\n 2,5e3 ;1;1.1.2025\n7;c;\n")
@@ -111,6 +121,7 @@ BAD: dict[str, tuple[Callable[[], str], str]] = {
     "twice": (lambda: "x,x,y\n1,2,3\n", "has 2 columns called 'x'"),
     "no header": (lambda: "1,2\n3,4\n", "--no-header"),
     "a typo": (lambda: "x,y\n1,2\n1.x,3\n2,4\n", "column 'x' holds numbers, but '1.x' in line 3"),
+    "an underscore": (lambda: "x,y\n1,2\n1_2,3\n2,4\n", "column 'x' holds numbers, but '1_2' in line 3"),
     "a target typo": (lambda: "x,y\n1,2\n1,3\n2,a\n", "column 'y' holds numbers, but 'a' in line 4"),
     "decimal commas": (
         lambda: "x;y\n1,5;2\n2,5;3\n",

@@ -62,6 +62,8 @@ class Block:
         """A column of finite numbers, NaN for empty cells."""
         cells = self.cells[name]
         try:
+            if not isinstance(cells, np.ndarray) and any("_" in cell for cell in cells if cell):
+                raise ValueError("NumPy would read 1_2 as 12")
             values = np.array(cells, dtype=np.float64)
         except ValueError:
             values = np.array([as_number(cell) for cell in cells])
@@ -113,9 +115,16 @@ def as_number(cell: Any) -> float:
     """The number in a cell, NaN for an empty cell, infinity for a cell without a number."""
     text = as_text(cell)
     try:
-        return np.nan if text in MISSING else float(text)
+        return np.nan if text in MISSING else _parse(text)
     except ValueError:
         return np.inf
+
+
+def _parse(text: str) -> float:
+    """The number that a text holds; ValueError if it holds none, or an identifier such as 1_2, which Python accepts."""
+    if "_" in text:
+        raise ValueError(f"{text!r} is no number")
+    return float(text)
 
 
 def _with_point(cell: str) -> str:
@@ -127,7 +136,7 @@ def _not_a_number(name: str, cell: Any, row: str) -> str:
         decimals = "write thousands without a comma and decimals with a point, or use --decimal-comma"
         return f"column {name!r} has {cell!r} in {row}: {decimals}"
     try:
-        float(cell)
+        _parse(as_text(cell))
     except ValueError:
         return (
             f"column {name!r} holds numbers, but {cell!r} in {row}: correct it, leave the cell empty if the value is "
