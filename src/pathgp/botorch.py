@@ -25,6 +25,7 @@ from pathgp.solvers.auto import as_solver
 from pathgp.solvers.base import Solver
 
 try:
+    from botorch.acquisition.objective import ScalarizedPosteriorTransform
     from botorch.models.model import Model
     from botorch.posteriors.ensemble import EnsemblePosterior
     from botorch.sampling.base import MCSampler
@@ -41,6 +42,9 @@ from pathgp.gpytorch import from_gpytorch, read_noise
 
 class PathPosterior(EnsemblePosterior):
     """The paths of a posterior at inputs; mean and variance are those of the posterior, not of its paths.
+
+    After a ``posterior_transform`` this holds for a `ScalarizedPosteriorTransform` of one output. For any other
+    transform mean and variance are those of the transformed paths: estimates.
 
     values: (b) x s x q x m.  mean, variance: functions that return them, (b) x q x m, when they are needed.
     generator: source of the draws of `rsample`.
@@ -150,17 +154,29 @@ class PathwiseModel(Model):
             deviations = torch.tensor([posterior.noise_std for posterior in chosen], dtype=torch.float64)
             noise = normal(tuple(values.shape), self.generator, values.dtype, values.device)
             values = values + deviations.to(values) * noise
-        if posterior_transform is not None:
-            new = posterior_transform.evaluate(values)
-            new = new.unsqueeze(-1) if new.ndim < values.ndim else new
-            return PathPosterior(new, lambda: new.mean(-3), lambda: new.var(-3), self.generator)
         noise_too = bool(observation_noise)
-        return PathPosterior(
-            values,
-            lambda: torch.stack([p.mean(rows) for p in chosen], -1).view(shape),
-            lambda: torch.stack([p.variance(rows, noise_too, "smooth") for p in chosen], -1).view(shape),
-            self.generator,
-        )
+
+        def mean() -> Tensor:
+            return torch.stack([p.mean(rows) for p in chosen], -1).view(shape)
+
+        def variance() -> Tensor:
+            return torch.stack([p.variance(rows, noise_too, "smooth") for p in chosen], -1).view(shape)
+
+        if posterior_transform is None:
+            return PathPosterior(values, mean, variance, self.generator)
+        new = posterior_transform.evaluate(values)
+        new = new.unsqueeze(-1) if new.ndim < values.ndim else new
+        if type(posterior_transform) is ScalarizedPosteriorTransform and len(chosen) == 1:
+            transform: Any = posterior_transform
+
+            def transformed_mean() -> Tensor:
+                return torch.as_tensor(transform.offset + transform.weights * mean())
+
+            def transformed_variance() -> Tensor:
+                return torch.as_tensor(transform.weights.square() * variance())
+
+            return PathPosterior(new, transformed_mean, transformed_variance, self.generator)
+        return PathPosterior(new, lambda: new.mean(-3), lambda: new.var(-3), self.generator)
 
     def subset_output(self, idcs: list[int]) -> PathwiseModel:
         """The model of the outputs with these numbers."""

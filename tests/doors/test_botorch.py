@@ -87,6 +87,17 @@ def test_noise_transforms_and_outputs(posterior: pathgp.Posterior) -> None:
     torch.testing.assert_close(changed.mean, changed.values.mean(-3))
 
 
+@pytest.mark.parametrize("noise", [False, True])
+def test_a_scalarised_output_has_the_moments_of_the_posterior(posterior: pathgp.Posterior, noise: bool) -> None:
+    X = torch.rand(3, 4, 2, generator=seeded(2), dtype=torch.float64)
+    transform = ScalarizedPosteriorTransform(torch.tensor([-2.0], dtype=torch.float64), 3.0)
+    model = PathwiseModel(posterior)
+    plain = model.posterior(X, observation_noise=noise)
+    changed = model.posterior(X, observation_noise=noise, posterior_transform=transform)
+    torch.testing.assert_close(changed.mean, 3.0 - 2.0 * plain.mean)
+    torch.testing.assert_close(changed.variance, 4.0 * plain.variance)
+
+
 def acquisitions(model: PathwiseModel) -> list[Any]:
     return [
         qExpectedImprovement(model, 0.5),
