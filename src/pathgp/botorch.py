@@ -146,7 +146,9 @@ class PathwiseModel(Model):
         """All paths at X, b x q x d; differentiable in X. ``observation_noise=True`` adds fresh noise to them."""
         if isinstance(observation_noise, Tensor):
             raise NotImplementedError("observation_noise must be True or False: the model knows its noise")
-        chosen = [self.posteriors[i] for i in (output_indices or range(self.num_outputs))]
+        if output_indices is not None and not len(output_indices):
+            raise ValueError("output_indices is empty: name at least one output, or leave it out for all")
+        chosen = self.posteriors if output_indices is None else [self.posteriors[i] for i in output_indices]
         rows, shape = X.reshape(-1, X.shape[-1]), (*X.shape[:-1], len(chosen))
         paths = torch.stack([posterior.paths(rows) for posterior in chosen], -1)
         values = paths.view(-1, *shape).movedim(0, -3)

@@ -77,6 +77,8 @@ def test_noise_transforms_and_outputs(posterior: pathgp.Posterior) -> None:
     assert float(noisy.std()) == pytest.approx(0.01, rel=0.05)
     assert both.posterior(X).values.shape == (64, 200, 2)
     assert both.posterior(X, output_indices=[1]).values.shape == (64, 200, 1)
+    with pytest.raises(ValueError, match="output_indices is empty"):
+        both.posterior(X, output_indices=[])
     second = PathwiseModel([both.posteriors[0], posterior.update(X[:1], X[:1, 0])]).subset_output([1])
     assert second.num_outputs == 1
     assert second.posteriors[0].report.rows == 26
