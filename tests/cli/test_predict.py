@@ -202,3 +202,15 @@ def test_info_is_what_fit_said(folder: Path, capsys: Capture) -> None:
     assert result["target"] == "growth"
     assert f"{result['noise']:.4g}" in table
     assert set(result["lengthscales"]) == set(result["inputs"])
+
+
+def test_dates_with_and_without_a_zone_are_not_exchanged(tmp_path: Path, capsys: Capture) -> None:
+    days = [f"2020-01-{day:02}" for day in range(1, 29)]
+    known = write(tmp_path / "a.csv", {"day": days, "y": list(range(28))})
+    zoned = write(tmp_path / "b.csv", {"day": [f"{day}T00:00+09:00" for day in days]})
+    model = tmp_path / "m.pgp"
+    assert main(["fit", str(known), "--target", "y", "--out", str(model), "--quiet", *SMALL]) == 0
+    assert main(["predict", str(model), str(known), "--quiet"]) == 0
+    capsys.readouterr()
+    told = "column 'day' held times without a zone at the fit and holds times with a zone now"
+    assert told in fails(capsys, "predict", model, zoned)

@@ -28,6 +28,25 @@ def test_an_array_of_times_is_converted_to_days() -> None:
         convert_columns(np.zeros((2, 2)), columns)
 
 
+def test_dates_of_another_kind_are_refused() -> None:
+    days = pd.date_range("2020-01-01", periods=3)
+    spans = pd.Series(pd.to_timedelta([1, 2, 3], unit="D"))
+    zoned = [day.isoformat() + "+09:00" for day in days]
+    columns = find_columns(pd.DataFrame({"day": days, "span": spans, "zoned": zoned}))
+    for name, values, now in (
+        ("day", spans, "times without a zone at the fit and holds time spans now"),
+        ("day", zoned, "times without a zone at the fit and holds times with a zone now"),
+        ("span", days, "time spans at the fit and holds times without a zone now"),
+        ("zoned", days, "times with a zone at the fit and holds times without a zone now"),
+    ):
+        frame = pd.DataFrame({"day": days, "span": spans, "zoned": zoned}).assign(**{name: values})
+        with pytest.raises(ValueError, match=f"column '{name}' held {now}"):
+            convert_columns(frame, columns)
+    # Texts without a zone and times of NumPy are of one kind.
+    frame = pd.DataFrame({"day": days.strftime("%Y-%m-%d"), "span": spans, "zoned": zoned})
+    np.testing.assert_array_equal(convert_columns(frame, columns)[:, 0], 18262 + np.arange(3))
+
+
 def test_numbers_have_nothing_to_convert() -> None:
     assert find_columns(np.zeros((2, 3))).names == []
     columns = find_columns(pd.DataFrame({"a": [1, 2]}))

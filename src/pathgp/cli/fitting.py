@@ -174,6 +174,7 @@ def _describe_data(data: Data, options: argparse.Namespace) -> dict[str, Any]:
         columns: dict[str, Any] = {"kernel": "tanimoto", "molecules": data.columns.about()}
     else:
         columns = {"categories": data.columns.categories, "dates": list(data.columns.dates)}
+        columns["date_kinds"] = data.columns.date_kinds
         columns["kernel"] = options.kernel or DEFAULT_KERNEL
     return {
         "target": data.target,

@@ -190,6 +190,9 @@ def read_inputs(
     kinds |= {} if isinstance(columns, Molecules) else dict.fromkeys(columns.dates, "date")
     names = [*columns.names, *([] if target is None else [target])]
     for block in read_blocks(table, names, options.quiet, options.command, options.id):
+        if isinstance(columns, Columns):
+            for name in columns.date_kinds:
+                columns.require_date_kind(name, block.texts(name))
         values, missing, message = block.convert(kinds)
         if message and not options.skip_missing:
             raise ValueError(f"{message}: fill it in, or leave the predictions of such rows empty with --skip-missing")
@@ -233,7 +236,8 @@ def _find_columns(posterior: Posterior, table: Table, options: argparse.Namespac
         table.require_columns(about["columns"])
         if "molecules" in about:
             return Molecules(**about["molecules"])
-        return Columns(about["columns"], about.get("categories", {}), about.get("dates", []))
+        categories, dates = about.get("categories", {}), about.get("dates", [])
+        return Columns(about["columns"], categories, dates, about.get("date_kinds", {}))
     size = posterior.report.columns
     others = [name for name in table.names if name not in options.id]
     names = others if inputs is None else [table.require(name, "--inputs") for name in inputs]

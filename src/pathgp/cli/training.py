@@ -17,7 +17,7 @@ from pathgp.cli.molecules import Molecules, find_molecules
 from pathgp.cli.output import UsageError, print_note
 from pathgp.cli.tables import Table, join_names, open_table, read_blocks
 from pathgp.compute.distinct import label_distinct_rows
-from pathgp.data.tabular import Columns, distinct, find_categories
+from pathgp.data.tabular import Columns, distinct, find_categories, find_date_kind
 from pathgp.html.numbers import count
 
 
@@ -85,11 +85,14 @@ def read_file(options: argparse.Namespace) -> Data:
     if target in names:
         raise UsageError(f"{target!r} cannot be an input and the target")
     texts = categorical if molecules is None else molecules.texts
+    date_kinds: dict[str, str] = {}
 
     def find_kinds(block: Block) -> dict[str, str]:
         kinds = {name: "text" if name in texts else block.kind(name) for name in names}
         if target not in categorical and block.kind(target) != "number":
             raise ValueError(f"the target {target!r} holds text: pathgp learns numbers, not classes")
+        found = {name: find_date_kind(block.texts(name)) for name in names if kinds[name] == "date"}
+        date_kinds.update({name: kind for name, kind in found.items() if kind is not None})
         return kinds | {target: "number"}
 
     advice = "fill in what is missing, or leave such rows out with --skip-missing"
@@ -106,7 +109,7 @@ def read_file(options: argparse.Namespace) -> Data:
     for name in [name for name in names if kinds[name] == "text"]:
         advice = f"leave it out with --ignore {name} or --id {name}, or insist with --categorical {name}"
         categories[name] = find_categories(name, whole[name].tolist(), name in categorical, advice)
-    columns = Columns(names, categories, [name for name in names if kinds[name] == "date"])
+    columns = Columns(names, categories, [name for name in names if kinds[name] == "date"], date_kinds)
     return Data(table.name, columns, target, columns.matrix(whole.__getitem__), whole[target], skipped)
 
 

@@ -50,11 +50,15 @@ def kernel_of_columns(name: str, columns: int) -> kernels.Kernel:
 
 @dataclass(frozen=True)
 class Columns:
-    """The input columns of a table, the categories of its text columns, and the names of its date columns."""
+    """The input columns of a table, the categories of its text columns, and the names of its date columns.
+
+    date_kinds: what the date columns hold, as `find_date_kind` returns it; columns without a kind are not checked.
+    """
 
     names: Sequence[Any]
     categories: dict[Any, list[Any]] = field(default_factory=dict)
     dates: Sequence[Any] = ()
+    date_kinds: dict[Any, str] = field(default_factory=dict)
 
     @property
     def texts(self) -> Sequence[Any]:
@@ -71,6 +75,12 @@ class Columns:
             else:
                 titles.append(f"{name} (days)" if name in self.dates else str(name))
         return titles
+
+    def require_date_kind(self, name: Any, column: NDArray[Any]) -> None:
+        """Refuse a date column of another kind than at the fit: its days would be shifted or mean something else."""
+        kind, now = self.date_kinds.get(name), find_date_kind(column)
+        if kind is not None and now is not None and kind != now:
+            raise ValueError(f"column {name!r} held {kind} at the fit and holds {now} now: convert it as at the fit")
 
     def matrix(
         self, values: Callable[[Any], NDArray[Any]], name_row: Callable[[int], str] = "row {}".format
@@ -121,7 +131,8 @@ def split_columns(X: Any) -> dict[Any, NDArray[Any]]:
 def find_columns(X: Any) -> Columns:
     """Find the text and date columns of a frame, or of an array of times."""
     columns = split_columns(X)
-    categories, dates = {}, []
+    categories: dict[Any, list[Any]] = {}
+    dates: list[Any] = []
     for name, values in columns.items():
         is_category = is_frame(X) and str(X[name].dtype).lower().startswith(("categor", "enum"))
         if values.dtype.kind in "mM":
@@ -138,7 +149,8 @@ def find_columns(X: Any) -> Columns:
         else:
             advice = "leave it out, convert dates with pandas.to_datetime, or give it the dtype 'category'"
             categories[name] = find_categories(name, values.tolist(), is_category, advice)
-    return Columns(list(columns), categories, dates)
+    kinds = {name: kind for name in dates if (kind := find_date_kind(columns[name])) is not None}
+    return Columns(list(columns), categories, dates, kinds)
 
 
 def convert_columns(X: Any, columns: Columns) -> NDArray[np.float64]:
@@ -151,6 +163,7 @@ def convert_columns(X: Any, columns: Columns) -> NDArray[np.float64]:
     def values(name: Any) -> NDArray[Any]:
         column = cells[name]
         if name in columns.dates:
+            columns.require_date_kind(name, column)
             column = days(name, column)
             if np.isnan(column).any():
                 raise ValueError(f"column {name!r} has no time in row {int(np.isnan(column).argmax())}: fill it in")
@@ -211,6 +224,19 @@ def is_missing(value: Any) -> bool:
     except TypeError:
         # pandas.NA has no truth value.
         return True
+
+
+def find_date_kind(column: NDArray[Any]) -> str | None:
+    """What a date column holds, in words, by its type or its first cell; None for missing values and other columns."""
+    if column.dtype.kind == "m":
+        return "time spans"
+    if column.dtype.kind == "M":
+        return "times without a zone"
+    first = next((value for value in column if not is_missing(value)), None) if column.dtype.kind in "OUT" else None
+    try:
+        return None if first is None else f"times {'without' if _instant(first).tzinfo is None else 'with'} a zone"
+    except (TypeError, ValueError):
+        return None
 
 
 def days(name: Any, column: NDArray[Any], name_row: Callable[[int], str] = "row {}".format) -> NDArray[np.float64]:
