@@ -223,6 +223,7 @@ def test_options_are_checked_before_the_first_measurement(options: dict[str, Any
         ([1.0] * 60, r"two dimensions \(rows, columns\), got shape \(60,\)"),
         (DENSE[:0], "the pool has no rows"),
         (DENSE[:, :1], "lengthscale has 2 entries, but the inputs have 1 columns"),
+        (np.ma.masked_less(DENSE, np.sort(DENSE, None)[1]), "the pool has masked values, and the mask would be lost"),
         (sparse.csr_matrix(DENSE), "sparse inputs hold counts"),
     ],
 )

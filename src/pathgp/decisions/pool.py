@@ -44,6 +44,8 @@ class Pool:
             )
         if rows.ndim != 2:
             raise ValueError(f"the pool must have two dimensions (rows, columns), got shape {tuple(rows.shape)}")
+        if np.ma.is_masked(rows):
+            raise ValueError("the pool has masked values, and the mask would be lost: leave out such rows")
         rows = read_matrix(rows, "pool").X if is_sparse else rows
         self.rows = rows.detach() if isinstance(rows, Tensor) else rows
         self.shape: tuple[int, int] = tuple(rows.shape)
