@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import pathgp
-from cli_cases import ROWS, Capture, fails, matrix, numbers, read, table, write
+from cli_cases import ROWS, SMALL, Capture, fails, matrix, numbers, read, table, write
 from pathgp.cli import main, tables
 
 
@@ -112,6 +112,25 @@ def test_parquet(folder: Path, tmp_path: Path, capsys: Capture, monkeypatch: pyt
     assert "column 'flag' has no value in row 1, and 75 rows in all" in told
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert "pip install 'pathgp[parquet]'" in fails(capsys, "predict", model, path)
+
+
+def test_categories_of_csv_are_those_of_parquet(tmp_path: Path, capsys: Capture) -> None:
+    pa = pytest.importorskip("pyarrow", reason="Parquet files need pyarrow")
+    from pyarrow import parquet
+
+    columns = {"site": [1, 2, 3] * 10, "wet": [True, False] * 15, "code": [2**60, 2**60 + 1] * 15}
+    path = write(tmp_path / "a.csv", {**columns, "y": [i % 7 for i in range(30)]})
+    types = {"site": pa.int8(), "wet": pa.bool_(), "code": pa.int64()}
+    again = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({name: pa.array(columns[name], types[name]) for name in columns}), again)
+    fit = ["fit", str(path), "--target", "y", "--out", str(tmp_path / "m.pgp"), "--quiet", *SMALL]
+    assert main([*fit, "--categorical", "site,wet,code"]) == 0
+    results = []
+    for file in (path, again):
+        capsys.readouterr()
+        assert main(["predict", str(tmp_path / "m.pgp"), str(file), "--quiet"]) == 0
+        results.append(capsys.readouterr().out)
+    assert results[0] == results[1]
 
 
 BAD: dict[str, tuple[Callable[[], str], str]] = {

@@ -28,7 +28,8 @@ class Block:
     """Consecutive rows of a table.
 
     cells: by column name.  copied: texts of the columns to copy into the output.  unit, row_numbers: how messages name
-    the rows, as "line 3".  progress: the share of the file that has been read.
+    the rows, as "line 3".  progress: the share of the file that has been read.  originals: by column name the cells
+    before they became numbers, or None for texts: a text column shows whole numbers and truth values as they are.
     """
 
     cells: Mapping[str, Sequence[Any]]
@@ -36,6 +37,7 @@ class Block:
     unit: str
     row_numbers: Sequence[int]
     progress: float
+    originals: Mapping[str, Sequence[Any]] | None = None
 
     def __len__(self) -> int:
         return len(self.row_numbers)
@@ -75,7 +77,8 @@ class Block:
     def texts(self, name: str) -> NDArray[np.object_]:
         """A column of texts, None for empty cells."""
         values = np.empty(len(self), dtype=object)
-        values[:] = [None if (text := as_text(cell)) in MISSING else text for cell in self.cells[name]]
+        cells = (self.cells if self.originals is None else self.originals)[name]
+        values[:] = [None if (text := as_text(cell)) in MISSING else text for cell in cells]
         return values
 
     def dates(self, name: str) -> NDArray[np.float64]:

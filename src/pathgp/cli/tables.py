@@ -7,9 +7,10 @@ import io
 import itertools
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -171,12 +172,33 @@ def _open_parquet(source: Source) -> Table:
             for batch in table.iter_batches(batch_size=ROWS, columns=[*{*chosen, *copied}]):
                 end = start + len(batch)
                 if len(batch):
-                    cells = {name: _cells(name, batch.column(name), start) for name in chosen}
-                    texts = [list(map(as_text, batch.column(name).to_pylist())) for name in copied]
-                    yield Block(cells, texts, "row", range(start + 1, end + 1), end / table.metadata.num_rows)
+                    yield _parquet_block(batch, chosen, copied, start, end / table.metadata.num_rows)
                 start = end
 
     return Table(source.name, names, blocks)
+
+
+def _parquet_block(batch: Any, chosen: Sequence[str], copied: Sequence[str], start: int, progress: float) -> Block:
+    cells = _Columns(chosen, lambda name: _cells(name, batch.column(name), start))
+    originals = _Columns(chosen, lambda name: batch.column(name).to_pylist())
+    texts = [list(map(as_text, batch.column(name).to_pylist())) for name in copied]
+    return Block(cells, texts, "row", range(start + 1, start + len(batch) + 1), progress, originals)
+
+
+class _Columns(Mapping[str, Any]):
+    """Columns by name, each converted at its first use: a text column never becomes numbers."""
+
+    def __init__(self, names: Sequence[str], convert: Callable[[str], Any]) -> None:
+        self._names, self._convert = list(names), cache(convert)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._convert(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def _cells(name: str, column: Any, start: int) -> Any:
