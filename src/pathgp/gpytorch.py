@@ -24,6 +24,7 @@ from pathgp import kernels
 from pathgp.kernels.expression import Columns, fold
 from pathgp.means import Constant
 from pathgp.models import GP
+from pathgp.posterior.inducing import InducingPosterior
 from pathgp.posterior.table import Posterior
 
 try:
@@ -95,6 +96,8 @@ def to_gpytorch(source: kernels.Kernel | Posterior) -> Any:
         return fold(source, _export_kernel)
     if not isinstance(source, Posterior):
         raise TypeError(f"to_gpytorch takes a pathgp kernel or Posterior, got {type(source).__name__}")
+    if isinstance(source, InducingPosterior):
+        raise TypeError("an InducingPosterior has no counterpart in GPyTorch: convert the posterior of a pathgp.GP")
     gp, system = source.model, source.system.require_targets("to_gpytorch")
     if gp.standardise:
         raise ValueError("standardise=True has no counterpart in GPyTorch: standardise the data yourself")

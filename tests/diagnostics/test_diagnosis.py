@@ -147,3 +147,11 @@ def test_only_the_posterior_of_a_table_is_accepted() -> None:
     post = grid.condition([None, None], np.random.default_rng(0).normal(size=(4, 5)), samples=4)
     with pytest.raises(TypeError, match=r"GP\.condition"):
         diagnose(post, Xs)  # type: ignore[arg-type]
+
+
+def test_inducing_points_are_refused_by_name() -> None:
+    X, y = data()
+    post = pathgp.InducingGP(kernels.Matern(2.5, 0.3), NOISE, inducing=10).condition(X, y, samples=4)
+    for function in (ExactSolution.of, SpectralBasis.of, lambda post: diagnose(post, Xs)):
+        with pytest.raises(TypeError, match="an InducingPosterior solves for its inducing points"):
+            function(post)

@@ -76,6 +76,10 @@ def test_what_cannot_pass_is_named() -> None:
     for door in (from_gpytorch, to_gpytorch):
         with pytest.raises(TypeError, match="got int"):
             door(3)
+    X = inputs(20)
+    sparse = pathgp.InducingGP(kernels.Matern(1.5), inducing=5).condition(X, X[:, 0], samples=0)
+    with pytest.raises(TypeError, match="an InducingPosterior has no counterpart"):
+        to_gpytorch(sparse)
 
 
 class Model(gpytorch.models.ExactGP):

@@ -11,7 +11,7 @@ from torch import Tensor
 from pathgp.compute.inputs import Array, Matrix, read_matrix
 from pathgp.compute.memory import spans
 from pathgp.compute.settings import Compute
-from pathgp.diagnostics.spectral import require_small
+from pathgp.diagnostics.spectral import require_small, require_table
 from pathgp.operators import KernelOperator
 from pathgp.pathwise import UpdatePaths
 from pathgp.posterior import Posterior
@@ -47,8 +47,7 @@ class ExactSolution:
     @classmethod
     def of(cls, posterior: Posterior) -> ExactSolution:
         """Solve the systems of a posterior exactly. Time O(n^3), memory O(n^2); ValueError above 10,000 rows."""
-        if not isinstance(posterior, Posterior):
-            raise TypeError(f"expected the posterior of a table, as GP.condition returns, got {type(posterior)}")
+        require_table(posterior)
         system = posterior.system.require_targets("an exact solution")
         if system.basis is not None:
             raise NotImplementedError("exact solutions for diagnosis are not available for models with a trend")

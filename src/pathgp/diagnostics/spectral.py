@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from pathgp.data.standardise import Standardisation
 from pathgp.diagnostics.regions import Regions
 from pathgp.kernels import Kernel
 from pathgp.operators import cross_product
-from pathgp.posterior import Posterior
+from pathgp.posterior import InducingPosterior, Posterior
 
 # Largest number of rows of an eigendecomposition, which takes minutes on a CPU at this size.
 MAX_ROWS = 10_000
@@ -57,6 +58,7 @@ class SpectralBasis:
 
         Time O(n^3), memory O(n^2); ValueError above 10,000 rows.
         """
+        require_table(posterior)
         return cls._decompose(posterior.model.kernel, posterior.system.X, posterior.scaling)
 
     @classmethod
@@ -136,6 +138,17 @@ class SpectralBasis:
         return (
             f"SpectralBasis of {len(self.X):,} rows: {len(self):,} functions, eigenvalues {largest:.2g} to "
             f"{smallest:.2g}; {self.count_leading():,} hold 99 % of the energy at the data"
+        )
+
+
+def require_table(posterior: Any) -> None:
+    """TypeError unless this is the posterior of a table, without inducing points."""
+    if not isinstance(posterior, Posterior):
+        raise TypeError(f"expected the posterior of a table, as GP.condition returns, got {type(posterior)}")
+    if isinstance(posterior, InducingPosterior):
+        raise TypeError(
+            "an InducingPosterior solves for its inducing points, not for the rows of the data: diagnose the posterior "
+            "of a pathgp.GP on a subset of the rows"
         )
 
 
