@@ -224,3 +224,22 @@ def test_a_grid_does_not_go_around_the_earth_for_points_on_one_side(centre: floa
     for found in maps:
         np.testing.assert_allclose(found["lon"], np.arange(first, first + 61.0, 5.0))
         np.testing.assert_allclose(found["mean"], maps[0]["mean"], atol=1e-8)
+
+
+@pytest.mark.parametrize("turn", [0.0, -360.0])
+def test_a_trend_in_the_longitude_is_the_same_for_every_way_to_write_it(turn: float) -> None:
+    """Longitudes across 180 degrees: targets, nodes and sub-points of cells are seen where the observations are."""
+    lon, lat = RNG.uniform(170, 230, 40), RNG.uniform(-20, 20, 40)
+    truth = 5 + 0.3 * lon + 0.1 * lat
+    options: dict[str, Any] = {"coordinates": "lonlat", "trend": "linear", "nugget": 0.01, "steps": 0, "samples": 2}
+    options["kernel"] = kernels.Scale(kernels.Sphere(kernels.Matern(1.5, 0.2), active_dims=[1, 0]), 0.1)
+    written = np.where(lon > 190.0, lon + turn, lon)
+    places = np.c_[written, lat]
+    result = krige(places, truth, places, **options)
+    np.testing.assert_allclose(result.mean, truth, atol=0.1)
+    np.testing.assert_allclose(result.at(np.c_[(lon + 180.0) % 360.0 - 180.0, lat]).mean, result.mean, atol=1e-8)
+    np.testing.assert_allclose(result.simulate(places), result.simulate(np.c_[lon, lat]), atol=1e-8)
+    for name, found in (("cells", result.at(grid=10.0, cells=True)), ("nodes", result.at(grid=10.0))):
+        field = found.to_dataset()["mean"]
+        expected = 5 + 0.3 * (field["lon"] % 360.0) + 0.1 * field["lat"]
+        assert float(abs(field - expected).max()) < 1.0, name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ class Coordinates:
     lonlat: the numbers of the columns of longitude and latitude; None for a plane.
     dates: names of the coordinates that were dates, which are days since 1970 here.
     crs: the coordinate reference system of a GeoDataFrame, or None.
+    centre: the middle of the observed longitudes; those of the model's inputs lie within 180 degrees of it.
     """
 
     names: tuple[str, ...]
@@ -42,6 +43,7 @@ class Coordinates:
     lonlat: tuple[int, int] | None = None
     dates: tuple[str, ...] = ()
     crs: Any = None
+    centre: float = 0.0
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -90,9 +92,17 @@ class Coordinates:
         if self.lonlat is None:
             return P
         lon = P[:, self.lonlat[0]]
-        ranges = [lon, lon % 360.0, (lon + 180.0) % 360.0 - 180.0]
+        ranges = [lon, _turned(lon, 180.0), _turned(lon, 0.0)]
         P = P.copy()
         P[:, self.lonlat[0]] = next((found for found in ranges if np.ptp(found) < 180.0), lon)
+        return P
+
+    def around(self, P: Matrix) -> Matrix:
+        """Points P (..., d) with longitudes from ``centre`` - 180 to ``centre`` + 180, as trends need them."""
+        if self.lonlat is None:
+            return P
+        P = P.copy()
+        P[..., self.lonlat[0]] = _turned(P[..., self.lonlat[0]], self.centre)
         return P
 
     def to_caller(self, name: str, nodes: Matrix) -> NDArray[Any]:
@@ -192,7 +202,12 @@ def read_field(
             f"{'values' if target is None else f'column {target!r}'} has {y[row]} in row {row} "
             f"({int((~np.isfinite(y)).sum())} such rows in all): {advice}"
         )
-    return Field(found, found.check(X, "points"), y, target or "value")
+    X = found.check(X, "points")
+    if lonlat is not None:
+        # A trend in the longitude needs one range of longitudes for all points and targets.
+        X = found.unwrap(X)
+        found = replace(found, centre=0.5 * float(X[:, lonlat[0]].min() + X[:, lonlat[0]].max()))
+    return Field(found, found.around(X), y, target or "value")
 
 
 def is_geometry(points: Any) -> bool:
@@ -286,6 +301,11 @@ def _find_lonlat(points: Any, names: Sequence[str], coordinates: str | None) -> 
     if len(names) < 2:
         raise ValueError(f"coordinates='lonlat' needs two columns, longitude and latitude; got {', '.join(names)}")
     return 0, 1
+
+
+def _turned(lon: Matrix, centre: float) -> Matrix:
+    """Longitudes from centre - 180 to centre + 180; those inside do not change, not even by rounding."""
+    return np.asarray(lon - 360.0 * np.floor((lon - centre + 180.0) / 360.0))
 
 
 def _require_below(values: Matrix, limit: float, what: str, rule: str) -> None:

@@ -38,7 +38,8 @@ class Kriging:
     """A predicted field. Vectors (m,) are in the order of the targets; of a grid in that of `to_dataset`, flattened.
 
     mean, std: of the field without the nugget (m,); of its average over every cell where cells were asked for.
-    posterior: the `Posterior` behind it; its inputs are the columns ``coordinates.columns``.
+    posterior: the `Posterior` behind it; its inputs are the columns ``coordinates.columns``, longitudes within 180
+        degrees of ``coordinates.centre``.
     report: how the model was learned and solved, a `FitReport`.
     field: the observed values and their coordinates.  targets: where it was predicted.  cells: their sizes, or None.
     """
@@ -88,7 +89,7 @@ class Kriging:
         """All conditional simulations (s, m) at points, an array (m, d) or a frame: always the same functions."""
         X = self.coordinates.read(points, "points")
         with torch.no_grad():
-            return np.asarray(self.posterior.paths(_inputs(X, self.posterior)).cpu())
+            return np.asarray(self.posterior.paths(_inputs(X, self.coordinates, self.posterior)).cpu())
 
     def at(
         self,
@@ -258,7 +259,7 @@ def predict(
     def evaluate(rows: slice) -> None:
         X = targets.rows(rows)
         if cells is None:
-            inputs = _inputs(X, posterior)
+            inputs = _inputs(X, field.coordinates, posterior)
             with torch.no_grad():
                 mean[rows] = posterior.mean(inputs).cpu().numpy()
                 std[rows] = posterior.variance(inputs).sqrt().cpu().numpy()
@@ -278,15 +279,15 @@ def _in_blocks(evaluate: Callable[[slice], None], m: int, cells: Cells | None, p
             bar.update(rows.stop - rows.start)
 
 
-def _inputs(X: Vector, posterior: Posterior) -> torch.Tensor:
-    """Points X (m, d) on the device of the posterior."""
-    return torch.as_tensor(X, device=posterior.system.X.device)
+def _inputs(X: Vector, coordinates: Coordinates, posterior: Posterior) -> torch.Tensor:
+    """Points X (m, d) in the range of the observed longitudes, on the device of the posterior."""
+    return torch.as_tensor(coordinates.around(X), device=posterior.system.X.device)
 
 
 def _spread(X: Vector, cells: Cells, field: Field, posterior: Posterior) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs (m, q, d) of the sub-points of cells around X (m, d), and their weights (m, q)."""
     inside, weights = cells.spread(X, field.coordinates)
-    flat = _inputs(inside.reshape(-1, inside.shape[2]), posterior)
+    flat = _inputs(inside.reshape(-1, inside.shape[2]), field.coordinates, posterior)
     return flat.view(*inside.shape[:2], -1), torch.as_tensor(weights, device=flat.device)
 
 

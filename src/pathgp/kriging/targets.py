@@ -89,11 +89,10 @@ class Cells:
         inside = X[:, None, :] + offsets
         weights = np.ones(inside.shape[:2])
         if coordinates.lonlat is not None:
-            lon, lat = coordinates.lonlat
+            lat = coordinates.lonlat[1]
             # Nothing lies beyond the poles: sub-points there have no weight.
             weights = np.where(np.abs(inside[..., lat]) <= 90.0, np.cos(np.deg2rad(inside[..., lat])), 0.0)
             inside[..., lat] = np.clip(inside[..., lat], -90.0, 90.0)
-            inside[..., lon] = (inside[..., lon] + 180.0) % 360.0 - 180.0
         return inside, weights / weights.sum(1, keepdims=True)
 
 
