@@ -243,3 +243,17 @@ def test_a_trend_in_the_longitude_is_the_same_for_every_way_to_write_it(turn: fl
         field = found.to_dataset()["mean"]
         expected = 5 + 0.3 * (field["lon"] % 360.0) + 0.1 * field["lat"]
         assert float(abs(field - expected).max()) < 1.0, name
+
+
+def test_columns_of_the_noise_and_of_the_trend() -> None:
+    """By default the column of the noise is no coordinate; longitude and latitude are, also if the trend uses them."""
+    named = krige(FRAME[["x", "y", "v"]].assign(s=0.1), "v", FRAME, noise="s", **FIXED)
+    assert named.coordinates.names == ("x", "y")
+    frame = pd.DataFrame({"lon": POINTS[:, 0], "lat": POINTS[:, 1], "v": VALUES})
+    sphere = kernels.Sphere(kernels.Matern(1.5, 0.5), active_dims=[1, 0])
+    options = FIXED | {"kernel": sphere, "trend": ["lat"]}
+    result = krige(frame, "v", frame, **options)
+    assert result.coordinates.columns == ("lon", "lat")
+    assert result.coordinates.lonlat == (0, 1)
+    assert dict(result.summary_items())["trend"].split("lat")[1].startswith(": 0.")
+    np.testing.assert_allclose(result.mean, krige(frame, "v", frame, columns=["lon", "lat"], **options).mean)

@@ -162,18 +162,21 @@ def read_field(
     columns: Sequence[str] | None = None,
     coordinates: str | None = None,
     drift: Sequence[str] = (),
+    noise: str | None = None,
 ) -> Field:
     """Check observations: arrays, or a frame whose ``columns`` are the coordinates and ``drift`` further inputs.
 
-    values: (n,), or the name of a column of the frame. Without ``columns`` all other columns of a frame are the
-    coordinates; of a GeoDataFrame its points, and ``columns`` are further ones. coordinates: "plane" or "lonlat"; None
-    is "lonlat" if columns have such names, or if the reference system of a GeoDataFrame is in degrees.
+    values: (n,), or the name of a column of the frame. Without ``columns`` all other columns of a frame but ``noise``
+    are the coordinates; of a GeoDataFrame its points, and ``columns`` are further ones. A coordinate in ``drift`` stays
+    a coordinate if it is named in ``columns``, or if it is the longitude or latitude. coordinates: "plane" or "lonlat";
+    None is "lonlat" if columns have such names, or if the reference system of a GeoDataFrame is in degrees.
     """
     if coordinates not in (*KINDS, None):
         raise ValueError(f"coordinates must be 'plane', 'lonlat' or None, got {coordinates!r}")
     target = values if isinstance(values, str) else None
     if is_geometry(points) or is_frame(points):
-        names = _coordinate_names(points, columns, drift, target)
+        names = _coordinate_names(points, columns, drift, (target, noise))
+        drift = [name for name in drift if name not in names]
         frame = with_geometry(points, names)
         X = columns_of(frame, (*names, *drift), "points")
         dates = tuple(name for name in names if _holds_dates(np.asarray(frame[name])))
@@ -270,15 +273,15 @@ def _holds_dates(values: NDArray[Any]) -> bool:
 
 
 def _coordinate_names(
-    points: Any, columns: Sequence[str] | None, drift: Sequence[str], target: str | None
+    points: Any, columns: Sequence[str] | None, drift: Sequence[str], others: Sequence[str | None]
 ) -> tuple[str, ...]:
-    """The names of the coordinates in a frame."""
+    """The names of the coordinates in a frame; ``others`` are columns that are none."""
     if isinstance(columns, str) or isinstance(drift, str):
         raise TypeError(f"column names must be a list, such as ['x', 'y'], got {columns or drift!r}")
     if is_geometry(points):
         is_degrees = points.crs is not None and points.crs.is_geographic
         return (*(("lon", "lat") if is_degrees else ("x", "y")), *(columns or ()))
-    names = tuple(columns or (name for name in points.columns if name != target and name not in drift))
+    names = tuple(columns or _default_names(points, drift, others))
     if not all(isinstance(name, str) for name in names):
         raise TypeError("the columns have no names that are texts: rename them, as to 'x' and 'y'")
     if not names:
@@ -286,6 +289,13 @@ def _coordinate_names(
     if len(set(names)) < len(names):
         raise ValueError(f"columns names a column twice: {', '.join(names)}")
     return names
+
+
+def _default_names(points: Any, drift: Sequence[str], others: Sequence[str | None]) -> list[str]:
+    """All columns but those in ``drift`` and ``others``; longitude and latitude also if they are in ``drift``."""
+    names = [name for name in points.columns if name not in others]
+    positions = _find_lonlat(points, [str(name) for name in names], None) or ()
+    return [name for i, name in enumerate(names) if name not in drift or i in positions]
 
 
 def _find_lonlat(points: Any, names: Sequence[str], coordinates: str | None) -> tuple[int, int] | None:
