@@ -229,7 +229,9 @@ def _read_space(
     X = np.stack([column.ravel() for column in np.meshgrid(*columns, indexing="ij")], 1)
     names = [str(dim).lower() for dim in field.dims]
     lat, lon = (next((i for i, name in enumerate(names) if name in known), None) for known in (_LATITUDE, _LONGITUDE))
-    if lat is not None and lon is not None and np.abs(columns[lat]).max() <= 90.0:
+    # Without coordinates the columns are the numbers of pixels, whatever the names of the dimensions.
+    has_coordinates = all(dim in field.coords for dim in field.dims)
+    if has_coordinates and lat is not None and lon is not None and np.abs(columns[lat]).max() <= 90.0:
         return X, partial(kernel_of_space, lat_lon=(lat, lon))
     return X, kernel_of_space
 
