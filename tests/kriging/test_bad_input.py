@@ -199,3 +199,11 @@ def test_geo_data_frames() -> None:
     refused("the observations .*: use to_crs", frame, "v", other)
     Points.geom_type = pd.Series(["Point"] * 29 + ["Polygon"])
     refused("has a Polygon: kriging needs points", frame, "v", frame)
+
+
+def test_nodes_of_a_spacing_may_pass_360_degrees() -> None:
+    places = np.c_[np.linspace(300.0, 359.5, 30), np.linspace(-20, 20, 30)]
+    options = FIXED | {"kernel": kernels.Sphere(kernels.Matern(1.5, 0.5), active_dims=[1, 0])}
+    result = krige(places, VALUES, grid=7.0, coordinates="lonlat", **options)
+    assert result.to_dataset()["lon"].to_numpy()[-1] == 364.0
+    refused("longitude 364", places, VALUES, grid={"lon": [364.0], "lat": 5.0}, coordinates="lonlat")

@@ -239,6 +239,10 @@ def _nodes(entry: Any, values: Matrix, axis: int, coordinates: Coordinates) -> M
         nodes = read_nodes(entry, f"the nodes of {name!r}")
         if nodes.ndim != 1 or not len(nodes) or not np.isfinite(nodes).all():
             raise ValueError(f"the nodes of {name!r} must be a vector of finite numbers, got shape {nodes.shape}")
+        # Those of a spacing are right, and may lie a little beyond 360 degrees.
+        row = np.zeros((len(nodes), len(coordinates.names)))
+        row[:, axis] = nodes
+        coordinates.check(row, "the grid")
     else:
         spacing = float(entry)
         # The tolerance keeps rounding errors of 0.1 from adding a node.
@@ -253,10 +257,6 @@ def _nodes(entry: Any, values: Matrix, axis: int, coordinates: Coordinates) -> M
         elif coordinates.lonlat is not None and axis == coordinates.lonlat[0] and nodes[-1] - nodes[0] >= 360.0:
             # The last node would be the first once more.
             nodes = nodes[nodes < nodes[0] + 360.0]
-    if coordinates.lonlat is not None:
-        row = np.zeros((len(nodes), len(coordinates.names)))
-        row[:, axis] = nodes
-        coordinates.check(row, "the grid")
     return nodes
 
 
