@@ -188,7 +188,7 @@ def _from_dataset(grid: Any, coordinates: Coordinates, budget: int) -> Grid:
         field = grid[name]
         for other in names:
             # Constant along axes that it does not have.
-            field = field + 0.0 * grid[other]
+            field = field.broadcast_like(grid[other])
         drift.append(as_array(field.transpose(*names[::-1]).values, name).ravel())
     found = Grid(names, axes, np.stack(drift, 1) if drift else None, tuple(map(_spacing, axes)))
     coordinates.check(found.rows(slice(0, len(found))), "the grid")
