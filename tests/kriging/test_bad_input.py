@@ -220,3 +220,12 @@ def test_drift_on_a_grid_with_dates() -> None:
     at = pd.DataFrame({"x": [0.0, 1.0, 2.0] * 2, "time": times.repeat(3), "h": [1.0, 2.0, 4.0] * 2})
     found = krige(frame, VALUES, grid=grid, **options)
     np.testing.assert_allclose(found.mean, krige(frame, VALUES, at, **options).mean)
+
+
+def test_a_frame_of_a_grid_has_its_dates() -> None:
+    times = pd.date_range("2024-01-01", periods=30)
+    frame = pd.DataFrame({"x": POINTS[:, 0], "time": times})
+    result = krige(frame, VALUES, grid={"x": [0.0, 1.0], "time": times[:2]}, **FIXED)
+    table = result.to_frame()
+    assert table["time"].tolist() == times[[0, 0, 1, 1]].tolist()
+    np.testing.assert_allclose(result.at(table[["x", "time"]]).mean, result.mean)

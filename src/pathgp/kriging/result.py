@@ -138,8 +138,12 @@ class Kriging:
             results["exceedance"] = self.exceedance(threshold)
         frame = self.targets.frame if isinstance(self.targets, Points) else None
         if frame is None:
-            X = self.targets.rows(slice(0, len(self.targets)))
-            return pd.DataFrame(dict(zip(self.coordinates.columns, X.T, strict=True)) | results)
+            columns: dict[str, Any] = dict(
+                zip(self.coordinates.columns, self.targets.rows(slice(0, len(self.targets))).T, strict=True)
+            )
+            if isinstance(self.targets, Grid):
+                columns |= {name: self.coordinates.to_caller(name, columns[name]) for name in self.coordinates.names}
+            return pd.DataFrame(columns | results)
         if not hasattr(frame, "assign"):
             # A frame of polars.
             frame = pd.DataFrame({name: np.asarray(frame[name]) for name in frame.columns})
