@@ -257,3 +257,40 @@ def test_columns_of_the_noise_and_of_the_trend() -> None:
     assert result.coordinates.lonlat == (0, 1)
     assert dict(result.summary_items())["trend"].split("lat")[1].startswith(": 0.")
     np.testing.assert_allclose(result.mean, krige(frame, "v", frame, columns=["lon", "lat"], **options).mean)
+
+
+def test_a_given_kernel_sees_the_coordinates_only() -> None:
+    """Columns of the trend are no coordinates, unless the kernel names them."""
+    targets = pd.DataFrame({"x": TARGETS[:5, 0], "y": TARGETS[:5, 1], "h": HEIGHT[:5]})
+    options = FIXED | {"trend": ["h"]}
+    basis, target_basis = np.c_[ONES, HEIGHT], np.c_[TARGET_ONES[:5], HEIGHT[:5]]
+    result = krige(FRAME, "v", targets, **options)
+    agrees(result, *kriging_system(TARGETS[:5], basis, target_basis))
+    assert dict(result.summary_items())["signal"].startswith("1.3:")
+    named = kernels.Matern(1.5, 0.8, active_dims=[0, 2])
+    assert repr(krige(FRAME, "v", targets, **options | {"kernel": named}).posterior.model.kernel) == repr(named)
+
+
+def test_a_given_kernel_of_longitude_and_latitude_is_on_the_sphere() -> None:
+    """Its length scale is in Earth radii, and the summary says kilometres for it alone."""
+    places = np.c_[RNG.uniform(-180, 180, 60), RNG.uniform(-80, 80, 60)]
+    options: dict[str, Any] = {"coordinates": "lonlat", "nugget": 0.1, "steps": 0, "samples": 2}
+    given = kernels.Scale(kernels.Matern(1.5, 0.5), 1.3)
+    result = krige(places, VALUES, [[180.0, 20.0], [-180.0, 20.0]], kernel=given, **options)
+    sphere = kernels.Scale(kernels.Sphere(kernels.Matern(1.5, 0.5), active_dims=[1, 0]), 1.3)
+    np.testing.assert_allclose(result.mean, result.mean[::-1])
+    np.testing.assert_allclose(result.mean, krige(places, VALUES, [[180.0, 20.0]] * 2, kernel=sphere, **options).mean)
+    assert dict(result.summary_items())["length scale"] == "3186 km"
+    learned = krige(places, VALUES, places, kernel=given, **options | {"steps": 2})
+    assert "active_dims=[1, 0]" in dict(learned.summary_items())["kernel"]
+    assert learned.posterior.model.kernel.kernel.kernel.lengthscale.item() != 0.5
+    bands = kernels.Matern(1.5, 12.0, active_dims=[1])
+    assert dict(krige(places, VALUES, places, kernel=bands, **options).summary_items())["length scale"] == "lat 12"
+    with pytest.raises(ValueError, match=r"one length scale, in Earth radii.* active_dims=\[1, 0\]"):
+        krige(places, VALUES, places, kernel=kernels.Matern(1.5, [0.1, 0.2]), **options)
+    with pytest.raises(ValueError, match=r"latitude, then longitude, which are the columns \[1, 0\]"):
+        krige(places / 2, VALUES, places, kernel=kernels.Sphere(kernels.Matern(1.5, 0.5)), **options)
+    timed = np.c_[places, RNG.uniform(0, 9, 60)]
+    both = kernels.Matern(1.5, 2.0, active_dims=[2]) * kernels.Matern(1.5, 0.5, active_dims=[0, 1])
+    summary = dict(krige(timed, VALUES, timed, kernel=both, **options).summary_items())
+    assert summary["length scale"] == "x2 2, 3186 km"

@@ -58,7 +58,9 @@ def krige(
         coordinates: "plane"; or "lonlat", longitude and latitude in degrees, on the sphere. None: "lonlat" for columns
             with such names (lon, lat) and for a GeoDataFrame in degrees.
         kernel: a name, such as "matern-3/2"; or a kernel, whose hyperparameters are in the units of the data (Earth
-            radii on the sphere). None: the likelihood chooses among Matérn kernels, see `pathgp.models.field_choice`.
+            radii on the sphere, where a stationary kernel becomes `Sphere`). Without ``active_dims`` it sees the
+            coordinates, not the columns of the trend. None: the likelihood chooses among Matérn kernels, see
+            `pathgp.models.field_choice`.
         anisotropy: True for one length scale per axis, False for one for all. None: True in a plane, False on the
             sphere.
         nugget: standard deviation of the noise, in the units of the values; None learns it. A variogram starts at its

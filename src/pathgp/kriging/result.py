@@ -18,6 +18,8 @@ from tqdm import tqdm
 from pathgp.compute.inputs import real_number
 from pathgp.compute.memory import spans
 from pathgp.compute.optional import import_optional
+from pathgp.kernels import Sphere
+from pathgp.kernels.expression import leaves
 from pathgp.kriging.coordinates import EARTH_RADIUS_KM, Coordinates, Field
 from pathgp.kriging.cross_validation import CrossValidation, cross_validate
 from pathgp.kriging.empirical_variogram import Variogram
@@ -208,9 +210,8 @@ class Kriging:
         ]
         if len(values.get("signal", ())) == 1:
             items.append(("signal", f"{values['signal'][0] * unit:.4g}: std of the field about its trend"))
-        scales = [numbers for name, numbers in values.items() if name.split(".")[-1] == "lengthscale"]
-        if scales:
-            items.append(("length scale", self._lengthscales(scales)))
+        if scales := self._lengthscales():
+            items.append(("length scale", ", ".join(scales)))
         if post.trend is not None:
             names = [_name_columns(name, self.coordinates.columns) for name in post.trend.names]
             trend = zip(names, post.trend.coefficients.tolist(), post.trend.std.tolist(), strict=True)
@@ -225,19 +226,19 @@ class Kriging:
     def __repr__(self) -> str:
         return "\n".join(f"{name:<13}  {value}" for name, value in self.summary_items())
 
-    def _lengthscales(self, relative: Sequence[Vector]) -> str:
-        """Length scales in the units of the axes, in kilometres on the globe."""
-        scale, names = self.posterior.scaling.scale.cpu().numpy(), self.coordinates.names
-        parts, others = [], list(range(len(names)))
-        if self.coordinates.lonlat is not None:
-            parts.append(f"{relative[0][0] * EARTH_RADIUS_KM:.4g} km")
-            others, relative = [i for i in others if i not in self.coordinates.lonlat], relative[1:]
-        for numbers in relative:
-            if len(numbers) == 1 < len(others):
-                parts.append(f"{numbers[0] * scale[others[0]]:.4g}")
-            else:
-                parts += [f"{names[i]} {n * scale[i]:.4g}" for i, n in zip(others, numbers, strict=False)]
-        return ", ".join(parts)
+    def _lengthscales(self) -> list[str]:
+        """Length scales in the units of the axes; of `Sphere` in kilometres."""
+        scale, names, found = self.posterior.scaling.scale.cpu().numpy(), self.coordinates.columns, []
+        for leaf, columns in leaves(self.posterior.model.kernel, range(len(names))):
+            if isinstance(leaf, Sphere):
+                found.append(f"{leaf.kernel.lengthscale.item() * EARTH_RADIUS_KM:.4g} km")
+            elif isinstance(numbers := getattr(leaf, "lengthscale", None), torch.Tensor):
+                relative = numbers.detach().cpu().numpy().reshape(-1)
+                if len(relative) == 1 < len(columns):
+                    found.append(f"{relative[0] * scale[columns[0]]:.4g}")
+                else:
+                    found += [f"{names[i]} {n * scale[i]:.4g}" for i, n in zip(columns, relative, strict=True)]
+        return found
 
     def _shape_in_words(self) -> str:
         words = f", a grid of {' × '.join(map(str, self.targets.shape))}" if isinstance(self.targets, Grid) else ""
