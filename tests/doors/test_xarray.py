@@ -279,3 +279,9 @@ def test_dimensions_called_lat_and_lon_without_coordinates_are_pixels() -> None:
     assert "Sphere" not in fill(da, generator=seeded(), **options).attrs["kernel_lat"]
     numbered = da.assign_coords(lat=np.arange(12.0), lon=np.arange(12.0))
     assert "Sphere" in fill(numbered, generator=seeded(), **options).attrs["kernel_lat"]
+
+
+def test_a_periodic_kernel_of_longitudes_on_a_circle_is_refused() -> None:
+    da = xr.DataArray(np.arange(36.0), {"lon": np.arange(0.0, 360.0, 10.0)}, ("lon",))
+    with pytest.raises(ValueError, match="'lon' are points on a circle, whose ends meet without Periodic"):
+        fill(da, {"lon": kernels.Scale(kernels.Periodic(360.0, 1.0), 1.0)}, steps=0)
