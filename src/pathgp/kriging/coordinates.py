@@ -55,6 +55,17 @@ class Coordinates:
         """The unit of distances, in words."""
         return "the units of the coordinates" if self.lonlat is None else "km"
 
+    @property
+    def distance_note(self) -> str:
+        """What distances leave out or mix, in words; empty if they do neither."""
+        if self.lonlat is not None:
+            ignored = [name for i, name in enumerate(self.names) if i not in self.lonlat]
+            return f"distances on the globe ignore {', '.join(ignored)}" if ignored else ""
+        if not self.dates or len(self.names) == len(self.dates):
+            return ""
+        others = [name for name in self.names if name not in self.dates]
+        return f"distances mix days of {', '.join(self.dates)} with the units of {', '.join(others)}"
+
     def check(self, X: Matrix, name: str) -> Matrix:
         """X (n, d), if all its values are possible; ValueError otherwise."""
         wrong = ~np.isfinite(X)
