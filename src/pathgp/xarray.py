@@ -9,7 +9,8 @@ Every dimension is a side of a grid (see `LatentKroneckerGP`). Its coordinate is
 
 - numbers are used as they are, in float64; dates (also texts such as 2024-03-31) become days since the first one, time
   spans become days;
-- longitudes around the whole Earth become points on a circle, so that both ends meet;
+- longitudes around the whole Earth become points on a circle of radius 1, so that both ends meet: length scales along
+  them are in radii of the circle, not degrees;
 - a dimension with latitudes and longitudes along it (stations) becomes points on the unit sphere;
 - names become tasks, whose correlations are learned; a dimension without coordinate is numbered 0, 1, 2, ...
 
@@ -32,7 +33,7 @@ from torch import Tensor
 
 from pathgp.compute.inputs import as_float64, read_device
 from pathgp.data.tabular import are_dates, days, require_clear_dates
-from pathgp.kernels import Kernel
+from pathgp.kernels import Kernel, Periodic
 from pathgp.learning.policy import choose_initialise
 from pathgp.models import GP, LatentKroneckerGP
 from pathgp.models.field import kernel_of_names, kernel_of_space, model_of_field
@@ -71,7 +72,8 @@ def fill(
 
     Args:
         field: a DataArray of numbers, any number of dimensions, NaN where nothing was measured.
-        kernels: by dimension, in the units of its coordinate. `LatentKroneckerGP.fit` chooses those of the other
+        kernels: by dimension, in the units of its coordinate; of longitudes around the whole Earth in radii of the
+            circle, where 0.1 is 5.7 degrees. `LatentKroneckerGP.fit` chooses those of the other
             dimensions by the likelihood. Learning starts from the given kernels. If all are given, one of them must
             carry the signal: a `Scale` or a `Task`.
         noise: standard deviation of the noise to start from; a tenth of the spread of the field by default.
@@ -207,6 +209,13 @@ def _read_field(
     # A copy in order: torch does not accept the negative strides of a reversed field.
     values = np.array(field.values, dtype=np.float32 if field.dtype == np.float32 else np.float64, order="C")
     sides = {dim: _side(field, dim) for dim in field.dims}
+    for dim, kernel in given.items():
+        # Only longitudes around the Earth have two columns.
+        if sides[dim][0].shape[1] == 2 and any(isinstance(part, Periodic) for part in kernel.modules()):
+            raise ValueError(
+                f"the longitudes of {dim!r} are points on a circle, whose ends meet without Periodic: use a kernel "
+                "such as Matern(1.5, 0.5), whose length scale is in radii of the circle"
+            )
     return values, sides, [given.get(dim, default) for dim, (_, default) in sides.items()]
 
 
@@ -229,7 +238,9 @@ def _read_space(
     X = np.stack([column.ravel() for column in np.meshgrid(*columns, indexing="ij")], 1)
     names = [str(dim).lower() for dim in field.dims]
     lat, lon = (next((i for i, name in enumerate(names) if name in known), None) for known in (_LATITUDE, _LONGITUDE))
-    if lat is not None and lon is not None and np.abs(columns[lat]).max() <= 90.0:
+    # Without coordinates the columns are the numbers of pixels, whatever the names of the dimensions.
+    has_coordinates = all(dim in field.coords for dim in field.dims)
+    if has_coordinates and lat is not None and lon is not None and np.abs(columns[lat]).max() <= 90.0:
         return X, partial(kernel_of_space, lat_lon=(lat, lon))
     return X, kernel_of_space
 

@@ -271,3 +271,17 @@ def test_latitude_and_longitude_are_on_the_sphere() -> None:
     np.testing.assert_allclose(poles, np.broadcast_to(poles[:, :1], poles.shape), atol=1e-8)
     with pytest.raises(ValueError, match="two coordinates of space"):
         fill(field()[0], isotropic=True)
+
+
+def test_dimensions_called_lat_and_lon_without_coordinates_are_pixels() -> None:
+    da = image(kernels.Matern(1.5, 5.0), 12)[0].rename(y="lat", x="lon")
+    options: dict[str, Any] = {"steps": 1, "samples": 2, "progress": False, "isotropic": True}
+    assert "Sphere" not in fill(da, generator=seeded(), **options).attrs["kernel_lat"]
+    numbered = da.assign_coords(lat=np.arange(12.0), lon=np.arange(12.0))
+    assert "Sphere" in fill(numbered, generator=seeded(), **options).attrs["kernel_lat"]
+
+
+def test_a_periodic_kernel_of_longitudes_on_a_circle_is_refused() -> None:
+    da = xr.DataArray(np.arange(36.0), {"lon": np.arange(0.0, 360.0, 10.0)}, ("lon",))
+    with pytest.raises(ValueError, match="'lon' are points on a circle, whose ends meet without Periodic"):
+        fill(da, {"lon": kernels.Scale(kernels.Periodic(360.0, 1.0), 1.0)}, steps=0)

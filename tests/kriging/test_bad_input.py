@@ -199,3 +199,33 @@ def test_geo_data_frames() -> None:
     refused("the observations .*: use to_crs", frame, "v", other)
     Points.geom_type = pd.Series(["Point"] * 29 + ["Polygon"])
     refused("has a Polygon: kriging needs points", frame, "v", frame)
+
+
+def test_nodes_of_a_spacing_may_pass_360_degrees() -> None:
+    places = np.c_[np.linspace(300.0, 359.5, 30), np.linspace(-20, 20, 30)]
+    options = FIXED | {"kernel": kernels.Sphere(kernels.Matern(1.5, 0.5), active_dims=[1, 0])}
+    result = krige(places, VALUES, grid=7.0, coordinates="lonlat", **options)
+    assert result.to_dataset()["lon"].to_numpy()[-1] == 364.0
+    refused("longitude 364", places, VALUES, grid={"lon": [364.0], "lat": 5.0}, coordinates="lonlat")
+
+
+def test_drift_on_a_grid_with_dates() -> None:
+    """A column of the trend on the nodes, with and without the dimension of time."""
+    xr = pytest.importorskip("xarray")
+    frame = pd.DataFrame({"x": POINTS[:, 0], "time": pd.date_range("2024-01-01", periods=30), "h": POINTS[:, 1]})
+    times = pd.date_range("2024-01-03", periods=2)
+    height = xr.DataArray([1.0, 2.0, 4.0], {"x": [0.0, 1.0, 2.0]}, ("x",))
+    grid = xr.Dataset({"h": height}, {"time": times})
+    options = FIXED | {"columns": ["x", "time"], "trend": ["h"]}
+    at = pd.DataFrame({"x": [0.0, 1.0, 2.0] * 2, "time": times.repeat(3), "h": [1.0, 2.0, 4.0] * 2})
+    found = krige(frame, VALUES, grid=grid, **options)
+    np.testing.assert_allclose(found.mean, krige(frame, VALUES, at, **options).mean)
+
+
+def test_a_frame_of_a_grid_has_its_dates() -> None:
+    times = pd.date_range("2024-01-01", periods=30)
+    frame = pd.DataFrame({"x": POINTS[:, 0], "time": times})
+    result = krige(frame, VALUES, grid={"x": [0.0, 1.0], "time": times[:2]}, **FIXED)
+    table = result.to_frame()
+    assert table["time"].tolist() == times[[0, 0, 1, 1]].tolist()
+    np.testing.assert_allclose(result.at(table[["x", "time"]]).mean, result.mean)

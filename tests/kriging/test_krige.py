@@ -224,3 +224,73 @@ def test_a_grid_does_not_go_around_the_earth_for_points_on_one_side(centre: floa
     for found in maps:
         np.testing.assert_allclose(found["lon"], np.arange(first, first + 61.0, 5.0))
         np.testing.assert_allclose(found["mean"], maps[0]["mean"], atol=1e-8)
+
+
+@pytest.mark.parametrize("turn", [0.0, -360.0])
+def test_a_trend_in_the_longitude_is_the_same_for_every_way_to_write_it(turn: float) -> None:
+    """Longitudes across 180 degrees: targets, nodes and sub-points of cells are seen where the observations are."""
+    lon, lat = RNG.uniform(170, 230, 40), RNG.uniform(-20, 20, 40)
+    truth = 5 + 0.3 * lon + 0.1 * lat
+    options: dict[str, Any] = {"coordinates": "lonlat", "trend": "linear", "nugget": 0.01, "steps": 0, "samples": 2}
+    options["kernel"] = kernels.Scale(kernels.Sphere(kernels.Matern(1.5, 0.2), active_dims=[1, 0]), 0.1)
+    written = np.where(lon > 190.0, lon + turn, lon)
+    places = np.c_[written, lat]
+    result = krige(places, truth, places, **options)
+    np.testing.assert_allclose(result.mean, truth, atol=0.1)
+    np.testing.assert_allclose(result.at(np.c_[(lon + 180.0) % 360.0 - 180.0, lat]).mean, result.mean, atol=1e-8)
+    np.testing.assert_allclose(result.simulate(places), result.simulate(np.c_[lon, lat]), atol=1e-8)
+    for name, found in (("cells", result.at(grid=10.0, cells=True)), ("nodes", result.at(grid=10.0))):
+        field = found.to_dataset()["mean"]
+        expected = 5 + 0.3 * (field["lon"] % 360.0) + 0.1 * field["lat"]
+        assert float(abs(field - expected).max()) < 1.0, name
+
+
+def test_columns_of_the_noise_and_of_the_trend() -> None:
+    """By default the column of the noise is no coordinate; longitude and latitude are, also if the trend uses them."""
+    named = krige(FRAME[["x", "y", "v"]].assign(s=0.1), "v", FRAME, noise="s", **FIXED)
+    assert named.coordinates.names == ("x", "y")
+    frame = pd.DataFrame({"lon": POINTS[:, 0], "lat": POINTS[:, 1], "v": VALUES})
+    sphere = kernels.Sphere(kernels.Matern(1.5, 0.5), active_dims=[1, 0])
+    options = FIXED | {"kernel": sphere, "trend": ["lat"]}
+    result = krige(frame, "v", frame, **options)
+    assert result.coordinates.columns == ("lon", "lat")
+    assert result.coordinates.lonlat == (0, 1)
+    assert dict(result.summary_items())["trend"].split("lat")[1].startswith(": 0.")
+    np.testing.assert_allclose(result.mean, krige(frame, "v", frame, columns=["lon", "lat"], **options).mean)
+
+
+def test_a_given_kernel_sees_the_coordinates_only() -> None:
+    """Columns of the trend are no coordinates, unless the kernel names them."""
+    targets = pd.DataFrame({"x": TARGETS[:5, 0], "y": TARGETS[:5, 1], "h": HEIGHT[:5]})
+    options = FIXED | {"trend": ["h"]}
+    basis, target_basis = np.c_[ONES, HEIGHT], np.c_[TARGET_ONES[:5], HEIGHT[:5]]
+    result = krige(FRAME, "v", targets, **options)
+    agrees(result, *kriging_system(TARGETS[:5], basis, target_basis))
+    assert dict(result.summary_items())["signal"].startswith("1.3:")
+    named = kernels.Matern(1.5, 0.8, active_dims=[0, 2])
+    assert repr(krige(FRAME, "v", targets, **options | {"kernel": named}).posterior.model.kernel) == repr(named)
+
+
+def test_a_given_kernel_of_longitude_and_latitude_is_on_the_sphere() -> None:
+    """Its length scale is in Earth radii, and the summary says kilometres for it alone."""
+    places = np.c_[RNG.uniform(-180, 180, 60), RNG.uniform(-80, 80, 60)]
+    options: dict[str, Any] = {"coordinates": "lonlat", "nugget": 0.1, "steps": 0, "samples": 2}
+    given = kernels.Scale(kernels.Matern(1.5, 0.5), 1.3)
+    result = krige(places, VALUES, [[180.0, 20.0], [-180.0, 20.0]], kernel=given, **options)
+    sphere = kernels.Scale(kernels.Sphere(kernels.Matern(1.5, 0.5), active_dims=[1, 0]), 1.3)
+    np.testing.assert_allclose(result.mean, result.mean[::-1])
+    np.testing.assert_allclose(result.mean, krige(places, VALUES, [[180.0, 20.0]] * 2, kernel=sphere, **options).mean)
+    assert dict(result.summary_items())["length scale"] == "3186 km"
+    learned = krige(places, VALUES, places, kernel=given, **options | {"steps": 2})
+    assert "active_dims=[1, 0]" in dict(learned.summary_items())["kernel"]
+    assert learned.posterior.model.kernel.kernel.kernel.lengthscale.item() != 0.5
+    bands = kernels.Matern(1.5, 12.0, active_dims=[1])
+    assert dict(krige(places, VALUES, places, kernel=bands, **options).summary_items())["length scale"] == "lat 12"
+    with pytest.raises(ValueError, match=r"one length scale, in Earth radii.* active_dims=\[1, 0\]"):
+        krige(places, VALUES, places, kernel=kernels.Matern(1.5, [0.1, 0.2]), **options)
+    with pytest.raises(ValueError, match=r"latitude, then longitude, which are the columns \[1, 0\]"):
+        krige(places / 2, VALUES, places, kernel=kernels.Sphere(kernels.Matern(1.5, 0.5)), **options)
+    timed = np.c_[places, RNG.uniform(0, 9, 60)]
+    both = kernels.Matern(1.5, 2.0, active_dims=[2]) * kernels.Matern(1.5, 0.5, active_dims=[0, 1])
+    summary = dict(krige(timed, VALUES, timed, kernel=both, **options).summary_items())
+    assert summary["length scale"] == "x2 2, 3186 km"

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from pathgp import kernels
+from pathgp.html.field import _predict_map
 from pathgp.kriging import Kriging, krige, variogram
+from pathgp.kriging.targets import Grid
 
 pytest.importorskip("matplotlib").use("Agg")
 
@@ -68,3 +70,14 @@ def test_page_of_two_points(tmp_path: Path) -> None:
     path = tmp_path / "two.html"
     krige([[0.1, 0.2], [0.7, 0.4]], [1.0, 2.0], grid=0.2, steps=3).to_html(path)
     assert path.stat().st_size > 1000
+
+
+def test_the_map_of_points_across_180_degrees_is_that_of_their_box() -> None:
+    lon, lat = RNG.uniform(170, 190, 30), RNG.uniform(-20, 20, 30)
+    kernel = kernels.Sphere(kernels.Matern(1.5, 0.2), active_dims=[1, 0])
+    places = np.c_[(lon + 180.0) % 360.0 - 180.0, lat]
+    result = krige(places, VALUES[:30], places, coordinates="lonlat", kernel=kernel, nugget=0.1, steps=0)
+    shown = _predict_map(result)
+    assert shown is not None
+    assert isinstance(shown.targets, Grid)
+    assert np.ptp(shown.targets.axes[0]) < 21.0

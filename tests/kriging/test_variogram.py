@@ -7,7 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from pathgp.kriging import empirical_variogram, variogram
+from pathgp import kernels
+from pathgp.kriging import empirical_variogram, krige, variogram
 
 RNG = np.random.default_rng(0)
 POINTS = RNG.uniform(0, 3, (60, 2))
@@ -83,3 +84,18 @@ def test_refused() -> None:
         variogram(RNG.uniform(0, 1, (9, 3)), VALUES[:9], directions=[0])
     with pytest.raises(ValueError, match="row 2"):
         variogram(POINTS, np.where(np.arange(60) == 2, np.nan, VALUES))
+
+
+def test_a_note_says_what_distances_ignore_or_mix() -> None:
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"lon": rng.uniform(0, 9, 30), "lat": rng.uniform(0, 9, 30), "v": rng.normal(size=30)})
+    assert variogram(frame, "v").note == ""
+    timed = frame.assign(time=pd.date_range("2024-01-01", periods=30))
+    found = variogram(timed, "v")
+    assert found.note == "distances on the globe ignore time"
+    assert found.note in repr(found)
+    mixed = variogram(timed.rename(columns={"lon": "x", "lat": "y"}), "v")
+    assert mixed.note == "distances mix days of time with the units of x, y"
+    fitted = krige(timed, "v", timed, kernel=kernels.Matern(1.5, active_dims=[2]), nugget=0.5, steps=0)
+    assert fitted.variogram.note == found.note

@@ -102,6 +102,7 @@ def _variogram_section(result: Kriging) -> Section:
         "model (line). They agree where the model describes how values at different distances are related. Dots at "
         "long distances come from few independent pairs and scatter."
     )
+    words += f" Note: {variogram.note}." if variogram.note else ""
     drawn = figure("Variogram", f"{variogram.estimator} estimate", chart.svg())
     return Section("variogram", "Variogram", [paragraph(words), chart_grid([drawn])], flows=True)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ class Coordinates:
     lonlat: the numbers of the columns of longitude and latitude; None for a plane.
     dates: names of the coordinates that were dates, which are days since 1970 here.
     crs: the coordinate reference system of a GeoDataFrame, or None.
+    centre: the middle of the observed longitudes; those of the model's inputs lie within 180 degrees of it.
     """
 
     names: tuple[str, ...]
@@ -42,6 +43,7 @@ class Coordinates:
     lonlat: tuple[int, int] | None = None
     dates: tuple[str, ...] = ()
     crs: Any = None
+    centre: float = 0.0
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -52,6 +54,17 @@ class Coordinates:
     def unit(self) -> str:
         """The unit of distances, in words."""
         return "the units of the coordinates" if self.lonlat is None else "km"
+
+    @property
+    def distance_note(self) -> str:
+        """What distances leave out or mix, in words; empty if they do neither."""
+        if self.lonlat is not None:
+            ignored = [name for i, name in enumerate(self.names) if i not in self.lonlat]
+            return f"distances on the globe ignore {', '.join(ignored)}" if ignored else ""
+        if not self.dates or len(self.names) == len(self.dates):
+            return ""
+        others = [name for name in self.names if name not in self.dates]
+        return f"distances mix days of {', '.join(self.dates)} with the units of {', '.join(others)}"
 
     def check(self, X: Matrix, name: str) -> Matrix:
         """X (n, d), if all its values are possible; ValueError otherwise."""
@@ -90,9 +103,17 @@ class Coordinates:
         if self.lonlat is None:
             return P
         lon = P[:, self.lonlat[0]]
-        ranges = [lon, lon % 360.0, (lon + 180.0) % 360.0 - 180.0]
+        ranges = [lon, _turned(lon, 180.0), _turned(lon, 0.0)]
         P = P.copy()
         P[:, self.lonlat[0]] = next((found for found in ranges if np.ptp(found) < 180.0), lon)
+        return P
+
+    def around(self, P: Matrix) -> Matrix:
+        """Points P (..., d) with longitudes from ``centre`` - 180 to ``centre`` + 180, as trends need them."""
+        if self.lonlat is None:
+            return P
+        P = P.copy()
+        P[..., self.lonlat[0]] = _turned(P[..., self.lonlat[0]], self.centre)
         return P
 
     def to_caller(self, name: str, nodes: Matrix) -> NDArray[Any]:
@@ -152,18 +173,21 @@ def read_field(
     columns: Sequence[str] | None = None,
     coordinates: str | None = None,
     drift: Sequence[str] = (),
+    noise: str | None = None,
 ) -> Field:
     """Check observations: arrays, or a frame whose ``columns`` are the coordinates and ``drift`` further inputs.
 
-    values: (n,), or the name of a column of the frame. Without ``columns`` all other columns of a frame are the
-    coordinates; of a GeoDataFrame its points, and ``columns`` are further ones. coordinates: "plane" or "lonlat"; None
-    is "lonlat" if columns have such names, or if the reference system of a GeoDataFrame is in degrees.
+    values: (n,), or the name of a column of the frame. Without ``columns`` all other columns of a frame but ``noise``
+    are the coordinates; of a GeoDataFrame its points, and ``columns`` are further ones. A coordinate in ``drift`` stays
+    a coordinate if it is named in ``columns``, or if it is the longitude or latitude. coordinates: "plane" or "lonlat";
+    None is "lonlat" if columns have such names, or if the reference system of a GeoDataFrame is in degrees.
     """
     if coordinates not in (*KINDS, None):
         raise ValueError(f"coordinates must be 'plane', 'lonlat' or None, got {coordinates!r}")
     target = values if isinstance(values, str) else None
     if is_geometry(points) or is_frame(points):
-        names = _coordinate_names(points, columns, drift, target)
+        names = _coordinate_names(points, columns, drift, (target, noise))
+        drift = [name for name in drift if name not in names]
         frame = with_geometry(points, names)
         X = columns_of(frame, (*names, *drift), "points")
         dates = tuple(name for name in names if _holds_dates(np.asarray(frame[name])))
@@ -192,7 +216,12 @@ def read_field(
             f"{'values' if target is None else f'column {target!r}'} has {y[row]} in row {row} "
             f"({int((~np.isfinite(y)).sum())} such rows in all): {advice}"
         )
-    return Field(found, found.check(X, "points"), y, target or "value")
+    X = found.check(X, "points")
+    if lonlat is not None:
+        # A trend in the longitude needs one range of longitudes for all points and targets.
+        X = found.unwrap(X)
+        found = replace(found, centre=0.5 * float(X[:, lonlat[0]].min() + X[:, lonlat[0]].max()))
+    return Field(found, found.around(X), y, target or "value")
 
 
 def is_geometry(points: Any) -> bool:
@@ -255,15 +284,15 @@ def _holds_dates(values: NDArray[Any]) -> bool:
 
 
 def _coordinate_names(
-    points: Any, columns: Sequence[str] | None, drift: Sequence[str], target: str | None
+    points: Any, columns: Sequence[str] | None, drift: Sequence[str], others: Sequence[str | None]
 ) -> tuple[str, ...]:
-    """The names of the coordinates in a frame."""
+    """The names of the coordinates in a frame; ``others`` are columns that are none."""
     if isinstance(columns, str) or isinstance(drift, str):
         raise TypeError(f"column names must be a list, such as ['x', 'y'], got {columns or drift!r}")
     if is_geometry(points):
         is_degrees = points.crs is not None and points.crs.is_geographic
         return (*(("lon", "lat") if is_degrees else ("x", "y")), *(columns or ()))
-    names = tuple(columns or (name for name in points.columns if name != target and name not in drift))
+    names = tuple(columns or _default_names(points, drift, others))
     if not all(isinstance(name, str) for name in names):
         raise TypeError("the columns have no names that are texts: rename them, as to 'x' and 'y'")
     if not names:
@@ -271,6 +300,13 @@ def _coordinate_names(
     if len(set(names)) < len(names):
         raise ValueError(f"columns names a column twice: {', '.join(names)}")
     return names
+
+
+def _default_names(points: Any, drift: Sequence[str], others: Sequence[str | None]) -> list[str]:
+    """All columns but those in ``drift`` and ``others``; longitude and latitude also if they are in ``drift``."""
+    names = [name for name in points.columns if name not in others]
+    positions = _find_lonlat(points, [str(name) for name in names], None) or ()
+    return [name for i, name in enumerate(names) if name not in drift or i in positions]
 
 
 def _find_lonlat(points: Any, names: Sequence[str], coordinates: str | None) -> tuple[int, int] | None:
@@ -286,6 +322,11 @@ def _find_lonlat(points: Any, names: Sequence[str], coordinates: str | None) -> 
     if len(names) < 2:
         raise ValueError(f"coordinates='lonlat' needs two columns, longitude and latitude; got {', '.join(names)}")
     return 0, 1
+
+
+def _turned(lon: Matrix, centre: float) -> Matrix:
+    """Longitudes from centre - 180 to centre + 180; those inside do not change, not even by rounding."""
+    return np.asarray(lon - 360.0 * np.floor((lon - centre + 180.0) / 360.0))
 
 
 def _require_below(values: Matrix, limit: float, what: str, rule: str) -> None:

@@ -45,6 +45,7 @@ class Variogram:
     directions: angles in degrees, counterclockwise from the first axis; None for all directions together.
     unit: the unit of the lags, in words.
     used: points that were paired with all others; a random subset for many points.
+    note: what the distances ignore or mix, in words; empty if they do neither.
     model_lags, model: the variogram of the fitted model (curves, m), or None.  model_names: one name for each curve.
     """
 
@@ -58,6 +59,7 @@ class Variogram:
     model_lags: Vector | None = None
     model: Vector | None = None
     model_names: tuple[str, ...] = ()
+    note: str = ""
 
     def with_model(self, lags: Vector, curves: Vector, names: Sequence[str]) -> Variogram:
         """The same with the curves (curves, m) of a fitted model at lags (m,)."""
@@ -76,7 +78,8 @@ class Variogram:
         rows = [f"{lag:>12.4g}  {value:>12.4g}  {count:>12,}" for lag, value, count in table]
         direction = "" if self.directions is None else f", direction {self.directions[0]:g}°"
         title = f"{self.estimator} variogram{direction}, lags in {self.unit}"
-        return "\n".join([title, f"{'lag':>12}  {'semivariance':>12}  {'pairs':>12}", *rows])
+        notes = [f"note: {self.note}"] if self.note else []
+        return "\n".join([title, *notes, f"{'lag':>12}  {'semivariance':>12}  {'pairs':>12}", *rows])
 
 
 def variogram(
@@ -161,7 +164,8 @@ def binned(
     if directions is None:
         lags, semivariance, pairs = lags[0], semivariance[0], pairs[0]
     angles = None if directions is None else tuple(directions)
-    return Variogram(lags, semivariance, pairs, estimator, angles, coordinates.unit, used)
+    note = coordinates.distance_note
+    return Variogram(lags, semivariance, pairs, estimator, angles, coordinates.unit, used, note=note)
 
 
 def _edges(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -22,6 +24,8 @@ def fitted_variogram(field: Field, post: Posterior) -> Variogram:
     P = field.X[:, : len(coordinates.names)] if lonlat is None else field.X[:, list(lonlat)]
     kind = "plane" if lonlat is None else "lonlat"
     empirical = variogram(P, field.y - trend_at(field.X, post), coordinates=kind)
+    # P has no names, and on the globe no other coordinates.
+    empirical = replace(empirical, note=coordinates.distance_note)
     # Few points may have no pair of neighbours at all.
     farthest = np.nanmax(empirical.lags) if np.isfinite(empirical.lags).any() else np.ptp(P, axis=0).max()
     lags = np.linspace(0.0, float(farthest), _POINTS)

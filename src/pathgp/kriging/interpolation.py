@@ -53,11 +53,14 @@ def krige(
         targets: where to predict: an array (m, d), or a frame with the same columns.
         grid: in place of targets the nodes of a grid: a spacing for all axes, or one for each (multiples of it that
             cover the points); a dict with a spacing or nodes for every coordinate; or a Dataset of xarray.
-        columns: the coordinates in a frame; by default all columns but the values and the trend's.
+        columns: the coordinates in a frame; by default all columns but the values, the noise and the trend's.
+            Longitude and latitude are coordinates also if the trend names them.
         coordinates: "plane"; or "lonlat", longitude and latitude in degrees, on the sphere. None: "lonlat" for columns
             with such names (lon, lat) and for a GeoDataFrame in degrees.
         kernel: a name, such as "matern-3/2"; or a kernel, whose hyperparameters are in the units of the data (Earth
-            radii on the sphere). None: the likelihood chooses among Matérn kernels, see `pathgp.models.field_choice`.
+            radii on the sphere, where a stationary kernel becomes `Sphere`). Without ``active_dims`` it sees the
+            coordinates, not the columns of the trend. None: the likelihood chooses among Matérn kernels, see
+            `pathgp.models.field_choice`.
         anisotropy: True for one length scale per axis, False for one for all. None: True in a plane, False on the
             sphere.
         nugget: standard deviation of the noise, in the units of the values; None learns it. A variogram starts at its
@@ -83,8 +86,7 @@ def krige(
         ``cross_validation``, ``to_frame``, ``to_dataset`` and ``plot``.
     """
     drift = [] if isinstance(trend, str) or not isinstance(trend, Sequence) else trend
-    drift = [name for name in drift if columns is None or name not in columns]
-    field = read_field(points, values, columns, coordinates, drift)
+    field = read_field(points, values, columns, coordinates, drift, noise if isinstance(noise, str) else None)
     known = _read_noise(noise, points, field)
     _require_enough(field, steps)
     compute = Compute(memory=None if memory is None else read_bytes(memory))

@@ -16,6 +16,7 @@ from pathgp.compute.inputs import real_number
 from pathgp.data.tabular import KERNELS
 from pathgp.kernels import Kernel, Product, Scale, Sphere, Sum
 from pathgp.kriging.coordinates import Coordinates, Field
+from pathgp.kriging.given_kernel import restrict_kernel
 from pathgp.learning.model import Mean
 from pathgp.learning.policy import FIELD_KERNELS
 from pathgp.learning.report import FitReport
@@ -64,7 +65,7 @@ def _model(kernel: Any, coordinates: Coordinates, anisotropy: bool | None, trend
     """The model with a kernel of this name, or with a given one, whose hyperparameters are in the units of the data."""
     mean = _mean(trend, coordinates)
     if isinstance(kernel, Kernel):
-        return GP(kernel, mean=mean)
+        return GP(restrict_kernel(kernel, coordinates), mean=mean)
     if kernel not in KERNELS:
         raise ValueError(f"kernel must be a pathgp kernel or one of {', '.join(map(repr, KERNELS))}, got {kernel!r}")
     if coordinates.lonlat is not None and anisotropy:

@@ -18,6 +18,8 @@ from tqdm import tqdm
 from pathgp.compute.inputs import real_number
 from pathgp.compute.memory import spans
 from pathgp.compute.optional import import_optional
+from pathgp.kernels import Sphere
+from pathgp.kernels.expression import leaves
 from pathgp.kriging.coordinates import EARTH_RADIUS_KM, Coordinates, Field
 from pathgp.kriging.cross_validation import CrossValidation, cross_validate
 from pathgp.kriging.empirical_variogram import Variogram
@@ -38,7 +40,8 @@ class Kriging:
     """A predicted field. Vectors (m,) are in the order of the targets; of a grid in that of `to_dataset`, flattened.
 
     mean, std: of the field without the nugget (m,); of its average over every cell where cells were asked for.
-    posterior: the `Posterior` behind it; its inputs are the columns ``coordinates.columns``.
+    posterior: the `Posterior` behind it; its inputs are the columns ``coordinates.columns``, longitudes within 180
+        degrees of ``coordinates.centre``.
     report: how the model was learned and solved, a `FitReport`.
     field: the observed values and their coordinates.  targets: where it was predicted.  cells: their sizes, or None.
     """
@@ -88,7 +91,7 @@ class Kriging:
         """All conditional simulations (s, m) at points, an array (m, d) or a frame: always the same functions."""
         X = self.coordinates.read(points, "points")
         with torch.no_grad():
-            return np.asarray(self.posterior.paths(_inputs(X, self.posterior)).cpu())
+            return np.asarray(self.posterior.paths(_inputs(X, self.coordinates, self.posterior)).cpu())
 
     def at(
         self,
@@ -137,8 +140,12 @@ class Kriging:
             results["exceedance"] = self.exceedance(threshold)
         frame = self.targets.frame if isinstance(self.targets, Points) else None
         if frame is None:
-            X = self.targets.rows(slice(0, len(self.targets)))
-            return pd.DataFrame(dict(zip(self.coordinates.columns, X.T, strict=True)) | results)
+            columns: dict[str, Any] = dict(
+                zip(self.coordinates.columns, self.targets.rows(slice(0, len(self.targets))).T, strict=True)
+            )
+            if isinstance(self.targets, Grid):
+                columns |= {name: self.coordinates.to_caller(name, columns[name]) for name in self.coordinates.names}
+            return pd.DataFrame(columns | results)
         if not hasattr(frame, "assign"):
             # A frame of polars.
             frame = pd.DataFrame({name: np.asarray(frame[name]) for name in frame.columns})
@@ -203,9 +210,8 @@ class Kriging:
         ]
         if len(values.get("signal", ())) == 1:
             items.append(("signal", f"{values['signal'][0] * unit:.4g}: std of the field about its trend"))
-        scales = [numbers for name, numbers in values.items() if name.split(".")[-1] == "lengthscale"]
-        if scales:
-            items.append(("length scale", self._lengthscales(scales)))
+        if scales := self._lengthscales():
+            items.append(("length scale", ", ".join(scales)))
         if post.trend is not None:
             names = [_name_columns(name, self.coordinates.columns) for name in post.trend.names]
             trend = zip(names, post.trend.coefficients.tolist(), post.trend.std.tolist(), strict=True)
@@ -220,19 +226,19 @@ class Kriging:
     def __repr__(self) -> str:
         return "\n".join(f"{name:<13}  {value}" for name, value in self.summary_items())
 
-    def _lengthscales(self, relative: Sequence[Vector]) -> str:
-        """Length scales in the units of the axes, in kilometres on the globe."""
-        scale, names = self.posterior.scaling.scale.cpu().numpy(), self.coordinates.names
-        parts, others = [], list(range(len(names)))
-        if self.coordinates.lonlat is not None:
-            parts.append(f"{relative[0][0] * EARTH_RADIUS_KM:.4g} km")
-            others, relative = [i for i in others if i not in self.coordinates.lonlat], relative[1:]
-        for numbers in relative:
-            if len(numbers) == 1 < len(others):
-                parts.append(f"{numbers[0] * scale[others[0]]:.4g}")
-            else:
-                parts += [f"{names[i]} {n * scale[i]:.4g}" for i, n in zip(others, numbers, strict=False)]
-        return ", ".join(parts)
+    def _lengthscales(self) -> list[str]:
+        """Length scales in the units of the axes; of `Sphere` in kilometres."""
+        scale, names, found = self.posterior.scaling.scale.cpu().numpy(), self.coordinates.columns, []
+        for leaf, columns in leaves(self.posterior.model.kernel, range(len(names))):
+            if isinstance(leaf, Sphere):
+                found.append(f"{leaf.kernel.lengthscale.item() * EARTH_RADIUS_KM:.4g} km")
+            elif isinstance(numbers := getattr(leaf, "lengthscale", None), torch.Tensor):
+                relative = numbers.detach().cpu().numpy().reshape(-1)
+                if len(relative) == 1 < len(columns):
+                    found.append(f"{relative[0] * scale[columns[0]]:.4g}")
+                else:
+                    found += [f"{names[i]} {n * scale[i]:.4g}" for i, n in zip(columns, relative, strict=True)]
+        return found
 
     def _shape_in_words(self) -> str:
         words = f", a grid of {' × '.join(map(str, self.targets.shape))}" if isinstance(self.targets, Grid) else ""
@@ -258,7 +264,7 @@ def predict(
     def evaluate(rows: slice) -> None:
         X = targets.rows(rows)
         if cells is None:
-            inputs = _inputs(X, posterior)
+            inputs = _inputs(X, field.coordinates, posterior)
             with torch.no_grad():
                 mean[rows] = posterior.mean(inputs).cpu().numpy()
                 std[rows] = posterior.variance(inputs).sqrt().cpu().numpy()
@@ -278,15 +284,15 @@ def _in_blocks(evaluate: Callable[[slice], None], m: int, cells: Cells | None, p
             bar.update(rows.stop - rows.start)
 
 
-def _inputs(X: Vector, posterior: Posterior) -> torch.Tensor:
-    """Points X (m, d) on the device of the posterior."""
-    return torch.as_tensor(X, device=posterior.system.X.device)
+def _inputs(X: Vector, coordinates: Coordinates, posterior: Posterior) -> torch.Tensor:
+    """Points X (m, d) in the range of the observed longitudes, on the device of the posterior."""
+    return torch.as_tensor(coordinates.around(X), device=posterior.system.X.device)
 
 
 def _spread(X: Vector, cells: Cells, field: Field, posterior: Posterior) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs (m, q, d) of the sub-points of cells around X (m, d), and their weights (m, q)."""
     inside, weights = cells.spread(X, field.coordinates)
-    flat = _inputs(inside.reshape(-1, inside.shape[2]), posterior)
+    flat = _inputs(inside.reshape(-1, inside.shape[2]), field.coordinates, posterior)
     return flat.view(*inside.shape[:2], -1), torch.as_tensor(weights, device=flat.device)
 
 

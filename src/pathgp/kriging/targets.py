@@ -89,11 +89,10 @@ class Cells:
         inside = X[:, None, :] + offsets
         weights = np.ones(inside.shape[:2])
         if coordinates.lonlat is not None:
-            lon, lat = coordinates.lonlat
+            lat = coordinates.lonlat[1]
             # Nothing lies beyond the poles: sub-points there have no weight.
             weights = np.where(np.abs(inside[..., lat]) <= 90.0, np.cos(np.deg2rad(inside[..., lat])), 0.0)
             inside[..., lat] = np.clip(inside[..., lat], -90.0, 90.0)
-            inside[..., lon] = (inside[..., lon] + 180.0) % 360.0 - 180.0
         return inside, weights / weights.sum(1, keepdims=True)
 
 
@@ -189,7 +188,7 @@ def _from_dataset(grid: Any, coordinates: Coordinates, budget: int) -> Grid:
         field = grid[name]
         for other in names:
             # Constant along axes that it does not have.
-            field = field + 0.0 * grid[other]
+            field = field.broadcast_like(grid[other])
         drift.append(as_array(field.transpose(*names[::-1]).values, name).ravel())
     found = Grid(names, axes, np.stack(drift, 1) if drift else None, tuple(map(_spacing, axes)))
     coordinates.check(found.rows(slice(0, len(found))), "the grid")
@@ -240,6 +239,10 @@ def _nodes(entry: Any, values: Matrix, axis: int, coordinates: Coordinates) -> M
         nodes = read_nodes(entry, f"the nodes of {name!r}")
         if nodes.ndim != 1 or not len(nodes) or not np.isfinite(nodes).all():
             raise ValueError(f"the nodes of {name!r} must be a vector of finite numbers, got shape {nodes.shape}")
+        # Those of a spacing are right, and may lie a little beyond 360 degrees.
+        row = np.zeros((len(nodes), len(coordinates.names)))
+        row[:, axis] = nodes
+        coordinates.check(row, "the grid")
     else:
         spacing = float(entry)
         # The tolerance keeps rounding errors of 0.1 from adding a node.
@@ -254,10 +257,6 @@ def _nodes(entry: Any, values: Matrix, axis: int, coordinates: Coordinates) -> M
         elif coordinates.lonlat is not None and axis == coordinates.lonlat[0] and nodes[-1] - nodes[0] >= 360.0:
             # The last node would be the first once more.
             nodes = nodes[nodes < nodes[0] + 360.0]
-    if coordinates.lonlat is not None:
-        row = np.zeros((len(nodes), len(coordinates.names)))
-        row[:, axis] = nodes
-        coordinates.check(row, "the grid")
     return nodes
 
 
