@@ -46,7 +46,8 @@ def test_solves_of_steps_on_a_grid_have_a_budget() -> None:
         (1000, False, ("exact", "lbfgs", "full", "data", 100, 0.1)),
         (2000, False, ("exact", "lbfgs", "coarse", "data", 125, 0.1)),
         (2001, False, ("pathwise", "lbfgs", "coarse", "data", 125, 0.1)),
-        (10, True, ("pathwise", "lbfgs", "coarse", "neighbours", 10, 0.1)),
+        (2000, True, ("exact", "lbfgs", "coarse", "neighbours", 50, 0.1)),
+        (2001, True, ("pathwise", "lbfgs", "coarse", "neighbours", 10, 0.1)),
         (10**6, True, ("pathwise", "lbfgs", "coarse", "neighbours", 10, 0.1)),
     ],
 )

@@ -39,6 +39,15 @@ def observations(p: int, q: int, missing: float = 0.2) -> tuple[list[Tensor], Te
     return factors, Y.masked_fill(torch.rand(p, q, generator=g) < missing, math.nan)
 
 
+@pytest.mark.parametrize(("p", "q", "repeats", "number"), [(9, 8, 3, 1), (9, 9, 3, 6), (9, 8, 1, 2), (72, 1, 3, 3)])
+def test_the_whole_grid_replaces_sub_grids_that_cost_as_much(p: int, q: int, repeats: int, number: int) -> None:
+    """Six of 40 cells take as many operations as one of 72 cells, 6 ** (1 / 3) times as many cells."""
+    factors, Y = observations(p, q, missing=0.0)
+    found = choose_subgrids(model().prepare_data(factors, Y), cells=40, repeats=repeats)
+    assert len(found) == number
+    assert (len(found[0].y) == p * q) == (number == 1)
+
+
 def test_the_likelihood_of_a_sub_grid_is_that_of_its_cells() -> None:
     """Value and gradient against the density of the same cells as a table, with known noise."""
     factors, Y = observations(9, 7)

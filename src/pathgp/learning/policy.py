@@ -26,7 +26,7 @@ TABLE_STEPS = 100
 # leaves to Adam, which changes the noise by at most 10 % each: they do not lead from a tenth of the standard deviation
 # of y to large noise. With 15 steps on 800 rows of the flights, the test log likelihood is -1.363 instead of -1.448.
 FEW_STEPS = 20
-# Default number of steps of a grid that begins at the optimum of sub-grids.
+# Default number of steps with estimated gradients of a grid that begins at the optimum of sub-grids.
 STEPS_AFTER_SUBGRIDS = 10
 # Default number of steps of any other grid.
 GRID_STEPS = 50
@@ -134,16 +134,18 @@ class FitOptions:
         if is_grid and self.initialise in ("subsets", "best"):
             refused = f"initialise={self.initialise!r}"
             raise ValueError(f"{refused} is for tables: a grid has stages='coarse', which uses sub-grids")
-        # On a grid estimates cost less than exact gradients at any size: products use the Kronecker structure.
+        # On larger grids estimates cost less than exact gradients: products use the Kronecker structure.
         estimator = "vecchia" if is_field and n > GUARD_ROWS else "exact" if n <= EXACT_ROWS else "pathwise"
-        estimator = estimator if not is_grid else "pathwise"
+        estimator = "pathwise" if is_grid and n > EXACT_ROWS else estimator
         estimator = estimator if self.estimator == "auto" else self.estimator
         is_deterministic = estimator in ("exact", "vecchia") or bool(self.warm_start)
         if self.optimiser == "lbfgs" and not is_deterministic:
             raise ValueError("lbfgs needs deterministic gradients: use warm_start=True, which fixes the random draws")
         begins_on_subgrids = is_grid and (self.stages == "coarse" or (self.stages == "auto" and self.steps != 0))
+        # Exact gradients cost little where they are chosen, and their steps end once the likelihood stays the same.
+        grid_steps = STEPS_AFTER_SUBGRIDS if begins_on_subgrids and estimator != "exact" else GRID_STEPS
         automatic: dict[str, Any] = {
-            "steps": TABLE_STEPS if not is_grid else STEPS_AFTER_SUBGRIDS if begins_on_subgrids else GRID_STEPS,
+            "steps": TABLE_STEPS if not is_grid else grid_steps,
             "learning_rate": LEARNING_RATE,
             # L-BFGS needs fewer steps, but uses differences between gradients, which random gradients spoil.
             "optimiser": "lbfgs" if is_deterministic else "adam",

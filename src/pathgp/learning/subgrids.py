@@ -105,20 +105,21 @@ class SubGridFit(NamedTuple):
 def choose_subgrids(
     data: GridObservations, cells: int = SUBGRID_CELLS, repeats: int = SUBGRIDS_PER_SIDE
 ) -> list[SubGrid]:
-    """Sub-grids of about ``cells`` observed cells, ``repeats`` that are long along each side; the whole grid if it has
-    no more cells.
+    """Sub-grids of about ``cells`` observed cells, ``repeats`` that are long along each side; the whole grid if its
+    likelihood takes no more operations than theirs.
 
     Each lies around a random observed cell. The long side has groups of neighbours from everywhere along it, so that it
     has short and long distances; the others have the nearest entries. The draws are the same in every call.
     """
     sizes = data.observed.shape
     everything = [torch.arange(p, device=data.device) for p in sizes]
-    if len(data.y) <= cells:
+    long_sides = [i for i, p in enumerate(sizes) if p > 1]
+    if len(data.y) ** 3 <= max(1, repeats * len(long_sides)) * cells**3:
         return [_subgrid(data, everything)]
     share = max(_LEAST_OBSERVED, len(data.y) / data.observed.numel())
     generator = torch.Generator().manual_seed(0)
     found = []
-    for side in [i for i, p in enumerate(sizes) if p > 1]:
+    for side in long_sides:
         for centre in permutation(len(data.y), generator, data.device)[:repeats]:
             places = data.observed.nonzero()[centre]
             counts = _counts(sizes, side, cells / share)
@@ -198,9 +199,8 @@ def fit_subgrids(
 ) -> SubGridFit:
     """Maximise the likelihood of sub-grids plus the log prior, from the values of the model, which it changes.
 
-    L-BFGS-B within the bounds of the
-    hyperparameters; learned noise without bounds is at least 1e-4 of the standard deviation of the targets. The model
-    keeps its values if H is not positive definite there.
+    L-BFGS-B within the bounds of the hyperparameters; learned noise without bounds is at least 1e-4 of the standard
+    deviation of the targets. The model keeps its values if H is not positive definite there.
     """
     cells, n = sum(len(subgrid.y) for subgrid in subgrids), len(data.y)
     spread = float(data.targets(data.y.mean()).to(torch.float64).std(correction=0)) or 1.0
