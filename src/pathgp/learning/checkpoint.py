@@ -120,7 +120,7 @@ class Resumable:
         self.stages = make_stages(self.planned_rows, options)
         self.estimator: Exact | Iterative | VecchiaLikelihood = model.own_estimator() or Exact()
         if options.estimator == "vecchia":
-            self.estimator = VecchiaLikelihood(min(VECCHIA_NEIGHBOURS, len(data.y) - 2))
+            self.estimator = VecchiaLikelihood(min(VECCHIA_NEIGHBOURS, len(data.y) - 1))
         elif options.estimator != "exact":
             is_pathwise = options.estimator == "pathwise"
             self.estimator = Iterative(is_pathwise, options.probes, options.features, bool(options.warm_start))
