@@ -31,7 +31,7 @@ from pathgp.learning.report import Step
 from pathgp.learning.vecchia import VecchiaLikelihood
 
 # Increase this number if earlier files cannot be continued bit for bit.
-FORMAT = 7
+FORMAT = 8
 
 _ADVICE = "remove the file to start anew, or use another path"
 # Attributes that a step binds anew, and the seed.

@@ -118,9 +118,9 @@ class BatchSums(NamedTuple):
 class VecchiaLikelihood:
     """The gradient of Vecchia's likelihood, for stationary kernels of few columns.
 
-    neighbours: m. With n - 1 or more it is the exact likelihood. A stage with r of n rows uses the first m + 1 rows of
-    the order and the later factors of these r rows, whose neighbours are still chosen among all rows: r / n times
-    the scaled sum.
+    neighbours: m; with n - 1 or more it is the exact likelihood. A stage with fewer rows uses the joint density of the
+    first rows and the later factors of its own rows, whose neighbours are still chosen among all rows. The value per
+    row is then an estimate of that of all rows.
 
     Time O(n m^3), and n m^2 entries of K, per evaluation. Memory O(n m).
     """
@@ -174,11 +174,12 @@ class VecchiaLikelihood:
         log_likelihood = float(value) - 0.5 * n * math.log(2 * math.pi)
         if trend is not None:
             log_likelihood += 0.5 * (len(trend.covariance) * math.log(2 * math.pi) - trend.log_determinant)
-        # The objective of a stage is that of its number of rows.
+        # The fit divides by the number of rows of the stage.
         share = 1.0 if state.rows is None else len(state.rows) / n
         return GradientEstimate(share * objective, share * log_likelihood, None, 0.0, float(misfit) / n)
 
     def _factors(self, fit_data: FitData, state: State, memory: int) -> Factors:
+        """The first rows of the order, and the factors of the later rows of the stage."""
         m, device = self.neighbours, fit_data.X.device
         order, near = self._search(fit_data, memory)
         # Positions in the random order.
