@@ -31,7 +31,7 @@ from pathgp.learning.report import Step
 from pathgp.learning.vecchia import VecchiaLikelihood
 
 # Increase this number if earlier files cannot be continued bit for bit.
-FORMAT = 7
+FORMAT = 8
 
 _ADVICE = "remove the file to start anew, or use another path"
 # Attributes that a step binds anew, and the seed.
@@ -120,7 +120,7 @@ class Resumable:
         self.stages = make_stages(self.planned_rows, options)
         self.estimator: Exact | Iterative | VecchiaLikelihood = model.own_estimator() or Exact()
         if options.estimator == "vecchia":
-            self.estimator = VecchiaLikelihood(min(VECCHIA_NEIGHBOURS, len(data.y) - 2))
+            self.estimator = VecchiaLikelihood(min(VECCHIA_NEIGHBOURS, len(data.y) - 1))
         elif options.estimator != "exact":
             is_pathwise = options.estimator == "pathwise"
             self.estimator = Iterative(is_pathwise, options.probes, options.features, bool(options.warm_start))
