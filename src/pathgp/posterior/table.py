@@ -284,12 +284,16 @@ class Posterior(BasePosterior):
             covariance = covariance + factor @ factor.T
         return covariance
 
-    def _trend_factor(self, Xs: Tensor, scaled: Tensor, is_exact: bool) -> Tensor:
-        """T (m, r), float64, with T T^T = t(x)^T G^-1 t(z), the covariance of the trend; see `posterior.trend`."""
+    def _trend_factor(self, Xs: Tensor, scaled: Tensor, is_exact: bool, part: Kernel | None = None) -> Tensor:
+        """T (m, r), float64, with T T^T = t(x)^T G^-1 t(z), the covariance of the trend; see `posterior.trend`.
+
+        For a summand ``part`` of the kernel, which does not contain the trend, t(x) = -W^T k_part(X, x).
+        """
         trend = self._exact_least_squares if is_exact else self.least_squares
         assert trend is not None
-        explained = self.settings.compute.map_rows(self._update(trend.weights.to(scaled.dtype)), scaled).T
-        return (self._basis(Xs) - explained.to(torch.float64)) @ trend.root
+        explained = self.settings.compute.map_rows(self._update(trend.weights.to(scaled.dtype), part), scaled).T
+        own = -explained.to(torch.float64)
+        return (own if part is not None else self._basis(Xs) + own) @ trend.root
 
     def _require_paths(self) -> PriorPaths:
         if self.prior is None and self.report.no_paths:
