@@ -215,6 +215,25 @@ def test_tiny_noise_in_float32() -> None:
     assert "float64, for the noise is too small" in post.report.solution.note
 
 
+def test_an_update_with_tiny_noise_in_float32() -> None:
+    """As `test_tiny_noise_in_float32`: the new rows have much less noise than the old ones."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(400, 1, generator=generator)
+    y = torch.sin(6.0 * X[:, 0])
+    noise = torch.where(torch.arange(400) < 30, 0.3, 0.0)
+    gp = pathgp.GP(Matern(2.5, 0.2), noise=1e-3)
+    first = gp.condition(X[:30], y[:30], noise=noise[:30], samples=8, generator=generator)
+    found = first.update(X[30:], y[30:], noise=noise[30:], generator=generator)
+    assert (first.report.precision, found.report.precision) == ("float32", "float64")
+    assert "float64, for the noise is too small" in found.report.solution.note
+    Xs = torch.linspace(0.0, 1.0, 20).unsqueeze(1)
+    expected = gp.condition(X, y, noise=noise, samples=0)
+    assert found.mean(Xs).dtype == torch.float32
+    assert torch.allclose(found.mean(Xs), expected.mean(Xs), atol=1e-4)
+    paths = found.paths(X)[:, 30:]
+    assert float((paths - y[30:]).abs().max()) < 0.01
+
+
 def test_one_row_and_repeated_rows() -> None:
     kernel = Matern(1.5, 0.4)
     x = torch.tensor([[0.3, 0.4]], dtype=torch.float64)

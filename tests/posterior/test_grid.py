@@ -178,3 +178,14 @@ def test_an_update_that_does_not_converge_warns() -> None:
     with pytest.warns(pathgp.ConvergenceWarning, match="mean and samples: CG.*ended BUDGET_EXHAUSTED") as caught:
         post.update(grid.Y.nan_to_num(0.3))
     assert caught[0].filename == __file__
+
+
+def test_an_update_with_tiny_noise_in_float32() -> None:
+    side = torch.linspace(0.0, 1.0, 12).unsqueeze(1)
+    Y = torch.sin(5.0 * side) + side.T
+    model = LatentKroneckerGP([K.Matern(2.5, 0.5), K.Matern(2.5, 0.5)], noise=1e-3)
+    noisy = model.condition([side, side], Y, torch.full_like(Y, 0.5), samples=2, generator=seeded())
+    found = noisy.update(Y, torch.zeros_like(Y), generator=seeded())
+    assert (noisy.report.precision, found.report.precision) == ("float32", "float64")
+    assert found.mean().dtype == torch.float32
+    assert float((found.mean() - Y).abs().max()) < 0.01

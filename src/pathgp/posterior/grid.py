@@ -206,10 +206,8 @@ class GridPosterior(BasePosterior):
         draws = torch.where(kept, self._scatter(system.noise_draws).reshape(-1, self.num_samples)[data.cells], draws)
         x0 = self._scatter(self.weights).reshape(-1, self.weights.shape[1])[data.cells]
         request = SolveRequest(self.settings, generator, seed, x0=x0, callback=callback, began=began)
-        updated = self.model.system(data, self.prior, draws)
-        posterior = GridPosterior.solve(self.model, data, updated, self.prior, request)
-        posterior.report.warn_unless_converged()
-        return posterior
+        updated: GridPosterior = self.model.make_posterior(data, self.prior, draws, request)
+        return updated
 
     def _read(self, inputs: Sequence[Array | None]) -> tuple[list[Tensor], Callable[[Tensor], Array]]:
         """Standardised inputs of every side, the factors themselves for None; and how to return results."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pathgp.compute.memory import spans
+from pathgp.pathwise import PriorPaths
 from pathgp.posterior.trend import GeneralisedLeastSquares
 
 # Weight of the average over all rows in the estimate of each row's posterior variance, in samples.
@@ -119,6 +120,17 @@ class System:
         if self.basis is not None:
             norms.append(torch.linalg.vector_norm(self.basis, dim=0, dtype=torch.float64))
         return torch.cat(norms)
+
+    def to(self, dtype: torch.dtype, prior: PriorPaths | None) -> System:
+        """The system in another dtype, with the values of the prior draws to all its digits."""
+        if dtype == self.X.dtype:
+            return self
+        X, targets = self.X.to(dtype), self.targets.to(dtype)
+        if prior is not None:
+            with torch.no_grad():
+                targets = torch.cat([targets[:, :1], prior(X).T], 1)
+        basis = None if self.basis is None else self.basis.to(dtype)
+        return System(X, targets, self.noise_draws.to(dtype), self.deviation, basis)
 
     def extend(self, other: System) -> System:
         """The rows of both systems."""

@@ -21,7 +21,7 @@ from pathgp.kernels import Kernel
 from pathgp.operators import Operator
 from pathgp.pathwise import PriorPaths, UpdatePaths
 from pathgp.posterior.base import BasePosterior
-from pathgp.posterior.conditioning import SolveRequest, solve_system
+from pathgp.posterior.conditioning import SolveRequest, least_noise, solve_promoting, solve_system
 from pathgp.posterior.exact_covariance import ExactCovariance
 from pathgp.posterior.path_variance import NEIGHBOURS, SampledVariance
 from pathgp.posterior.prediction_rule import PredictionRule
@@ -222,16 +222,28 @@ class Posterior(BasePosterior):
         return self._extend(new.X, y, noise, request)
 
     def _extend(self, X_new: Tensor, y_new: Tensor, noise: Array | None, request: SolveRequest) -> Posterior:
-        """Solve the system with more rows, starting from the solutions of the old ones."""
-        system, X = self.system.require_targets("update"), self.system.X
-        data = Observations.of(X_new, y_new, noise, self.scaling, X.dtype, self.model.basis_at(X_new, self.scaling))
-        draws = normal((len(y_new), self.num_samples), request.generator, torch.float64, X.device).to(X.dtype)
-        grown = system.extend(self.model.system(data, self.prior, draws))
-        solutions = self.solutions
-        x0 = torch.cat([solutions, solutions.new_zeros(len(y_new), solutions.shape[1])])
-        posterior = Posterior.solve(self.model, self.scaling, grown, self.prior, replace(request, x0=x0))
-        posterior.report.warn_unless_converged()
-        return posterior
+        """Solve the system with more rows, starting from the solutions of the old ones.
+
+        In float64 if float32 has too few digits for the noise of the new rows, as in `GP.condition`.
+        """
+        system, model, prior = self.system.require_targets("update"), self.model, self.prior
+        basis = model.basis_at(X_new, self.scaling)
+        draws = normal((len(y_new), self.num_samples), request.generator, torch.float64, system.X.device)
+
+        def grow(dtype: torch.dtype) -> System:
+            data = Observations.of(X_new, y_new, noise, self.scaling, dtype, basis)
+            return system.to(dtype, prior).extend(model.system(data, prior, draws.to(dtype)))
+
+        def solve(dtype: torch.dtype) -> Posterior:
+            solutions = self.solutions.to(dtype)
+            x0 = torch.cat([solutions, solutions.new_zeros(len(y_new), solutions.shape[1])])
+            rows = grown if dtype == grown.X.dtype else grow(dtype)
+            return Posterior.solve(model, self.scaling, rows, prior, replace(request, x0=x0))
+
+        grown, compute = grow(system.X.dtype), request.settings.compute
+        least = least_noise(grown.X.dtype, len(grown.X), float(model.kernel.diag(grown.X).max()))
+        is_resolved = least <= float(grown.deviation.min())
+        return solve_promoting(solve, grown.X.dtype, is_resolved, compute.allows_float64(grown.X.device))
 
     def components(self) -> dict[str, Component]:
         """For a kernel k = sum_c k_c the posterior of each summand, by name: mean, variance and paths of f_c.
