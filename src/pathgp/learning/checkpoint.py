@@ -163,6 +163,7 @@ class Resumable:
             "optimiser": f"{self.options.optimiser} at rate {rate:g}",
             "rows of the stages": ", ".join(str(s.rows) for s in make_stages(len(self.data.y), self.options)),
             "solver": f"{settings.solver!r} to {settings.tol:g} in {settings.max_epochs} epochs",
+            **self.model.fit_facts(),
         }
 
     def resume(self) -> bool:

@@ -94,6 +94,10 @@ class Learnable(nn.Module):
         """The gradient estimator of this model in place of the exact one; None for that."""
         return None
 
+    def fit_facts(self) -> dict[str, str]:
+        """Facts of the model by name, besides its description, that a fit and its checkpoint must have in common."""
+        return {}
+
     @property
     def num_inducing(self) -> int:
         """The number of inducing points; 0 for none."""
