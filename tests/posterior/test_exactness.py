@@ -12,7 +12,7 @@ from torch import Tensor
 
 import pathgp
 import reference
-from pathgp.kernels import Matern, Scale
+from pathgp.kernels import Linear, Matern, Scale
 from pathgp.posterior import exact_covariance as exact_module
 from pathgp.solvers import AP, CG, SDD, Solver
 from posterior_cases import CASES, Case
@@ -232,6 +232,16 @@ def test_an_update_with_tiny_noise_in_float32() -> None:
     assert torch.allclose(found.mean(Xs), expected.mean(Xs), atol=1e-4)
     paths = found.paths(X)[:, 30:]
     assert float((paths - y[30:]).abs().max()) < 0.01
+
+
+@pytest.mark.parametrize("samples", [0, 4])
+def test_no_prior_variance_at_the_data(samples: int) -> None:
+    """A line through the origin, observed there: the data say nothing, and no residual has an effect."""
+    X, Xs = torch.zeros(3, 1, dtype=torch.float64), torch.ones(2, 1, dtype=torch.float64)
+    post = pathgp.GP(Linear(), noise=0.1).condition(X, torch.ones(3, dtype=torch.float64), samples=samples)
+    assert post.mean(Xs).tolist() == [0.0, 0.0]
+    assert post.variance(Xs).tolist() == [1.0, 1.0]
+    assert post.report.relative_resolution == 0.0
 
 
 def test_one_row_and_repeated_rows() -> None:

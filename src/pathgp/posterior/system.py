@@ -10,6 +10,7 @@ Solvers get the noise as delta = Sigma^-1/2 w, so that eps = Sigma delta: primal
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -105,7 +106,9 @@ class System:
         variances = noise
         if x is not None:
             variances = self.posterior_variances(x).maximum(largest * noise / (noise + n * largest))
-        return (1.0 + float(noise.min()) / (n * largest)) * float((1.0 / variances).mean()) ** -0.5
+        # A prior variance of zero: no residual has an effect.
+        ratio = float(noise.min()) / (n * largest) if largest > 0.0 else math.inf
+        return (1.0 + ratio) * float((1.0 / variances).mean()) ** -0.5
 
     def noisy_draws(self, columns: slice = slice(None)) -> Tensor:
         """The prior draws as if observed, f_j(X) + eps_j: (n, s), or some of the columns, float64."""
