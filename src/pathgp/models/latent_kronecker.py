@@ -133,7 +133,8 @@ class LatentKroneckerGP(Model[GridPosterior]):
         targets = grid[observed].to(torch.float64)
         noise_std = None
         if noise is not None:
-            noise_std = _spread(read_grid(noise, "noise").to(grid.device), grid)[observed].to(torch.float64)
+            noise_grid = read_grid(noise, "noise").detach().to(grid.device)
+            noise_std = _spread(noise_grid, grid)[observed].to(torch.float64)
             if not bool((noise_std >= 0).all()):
                 raise ValueError("noise must hold standard deviations, not negative and not missing, in observed cells")
         results, is_numpy = grid.dtype, not isinstance(y, Tensor)
