@@ -68,8 +68,12 @@ class Posterior(BasePosterior):
 
     @property
     def X(self) -> Tensor:
-        """The inputs of the data (n, d), in the units of the caller."""
-        return self.scaling.restore_inputs(self.system.X)
+        """The inputs of the data (n, d), in the units of the caller, with the digits of predictions."""
+        X, scaling = self.system.X, self.scaling
+        if scaling.keeps_inputs:
+            return X
+        dtype = torch.promote_types(X.dtype, getattr(torch, scaling.result_dtype))
+        return scaling.restore_inputs(X.to(torch.float64)).to(dtype)
 
     @property
     def has_targets(self) -> bool:
