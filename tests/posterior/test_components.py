@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -191,6 +192,15 @@ def test_gradients_in_the_inputs() -> None:
     part = conditioned(samples=2).components()["Periodic[0]"]
     for function in (part.mean, part.paths, part.variance):
         assert torch.autograd.gradcheck(function, Xs, atol=1e-5)
+
+
+def test_inducing_points_saved_without_data(tmp_path: Path) -> None:
+    X, y, Xs = data()
+    post = pathgp.InducingGP(KERNEL, NOISE, inducing=10).condition(X, y, samples=4, features=256)
+    post.save(tmp_path / "post", data=False)
+    parts = pathgp.load(tmp_path / "post").components()
+    for name, part in post.components().items():
+        assert torch.equal(parts[name].paths(Xs), part.paths(Xs))
 
 
 def test_without_paths() -> None:

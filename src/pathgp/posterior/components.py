@@ -56,7 +56,8 @@ class Component:
         def values(rows: slice) -> Tensor:
             return self._restore(prior(scaled[rows], self._terms) + update(scaled[rows]))
 
-        return inputs.to_caller(_in_parts(values, scaled, self._posterior.num_samples, len(self._posterior.X)))
+        num, rows = self._posterior.num_samples, len(self._posterior.system.X)
+        return inputs.to_caller(_in_parts(values, scaled, num, rows))
 
     def variance(self, Xs: Array, method: str | None = None) -> Array:
         """Posterior variance (m,) of f_c, by the methods of `Posterior.variance`.
