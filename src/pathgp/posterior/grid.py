@@ -213,6 +213,7 @@ class GridPosterior(BasePosterior):
         x0 = self._scatter(self.weights).reshape(-1, self.weights.shape[1])[data.cells]
         request = SolveRequest(self.settings, generator, seed, x0=x0, callback=callback, began=began)
         updated: GridPosterior = self.model.make_posterior(data, self.prior, draws, request)
+        updated.about = self.about
         return updated
 
     def _read(self, inputs: Sequence[Array | None]) -> tuple[list[Tensor], Callable[[Tensor], Array]]:

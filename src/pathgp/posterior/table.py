@@ -223,7 +223,9 @@ class Posterior(BasePosterior):
         generator = settings.compute.sync_generator(generator)
         seed, reason = repeating_seed(generator), self.report.no_paths
         request = SolveRequest(settings, generator, seed, reason, callback=callback, began=began)
-        return self._extend(new.X.detach(), y, noise, request)
+        updated = self._extend(new.X.detach(), y, noise, request)
+        updated.about = self.about
+        return updated
 
     def _extend(self, X_new: Tensor, y_new: Tensor, noise: Array | None, request: SolveRequest) -> Posterior:
         """Solve the system with more rows, starting from the solutions of the old ones.
