@@ -154,6 +154,9 @@ def test_a_fit_of_no_steps_conditions() -> None:
     assert gp.posterior.num_samples == 4
     assert gp.noise.item() == gp_noise(0.5)
     assert "0 steps: hyperparameters as given" in repr(report)
+    report = plain_fit(gp, X, Y, steps=0, samples=4, features=16, initialise="data")
+    assert gp.noise.item() != gp_noise(0.5)
+    assert "0 steps: hyperparameters by initialise='data'" in repr(report)
 
 
 # The report
