@@ -78,9 +78,15 @@ class Learnable(nn.Module):
     def solve(self, data: Any, prior: Any, draws: Tensor, request: SolveRequest) -> Any:
         """The posterior of this model, solved for in the dtype of the data."""
 
-    def choose_kernels(self, data: Any) -> str:
-        """Choose the kernels that the user left open, at the start of a fit; return a note for the report."""
-        return ""
+    def choose_kernels(self, data: Any) -> tuple[Self, str]:
+        """At the start of a fit, a copy with the kernels that the user left open, and a note for the report.
+
+        The model itself, if none is open.
+        """
+        return self, ""
+
+    def adopt_kernels(self, source: Self) -> None:
+        """Take over the kernels that were chosen for a fit; ``source``: the result of `choose_kernels`."""
 
     def adapt_options(self, options: Any) -> Any:
         """The `FitOptions` of a fit with what this model decides itself; ValueError for those it cannot use."""
