@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pathgp import GP, solvers
+from pathgp import GP, InducingGP, solvers
 from pathgp import kernels as K
 from pathgp.compute import files
 from pathgp.io import saving
@@ -91,6 +91,18 @@ def test_what_is_said_about_it(tmp_path: Path) -> None:
     assert again(found, tmp_path / "post", data=False).about == about
     grid = grid_posterior(2)
     assert again(grid, tmp_path / "post", about={"rows": "stations"}).about == {"rows": "stations"}
+
+
+def test_an_update_keeps_what_is_said_about_it(tmp_path: Path) -> None:
+    about = {"target": "height"}
+    table = again(small(), tmp_path / "post", about=about)
+    y = table.training_targets()
+    assert table.update(table.X, y).about == about
+    inducing = InducingGP(K.Matern(), inducing=4).condition(table.X, y, samples=0)
+    assert again(inducing, tmp_path / "post", about=about).update(table.X, y).about == about
+    grid = again(grid_posterior(), tmp_path / "post", about=about)
+    Y = torch.ones(grid.data.observed.shape, dtype=torch.float64)
+    assert grid.update(Y).about == about
 
 
 @pytest.mark.parametrize(

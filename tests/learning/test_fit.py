@@ -14,7 +14,7 @@ import pathgp
 import reference
 from fit_cases import TRUTH, XS, X, Y, close, drawn, likelihood, model, optimum, seeded
 from learning_cases import CASES, SCALED_MATERN, Case, Values
-from pathgp.kernels import Linear, Scale
+from pathgp.kernels import Linear, Matern, Scale
 from pathgp.learning.estimators import GradientEstimate, Iterative
 from pathgp.solvers.solution import NumericalFailure
 from plain_fits import plain_fit
@@ -209,6 +209,16 @@ def test_few_and_constant_observations(optimiser: str) -> None:
             gp, A, y, steps=5, optimiser=optimiser, samples=2, features=16, initialise="data", generator=seeded(23)
         )
         assert bool(torch.isfinite(gp.posterior.mean(XS)).all())
+
+
+@pytest.mark.filterwarnings("ignore:.* of y are equal", "ignore:y has one value")
+@pytest.mark.parametrize("level", [0.0, 0.1, 5.0, 1e6])
+def test_equal_values_with_a_learned_mean(level: float) -> None:
+    """Steps of the mean were measured by the standard deviation of y, and ended at NaN."""
+    for n in (1, 30):
+        gp = pathgp.GP(Scale(Matern(1.5, 0.5), 1.0), noise=0.1, mean=pathgp.means.Constant())
+        gp.fit(X[:n], torch.full((n,), level, dtype=torch.float64), samples=2)
+        assert abs(float(gp.posterior.mean(X[:1])) - level) <= 1e-3 * max(level, 1.0)
 
 
 def test_a_fit_to_equal_values_says_that_its_noise_is_not_learned() -> None:

@@ -38,6 +38,17 @@ def test_prediction_after_a_fit_needs_no_product(monkeypatch: pytest.MonkeyPatch
     assert gp.posterior.paths(XS).shape == (64, 12)
 
 
+def test_the_report_has_the_log_likelihood_of_the_step_that_was_kept() -> None:
+    """With long steps the last one is not the best one."""
+    gp = model()
+    report = plain_fit(gp, X, Y, steps=6, estimator="exact", optimiser="adam", learning_rate=1.0, min_gain=0.0)
+    known = [step.log_likelihood for step in report.history]
+    assert known[-1] < max(known) - 1.0
+    assert report.kept is not None
+    assert report.kept.log_likelihood == max(known) == pytest.approx(gp.posterior.log_marginal_likelihood().value)
+    assert dict(report.summary_items())["log likelihood"] == f"{known[0]:.1f} to {max(known):.1f}"
+
+
 @pytest.mark.parametrize("estimator", ["pathwise", "standard", "exact"])
 @pytest.mark.parametrize("solver", ["ap", "cg", "cholesky"])
 def test_the_posterior_is_that_of_the_final_hyperparameters(estimator: str, solver: str) -> None:
@@ -143,6 +154,9 @@ def test_a_fit_of_no_steps_conditions() -> None:
     assert gp.posterior.num_samples == 4
     assert gp.noise.item() == gp_noise(0.5)
     assert "0 steps: hyperparameters as given" in repr(report)
+    report = plain_fit(gp, X, Y, steps=0, samples=4, features=16, initialise="data")
+    assert gp.noise.item() != gp_noise(0.5)
+    assert "0 steps: hyperparameters by initialise='data'" in repr(report)
 
 
 # The report

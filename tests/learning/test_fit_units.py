@@ -148,3 +148,15 @@ def test_a_fit_that_leaves_float32_says_so(options: dict[str, Any]) -> None:
     assert repr(report).count("float64") == 1
     rough = y + torch.randn(100, generator=seeded(1))
     assert gp.fit(inputs, rough, steps=3, samples=4, features=64, generator=seeded()).note == ""
+
+
+def test_data_with_a_graph() -> None:
+    """The graph of the known noise was differentiated at every step, which fails at the second one."""
+    known = torch.full_like(Y, 0.1).requires_grad_() * 1.0
+    y = Y.clone().requires_grad_()
+    for gp in (model(), pathgp.InducingGP(Scale(Matern(1.5)), inducing=5)):
+        gp.fit(X, y, known, steps=2, samples=1)
+        assert not gp.posterior.update(XS[:2].clone().requires_grad_(), y[:2], known[:2]).weights.requires_grad
+    grid = pathgp.LatentKroneckerGP([Scale(Matern(1.5)), Matern(1.5)])
+    grid.fit([None, None], Y[:12].view(4, 3), known[:12].view(4, 3), steps=2, samples=1)
+    assert not grid.posterior.weights.requires_grad

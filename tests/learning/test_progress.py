@@ -68,7 +68,7 @@ def test_the_bar_is_there_while_kernels_are_chosen(
     shown_before: list[str] = []
     choose = pathgp.LatentKroneckerGP.choose_kernels
 
-    def spy(model: pathgp.LatentKroneckerGP, data: Any) -> str:
+    def spy(model: pathgp.LatentKroneckerGP, data: Any) -> tuple[pathgp.LatentKroneckerGP, str]:
         shown_before.append(capfd.readouterr().err)
         return choose(model, data)
 

@@ -176,6 +176,29 @@ def test_a_fit_resumes_bit_for_bit(method: str, tmp_path: Path) -> None:
     assert torch.equal(whole.posterior.mean(XS), parts.posterior.mean(XS))
 
 
+OTHER_POINTS: dict[str, dict[str, Any]] = {
+    "points": {"inducing": X[1:9]},
+    "number": {"inducing": 8},
+    "learned": {"learn_inducing": True},
+}
+
+
+@pytest.mark.parametrize("options", OTHER_POINTS.values(), ids=OTHER_POINTS)
+def test_a_checkpoint_of_other_inducing_points_is_refused(options: dict[str, Any], tmp_path: Path) -> None:
+    file, settings = tmp_path / "fit", {"steps": 2, "samples": 1}
+    InducingGP(kernel(), NOISE, X[:8]).fit(X, Y, checkpoint=file, **settings)
+    with pytest.raises(ValueError, match="belongs to another fit"):
+        InducingGP(kernel(), NOISE, **{"inducing": X[:8], **options}).fit(X, Y, checkpoint=file, **settings)
+    InducingGP(kernel(), NOISE, X[:8]).fit(X, Y, checkpoint=file, **settings)
+
+
+def test_a_checkpoint_of_points_chosen_by_another_rule_is_refused(tmp_path: Path) -> None:
+    file, settings = tmp_path / "fit", {"steps": 2, "samples": 1}
+    InducingGP(kernel(), NOISE, 8, choice="pivots").fit(X, Y, checkpoint=file, **settings)
+    with pytest.raises(ValueError, match="its choice of inducing points is 8 by pivots, here it is 8 by kmeans"):
+        InducingGP(kernel(), NOISE, 8, choice="kmeans").fit(X, Y, checkpoint=file, **settings)
+
+
 def test_repeated_inducing_points_give_the_right_answer() -> None:
     Z = torch.cat([X[:20], X[:10], X[:10]])
     once = InducingGP(kernel(), NOISE, X[:20]).condition(X, Y, samples=0)

@@ -256,3 +256,22 @@ def test_bad_arguments(options: dict[str, Any], error: type[Exception], match: s
         plain_fit(gp, Grid(2).factors, Grid(2).Y, **options)
     with pytest.raises(RuntimeError, match="there is no posterior yet"):
         _ = gp.posterior
+
+
+def test_an_aborted_fit_leaves_open_kernels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = Grid(2)
+    gp = LatentKroneckerGP([None, None], 0.2)
+    before = repr(gp)
+
+    def fail(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathgp.learning.fitting.predict_costs", fail)
+        with pytest.raises(KeyboardInterrupt):
+            gp.fit(grid.factors, grid.Y)
+    assert repr(gp) == before
+    with pytest.raises(ValueError, match="the kernel of side 0 is None"):
+        gp.condition(grid.factors, grid.Y)
+    gp.fit(grid.factors, grid.Y, steps=1, samples=2)
+    assert repr(gp.kernels) == repr(gp.posterior.model.kernels)

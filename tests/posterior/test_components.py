@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -165,11 +166,41 @@ def test_a_kernel_that_is_no_sum_is_one_component() -> None:
     assert torch.allclose(part.variance(Xs, "solve"), post.variance(Xs, method="solve"), atol=1e-12)
 
 
+@pytest.mark.parametrize("method", ["solve", "neighbours", "samples"])
+def test_variance_with_a_trend(method: str) -> None:
+    """Without knowledge of the trend the data say little about a smooth component: P takes the place of H^-1."""
+    X, y, Xs = data(60)
+    kernel = K.Scale(K.SquaredExponential(1.0), 1.5) + K.Scale(K.Matern(1.5, 0.2), 0.7)
+    generator = torch.Generator().manual_seed(2)
+    options = {"tol": 1e-8, "samples": 500, "features": 64, "generator": generator}
+    post = pathgp.GP(kernel, 0.1, mean=pathgp.means.Trend("linear")).condition(X, y, **options)
+    with torch.no_grad():
+        H = kernel(X) + 0.1**2 * torch.eye(len(X), dtype=torch.float64)
+        B = torch.cat([torch.ones_like(X[:, :1]), X], 1)
+        W = torch.linalg.solve(H, B)
+        P = torch.linalg.inv(H) - W @ torch.linalg.solve(B.T @ W, W.T)
+        for part in post.components().values():
+            cross = part.kernel(Xs, X)
+            expected = part.kernel.diag(Xs) - ((cross @ P) * cross).sum(1)
+            # The part that samples estimate is known to about 10 %.
+            error = 1e-7 if method == "solve" else 0.25
+            assert torch.allclose(part.variance(Xs, method), expected, rtol=error)
+
+
 def test_gradients_in_the_inputs() -> None:
     Xs = data()[2][:3].requires_grad_()
     part = conditioned(samples=2).components()["Periodic[0]"]
     for function in (part.mean, part.paths, part.variance):
         assert torch.autograd.gradcheck(function, Xs, atol=1e-5)
+
+
+def test_inducing_points_saved_without_data(tmp_path: Path) -> None:
+    X, y, Xs = data()
+    post = pathgp.InducingGP(KERNEL, NOISE, inducing=10).condition(X, y, samples=4, features=256)
+    post.save(tmp_path / "post", data=False)
+    parts = pathgp.load(tmp_path / "post").components()
+    for name, part in post.components().items():
+        assert torch.equal(parts[name].paths(Xs), part.paths(Xs))
 
 
 def test_without_paths() -> None:

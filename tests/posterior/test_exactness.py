@@ -12,7 +12,7 @@ from torch import Tensor
 
 import pathgp
 import reference
-from pathgp.kernels import Matern, Scale
+from pathgp.kernels import Linear, Matern, Scale
 from pathgp.posterior import exact_covariance as exact_module
 from pathgp.solvers import AP, CG, SDD, Solver
 from posterior_cases import CASES, Case
@@ -213,6 +213,35 @@ def test_tiny_noise_in_float32() -> None:
     assert post.paths(Xs).dtype == torch.float32
     assert post.report.precision == "float64"
     assert "float64, for the noise is too small" in post.report.solution.note
+
+
+def test_an_update_with_tiny_noise_in_float32() -> None:
+    """As `test_tiny_noise_in_float32`: the new rows have much less noise than the old ones."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(400, 1, generator=generator)
+    y = torch.sin(6.0 * X[:, 0])
+    noise = torch.where(torch.arange(400) < 30, 0.3, 0.0)
+    gp = pathgp.GP(Matern(2.5, 0.2), noise=1e-3)
+    first = gp.condition(X[:30], y[:30], noise=noise[:30], samples=8, generator=generator)
+    found = first.update(X[30:], y[30:], noise=noise[30:], generator=generator)
+    assert (first.report.precision, found.report.precision) == ("float32", "float64")
+    assert "float64, for the noise is too small" in found.report.solution.note
+    Xs = torch.linspace(0.0, 1.0, 20).unsqueeze(1)
+    expected = gp.condition(X, y, noise=noise, samples=0)
+    assert found.mean(Xs).dtype == torch.float32
+    assert torch.allclose(found.mean(Xs), expected.mean(Xs), atol=1e-4)
+    paths = found.paths(X)[:, 30:]
+    assert float((paths - y[30:]).abs().max()) < 0.01
+
+
+@pytest.mark.parametrize("samples", [0, 4])
+def test_no_prior_variance_at_the_data(samples: int) -> None:
+    """A line through the origin, observed there: the data say nothing, and no residual has an effect."""
+    X, Xs = torch.zeros(3, 1, dtype=torch.float64), torch.ones(2, 1, dtype=torch.float64)
+    post = pathgp.GP(Linear(), noise=0.1).condition(X, torch.ones(3, dtype=torch.float64), samples=samples)
+    assert post.mean(Xs).tolist() == [0.0, 0.0]
+    assert post.variance(Xs).tolist() == [1.0, 1.0]
+    assert post.report.relative_resolution == 0.0
 
 
 def test_one_row_and_repeated_rows() -> None:

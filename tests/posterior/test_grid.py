@@ -170,6 +170,22 @@ def test_has_paths_only_where_paths_can_be_evaluated(tmp_path: Path) -> None:
     assert not brownian.condition([inputs, None], torch.ones(4, 3, dtype=torch.float64), samples=2).has_paths
 
 
+def test_posteriors_of_one_generator_have_different_paths(tmp_path: Path) -> None:
+    """Their prior paths were equal if the generator had been used before."""
+    grid, generator = Grid(2), seeded()
+    torch.rand(1, generator=generator)
+    posts = [grid.model.condition(grid.factors, grid.Y, samples=4, generator=generator) for _ in range(2)]
+    # Far from the data, where the posterior is the prior.
+    far = [F + 50.0 for F in grid.factors]
+    first, second = (post.paths(*far) for post in posts)
+    assert float((first - second).abs().max()) > 0.1
+    posts[1].save(tmp_path / "post")
+    again = pathgp.load(tmp_path / "post")
+    assert torch.equal(again.paths(*far), second)
+    # Files of earlier versions have no seed.
+    assert replace(again, paths_seed=None).paths(*grid.mixed).isfinite().all()
+
+
 def test_an_update_that_does_not_converge_warns() -> None:
     grid = Grid(2)
     options = {"solver": "cg", "samples": 2, "tol": 1e-9, "max_epochs": 3}
@@ -178,3 +194,14 @@ def test_an_update_that_does_not_converge_warns() -> None:
     with pytest.warns(pathgp.ConvergenceWarning, match="mean and samples: CG.*ended BUDGET_EXHAUSTED") as caught:
         post.update(grid.Y.nan_to_num(0.3))
     assert caught[0].filename == __file__
+
+
+def test_an_update_with_tiny_noise_in_float32() -> None:
+    side = torch.linspace(0.0, 1.0, 12).unsqueeze(1)
+    Y = torch.sin(5.0 * side) + side.T
+    model = LatentKroneckerGP([K.Matern(2.5, 0.5), K.Matern(2.5, 0.5)], noise=1e-3)
+    noisy = model.condition([side, side], Y, torch.full_like(Y, 0.5), samples=2, generator=seeded())
+    found = noisy.update(Y, torch.zeros_like(Y), generator=seeded())
+    assert (noisy.report.precision, found.report.precision) == ("float32", "float64")
+    assert found.mean().dtype == torch.float32
+    assert float((found.mean() - Y).abs().max()) < 0.01

@@ -188,6 +188,14 @@ def test_writing_into_the_data_afterwards_changes_nothing() -> None:
     assert all(map(torch.equal, before, [post.mean(Xs), post.paths(Xs), grown.mean(Xs)]))
 
 
+def test_writing_into_the_targets_of_inducing_points_changes_nothing() -> None:
+    X, y, _ = CASES[2].data(40, 8)
+    post = pathgp.InducingGP(CASES[2].kernel, 0.2, inducing=8).condition(X, y, samples=0)
+    before = y.clone()
+    y.zero_()
+    assert torch.equal(post.training_targets(), before)
+
+
 def test_updates() -> None:
     X, y, Xs = CASES[2].data(60, 8)
     gp = pathgp.GP(CASES[2].kernel, 0.2)

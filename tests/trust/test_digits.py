@@ -58,6 +58,8 @@ def test_a_model_in_float32_of_numbers_with_offsets(epoch: float, level: float, 
     else:
         post = model.condition(t + epoch, y + level, **options)
     assert post.report.precision == "float32"
+    assert post.X.dtype == torch.float64
+    np.testing.assert_allclose(post.X.numpy() - epoch, t, atol=0.01)
     mean = post.mean(ts + epoch)
     assert mean.dtype == post.variance(ts + epoch).dtype == post.paths(ts + epoch).dtype == np.float64
     np.testing.assert_allclose(mean - level, expected(t, y, ts), atol=1e-3)

@@ -108,13 +108,13 @@ class Observations(Data):
         """Standardise checked inputs and targets; X is copied, since the caller may write to it later."""
         noise_std = None
         if noise is not None:
-            known = read_vector(noise, X_raw.shape[0], "noise", like=X_raw)
+            known = read_vector(noise, X_raw.shape[0], "noise", like=X_raw).detach()
             if bool((known < 0).any()):
                 row = int(torch.nonzero(known < 0)[0])
                 raise ValueError(f"noise is {float(known[row])} at row {row}: it holds standard deviations")
             noise_std = known / scaling.target_scale
         X = scaling.inputs(X_raw, dtype).detach().clone()
-        return cls(X_raw.detach(), y, X, noise_std, scaling, basis=basis)
+        return cls(X_raw.detach(), y.detach(), X, noise_std, scaling, basis=basis)
 
     @property
     def factors(self) -> list[Tensor]:  # type: ignore[override]

@@ -42,12 +42,13 @@ class Rows(Data):
         """Rows of checked inputs and targets (n,); ``noise``: known standard deviations in the units of y."""
         n, noise_std = len(X_raw), None
         if noise is not None:
-            known = read_vector(noise, n, "noise", like=X_raw)
+            known = read_vector(noise, n, "noise", like=X_raw).detach()
             if bool((known < 0).any()):
                 row = int(torch.nonzero(known < 0)[0])
                 raise ValueError(f"noise is {float(known[row])} at row {row}: it holds standard deviations")
             noise_std = known / scaling.target_scale
-        return cls(X_raw, y, noise_std, scaling, _sample(X_raw, scaling))
+        # The caller may write to y later.
+        return cls(X_raw, y.detach().clone(), noise_std, scaling, _sample(X_raw, scaling))
 
     @property
     def factors(self) -> list[Tensor]:  # type: ignore[override]

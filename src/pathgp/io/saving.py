@@ -90,6 +90,7 @@ def save(
     if isinstance(posterior, GridPosterior):
         grid = posterior.data
         content["data"] = encode(grid if data else replace(grid, y=torch.full_like(grid.y, torch.nan)))
+        content["paths_seed"] = posterior.paths_seed
     else:
         content["scaling"] = encode(posterior.scaling)
     if isinstance(posterior, InducingPosterior):
@@ -223,7 +224,8 @@ def _restore(content: dict[str, Any], device: torch.device) -> Posterior | GridP
     if isinstance(model, LatentKroneckerGP):
         data = decode(content["data"], device)
         _require_kinds((data, GridObservations))
-        return GridPosterior(model, data.scaling, system, prior, weights, settings, report, data)
+        seed = content.get("paths_seed")
+        return GridPosterior(model, data.scaling, system, prior, weights, settings, report, data, paths_seed=seed)
     scaling = decode(content["scaling"], device)
     _require_kinds((scaling, Standardisation))
     if isinstance(model, InducingGP):

@@ -15,7 +15,8 @@ from pathgp.data.observations import Data
 from pathgp.kernels.algebra import Scale
 from pathgp.kernels.parameters import Positive, positive
 from pathgp.kernels.scales import length_scales
-from pathgp.learning.model import RESOLVED, Learnable
+from pathgp.learning.model import Learnable
+from pathgp.posterior.conditioning import RESOLVED
 
 # Length scales lie between a tenth of the smallest gaps between the values of a column and ten thousand times its
 # extent; a part of the smallest gaps is left out, for they may come from rounding.

@@ -33,6 +33,8 @@ from pathgp.learning.vecchia import VecchiaLikelihood
 # Increase this number if earlier files cannot be continued bit for bit.
 FORMAT = 8
 
+# Values of y whose standard deviation is at most this part of the largest one are equal.
+_EQUAL = 1e-12
 _ADVICE = "remove the file to start anew, or use another path"
 # Attributes that a step binds anew, and the seed.
 _STATE: tuple[str, ...] = ("seed", "evaluated_at", "state", "data", "order", "stage", "stage_began", "planned_rows")
@@ -128,7 +130,9 @@ class Resumable:
             self._facts, self._mean_values = self._describe(), mean_values(model, data)
         self.bounds = DefaultBounds(model, data)
         # A mean is in the units of y: its steps are measured by the standard deviation of y.
-        unit = max(float(data.y.std(correction=0)), torch.finfo(torch.float64).tiny)
+        unit, level = float(data.y.std(correction=0)), float(data.y.abs().max())
+        # Values that are equal up to rounding have no spread to measure steps by.
+        unit = unit if unit > _EQUAL * level else max(level, 1.0)
         mean = model.mean.parameters() if isinstance(model.mean, torch.nn.Module) else ()
         self.coordinates = Coordinates(model, dict.fromkeys(mean, unit))
         if not self.coordinates.parameters:
@@ -163,6 +167,7 @@ class Resumable:
             "optimiser": f"{self.options.optimiser} at rate {rate:g}",
             "rows of the stages": ", ".join(str(s.rows) for s in make_stages(len(self.data.y), self.options)),
             "solver": f"{settings.solver!r} to {settings.tol:g} in {settings.max_epochs} epochs",
+            **self.model.fit_facts(),
         }
 
     def resume(self) -> bool:

@@ -79,7 +79,7 @@ def _fit(
     began: float,
 ) -> FitReport:
     """Fit with the bar ``shown`` from the start, for the choice of kernels may take longer than the steps."""
-    options, note = _resolve(gp, data, options)
+    chosen, options, note = _resolve(gp, data, options)
     if not (checkpoint is None or isinstance(checkpoint, Checkpoint)):
         checkpoint = Checkpoint(os.fspath(checkpoint))
     compute = options.settings.compute
@@ -90,7 +90,7 @@ def _fit(
     best: tuple[float, Fit, Any, int] | None = None
     warning = ""
     earlier, file = 0.0, checkpoint
-    source = gp.begin_fit(data, options, generator)
+    source = chosen.begin_fit(data, options, generator)
     costs = predict_costs(source, data, options)
     for start in range(options.starts):
         if checkpoint is not None and start:
@@ -114,7 +114,7 @@ def _fit(
         except (KeyboardInterrupt, Exception) as error:
             # An earlier one of these was found worse than the average of y.
             latest = [fit for fit in begun if fit.history] or begun
-            _adopt_interrupted(gp, latest[-1], None if best is None else best[1:], error)
+            _adopt_interrupted(gp, chosen, latest[-1], None if best is None else best[1:], error)
             raise
         # Per row, for a time limit may leave the starts with different numbers of rows.
         value /= posterior.report.rows
@@ -129,6 +129,7 @@ def _fit(
         note = "; ".join(filter(None, [note, RESTARTED]))
     if str(data.dtype) != f"torch.{posterior.report.precision}":
         note = "; ".join(filter(None, [note, IN_FLOAT64]))
+    gp.adopt_kernels(chosen)
     gp.adopt(running.model.state_dict(), posterior)
     seconds = time.perf_counter() - began
     _warn_if_late(options.time_limit, seconds, gp.is_grid)
@@ -212,9 +213,12 @@ def _warn_if_late(limit: float | None, seconds: float, is_grid: bool) -> None:
         warnings.warn(words, LongFitWarning, stacklevel=levels_to_the_caller())
 
 
-def _resolve(gp: Learnable, data: Data, options: FitOptions) -> tuple[FitOptions, str]:
-    """The options with every automatic choice made, and a note: chosen kernels, dtype, why there are no paths."""
-    options, chosen = gp.adapt_options(options), gp.choose_kernels(data)
+def _resolve(gp: Learnable, data: Data, options: FitOptions) -> tuple[Learnable, FitOptions, str]:
+    """The model and the options with every automatic choice made, and a note: chosen kernels, dtype, why there are no
+    paths.
+    """
+    options = gp.adapt_options(options)
+    gp, chosen = gp.choose_kernels(data)
     is_table = not (gp.is_grid or gp.num_inducing)
     is_field = is_table and is_suitable(gp.sides[0], data.columns, VECCHIA_COLUMNS)
     if options.estimator == "vecchia" and not (is_table and is_suitable(gp.sides[0], data.columns, data.columns)):
@@ -232,12 +236,16 @@ def _resolve(gp: Learnable, data: Data, options: FitOptions) -> tuple[FitOptions
             gp.draw_prior(data, 1, options.features, torch.Generator())
         except NotImplementedError as error:
             note = f"standard estimator, without paths: {error}"
-            return replace(options, estimator="standard"), "; ".join(filter(None, [*notes, note]))
-    return options, "; ".join(filter(None, notes))
+            return gp, replace(options, estimator="standard"), "; ".join(filter(None, [*notes, note]))
+    return gp, options, "; ".join(filter(None, notes))
 
 
-def _adopt_interrupted(gp: Learnable, running: Fit, best: tuple[Fit, Any, int] | None, error: BaseException) -> None:
+def _adopt_interrupted(
+    gp: Learnable, chosen: Learnable, running: Fit, best: tuple[Fit, Any, int] | None, error: BaseException
+) -> None:
     """After an error or Ctrl-C: the best complete start, or the last whole step and its solutions as the posterior."""
+    if best is not None or running.history:
+        gp.adopt_kernels(chosen)
     if best is not None:
         gp.adopt(best[0].model.state_dict(), best[1])
         kept = f"start {best[2] + 1}"

@@ -96,7 +96,7 @@ class Fit(Resumable):
                         self.pace.show(self)
                         if callback is not None:
                             callback(self.history[-1])
-                self.stop_reason = self.stop_reason or (ALL_STEPS if total else "hyperparameters as given")
+                self.stop_reason = self.stop_reason or (ALL_STEPS if total else self._describe_initial_values())
                 # All ranks wait until the file is written: it must exist if a rank fails later.
                 if self.checkpoint is not None:
                     self.compute.on_main_process(self._save)
@@ -106,6 +106,13 @@ class Fit(Resumable):
                     self._rescue(error)
                 raise
         self._choose_final()
+
+    def _describe_initial_values(self) -> str:
+        """Where the hyperparameters of a fit without steps come from."""
+        if self.options.begins_on_subgrids:
+            return "hyperparameters of sub-grids"
+        choice = self.options.initialise
+        return "hyperparameters as given" if choice == "model" else f"hyperparameters by initialise={choice!r}"
 
     def step(self) -> bool:
         """Take one step of the outer loop; return False if it failed or ran out of time.

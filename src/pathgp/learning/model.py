@@ -20,14 +20,10 @@ from pathgp.kernels import Kernel, Product, Sum
 from pathgp.kernels.parameters import Positive, PositiveValue, refuse_value_of_part
 from pathgp.means import Trend
 from pathgp.operators import Operator
-from pathgp.posterior.conditioning import Settings, SolveRequest
+from pathgp.posterior.conditioning import Settings, SolveRequest, least_noise, solve_promoting
 from pathgp.posterior.system import System
-from pathgp.solvers import Status
 
 Mean = float | Callable[[Tensor], Tensor]
-# Required ratio of the noise variance to the rounding error of products. The limit in float32 is optimistic: systems
-# that turn out harder are solved in float64. In float64 it is the largest ratio that smooth kernels needed.
-RESOLVED = {torch.float32: 20.0, torch.float64: 250.0}
 
 
 class Learnable(nn.Module):
@@ -82,9 +78,15 @@ class Learnable(nn.Module):
     def solve(self, data: Any, prior: Any, draws: Tensor, request: SolveRequest) -> Any:
         """The posterior of this model, solved for in the dtype of the data."""
 
-    def choose_kernels(self, data: Any) -> str:
-        """Choose the kernels that the user left open, at the start of a fit; return a note for the report."""
-        return ""
+    def choose_kernels(self, data: Any) -> tuple[Self, str]:
+        """At the start of a fit, a copy with the kernels that the user left open, and a note for the report.
+
+        The model itself, if none is open.
+        """
+        return self, ""
+
+    def adopt_kernels(self, source: Self) -> None:
+        """Take over the kernels that were chosen for a fit; ``source``: the result of `choose_kernels`."""
 
     def adapt_options(self, options: Any) -> Any:
         """The `FitOptions` of a fit with what this model decides itself; ValueError for those it cannot use."""
@@ -97,6 +99,10 @@ class Learnable(nn.Module):
     def own_estimator(self) -> Any:
         """The gradient estimator of this model in place of the exact one; None for that."""
         return None
+
+    def fit_facts(self) -> dict[str, str]:
+        """Facts of the model by name, besides its description, that a fit and its checkpoint must have in common."""
+        return {}
 
     @property
     def num_inducing(self) -> int:
@@ -131,13 +137,8 @@ class Learnable(nn.Module):
         return float(torch.stack(largest).prod())
 
     def least_noise(self, data: Data) -> float:
-        """The smallest standard deviation of the noise that products in the dtype of the data resolve.
-
-        Rounding disturbs the entries of K, and so residuals, by about eps sqrt(n) max k(x, x) times the weights, whose
-        size is up to 1 / noise: that is to be less than a part of the noise.
-        """
-        rounding = torch.finfo(data.dtype).eps * math.sqrt(len(data.y)) * self.largest_variance(data)
-        return math.sqrt(RESOLVED[data.dtype] * rounding)
+        """The smallest standard deviation of the noise that products in the dtype of the data resolve."""
+        return least_noise(data.dtype, len(data.y), self.largest_variance(data))
 
     def mean_at(self, X: Tensor) -> Tensor:
         """The prior mean at X (m, d): (m,), or a scalar when it is constant; float64."""
@@ -174,20 +175,16 @@ class Learnable(nn.Module):
 
         Solves in float64 if rounding in float32 would hide what the data say. Warns if the solver did not converge.
         """
-        may_promote = data.dtype == torch.float32 and request.settings.compute.allows_float64(data.device)
-        reason = "the noise is too small beside the signal"
-        if not may_promote or self.least_noise(data) <= float(self.deviation(data).detach().min()):
-            posterior = self.solve(data, prior, draws, request)
-            status = posterior.report.status
-            if not may_promote or status not in (Status.STALLED, Status.DIVERGED):
-                posterior.report.warn_unless_converged()
-                return posterior
-            reason = f"in float32 the solver ended {status.name}"
-        request = replace(request, x0=None if request.x0 is None else request.x0.to(torch.float64))
-        posterior = self.solve(data.to(torch.float64), prior, draws.to(torch.float64), request)
-        posterior.report = posterior.report.with_note(f"float64, for {reason}")
-        posterior.report.warn_unless_converged()
-        return posterior
+
+        def solve(dtype: torch.dtype) -> Any:
+            if dtype == data.dtype:
+                return self.solve(data, prior, draws, request)
+            x0 = None if request.x0 is None else request.x0.to(dtype)
+            return self.solve(data.to(dtype), prior, draws.to(dtype), replace(request, x0=x0))
+
+        resolved = self.least_noise(data) <= float(self.deviation(data).detach().min())
+        may_promote = request.settings.compute.allows_float64(data.device)
+        return solve_promoting(solve, data.dtype, resolved, may_promote)
 
     def working_copy(self, device: torch.device) -> Self:
         """A copy on a device, without the posterior of an earlier fit."""

@@ -116,6 +116,11 @@ class FitReport:
         return all(step.log_likelihood is not None for step in self.history)
 
     @property
+    def kept(self) -> Step | None:
+        """The last step that was taken at the hyperparameters the fit ended with; None if they follow the last step."""
+        return next((step for step in reversed(self.history) if step.values == self.values), None)
+
+    @property
     def stages(self) -> str:
         """The steps taken on each number of rows, in words."""
         groups = itertools.groupby(self.history, key=lambda step: (step.rows, bool(step.solver)))
@@ -144,12 +149,16 @@ class FitReport:
         source = f", {self.approximation}" if self.approximation else ""
         # Steps on a subset of the rows have none.
         known = [step.log_likelihood for step in steps if step.log_likelihood is not None]
+        kept = self.kept
         if known:
+            if kept is not None and kept.log_likelihood is not None:
+                known[-1] = kept.log_likelihood
             first = "" if len(known) == 1 else f"{known[0]:.1f} to "
             rows = "" if len(known) == len(steps) else f" in {len(known)} of {len(steps)} steps, those on all rows"
             lines.append(("log likelihood", f"{first}{known[-1]:.1f}{rows}{source}"))
         elif steps:
-            lines.append(("log likelihood", f"{steps[-1].gain:+.1f} since the first step, estimated{source}"))
+            gain = (kept or steps[-1]).gain
+            lines.append(("log likelihood", f"{gain:+.1f} since the first step, estimated{source}"))
         if solvers:
             missed = f", {short} of {len(steps)} steps ended above tol" if short else ""
             lines.append(("solves", f"{', '.join(solvers)}; {per_step:.1f} epochs a step{missed}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from dataclasses import replace
 from typing import Any
 
@@ -195,6 +196,14 @@ class InducingGP(GP):
             rate = options.learning_rate or SVGP_RATE
             options, optimiser = replace(options, steps=steps, learning_rate=rate), "adam"
         return replace(options, estimator="exact", stages="full", optimiser=optimiser)
+
+    def fit_facts(self) -> dict[str, str]:
+        """How the inducing points are chosen, and whether they are learned; a digest of given ones."""
+        source = f"{self.inducing} by {self.choice}"
+        if isinstance(self.inducing, Tensor):
+            digest = hashlib.sha256(self.inducing.contiguous().numpy().tobytes())
+            source = f"{len(self.inducing)} given points {digest.hexdigest()[:16]}"
+        return {"choice of inducing points": source + (", learned" if self.learn_inducing else "")}
 
     def begin_fit(self, data: Rows, options: FitOptions, generator: torch.Generator) -> Learnable:
         """A copy with inducing points, chosen under a kernel with the initial values of the fit."""

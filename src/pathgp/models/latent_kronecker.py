@@ -79,19 +79,23 @@ class LatentKroneckerGP(Model[GridPosterior]):
         else:
             self.kernels[side] = kernel
 
-    def choose_kernels(self, data: GridObservations) -> str:
+    def choose_kernels(self, data: GridObservations) -> tuple[LatentKroneckerGP, str]:
         if not self.open_sides:
-            return ""
+            return self, ""
+        model = self.working_copy(data.device)
         best = choose_kernels(self.working_copy(data.device), data, self.open_sides)
-        for side in self.open_sides:
-            self.kernels[side] = best.kernels[side]
-        if positive(self, "noise").raw.requires_grad:
-            self.noise = best.noise.detach()
-        self.is_chosen = True
-        chosen = ", ".join(f"{self.sides[side]!r} for side {side}" for side in self.open_sides)
+        model.adopt_kernels(best)
+        if positive(model, "noise").raw.requires_grad:
+            model.noise = best.noise.detach()
+        chosen = ", ".join(f"{model.sides[side]!r} for side {side}" for side in self.open_sides)
         lines = ", ".join(f"side {side}" for side in self.open_sides if has_empty_entries(data, side))
         note = f"kernels chosen by the likelihood of sub-grids: {chosen}"
-        return f"{note}; that of {lines} by single lines along it" if lines else note
+        return model, f"{note}; that of {lines} by single lines along it" if lines else note
+
+    def adopt_kernels(self, source: LatentKroneckerGP) -> None:
+        for side in self.open_sides:
+            self.kernels[side] = copy.deepcopy(source.kernels[side])
+        self.is_chosen = True
 
     def prior(
         self, samples: int, features: int = 512, generator: torch.Generator | None = None
@@ -133,7 +137,8 @@ class LatentKroneckerGP(Model[GridPosterior]):
         targets = grid[observed].to(torch.float64)
         noise_std = None
         if noise is not None:
-            noise_std = _spread(read_grid(noise, "noise").to(grid.device), grid)[observed].to(torch.float64)
+            noise_grid = read_grid(noise, "noise").detach().to(grid.device)
+            noise_std = _spread(noise_grid, grid)[observed].to(torch.float64)
             if not bool((noise_std >= 0).all()):
                 raise ValueError("noise must hold standard deviations, not negative and not missing, in observed cells")
         results, is_numpy = grid.dtype, not isinstance(y, Tensor)

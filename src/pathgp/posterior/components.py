@@ -6,7 +6,8 @@ weights v and alpha_j of the whole posterior,
     mean_c(x) = k_c(x, X) v,    var_c(x) = k_c(x, x) - k_c(x, X) H^-1 k_c(X, x),
     path_cj(x) = f_cj(x) + k_c(x, X) (v - alpha_j),
 
-where f_cj is the contribution of the features of k_c to prior path j: no further solve.
+where f_cj is the contribution of the features of k_c to prior path j: no further solve. With a trend P takes the place
+of H^-1 (see `pathgp.posterior.trend`).
 Duvenaud (2014), section 2.4.5; thesis, section 2.1.2 for the paths.
 """
 
@@ -55,7 +56,8 @@ class Component:
         def values(rows: slice) -> Tensor:
             return self._restore(prior(scaled[rows], self._terms) + update(scaled[rows]))
 
-        return inputs.to_caller(_in_parts(values, scaled, self._posterior.num_samples, len(self._posterior.X)))
+        num, rows = self._posterior.num_samples, len(self._posterior.system.X)
+        return inputs.to_caller(_in_parts(values, scaled, num, rows))
 
     def variance(self, Xs: Array, method: str | None = None) -> Array:
         """Posterior variance (m,) of f_c, by the methods of `Posterior.variance`.
@@ -65,6 +67,10 @@ class Component:
         """
         inputs, scaled = self._posterior._read(Xs)
         variance = self._posterior._variance(scaled, method, self.kernel, self._terms)
+        if self._posterior.least_squares is not None:
+            is_exact = self._posterior._choose_method(method) == "solve"
+            factor = self._posterior._trend_factor(inputs.X, scaled, is_exact, self.kernel)
+            variance = variance + factor.square().sum(1).to(variance)
         return inputs.to_caller(self._posterior.scaling.restore_variance(variance))
 
     def __repr__(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from pathgp.operators import KernelOperator, Operator
 from pathgp.posterior.prediction_rule import PredictionGoal, PredictionRule
 from pathgp.posterior.report import ConditionReport
 from pathgp.posterior.system import System
-from pathgp.solvers import Solution, Solver, as_solver
+from pathgp.solvers import Solution, Solver, Status, as_solver
 from pathgp.solvers.run import column_norms
 from pathgp.solvers.solution import AllowedResidual, Callback, NumericalFailure
 
@@ -30,6 +31,9 @@ ACCURACY = 0.1
 _LOOSEST = 0.5
 # Rounding errors of sums K(x, X) v are at most this factor times eps |v| max k(x, x).
 _ROUNDING = 4.0
+# Required ratio of the noise variance to the rounding error of products. The limit in float32 is optimistic: systems
+# that turn out harder are solved in float64. In float64 it is the largest ratio that smooth kernels needed.
+RESOLVED = {torch.float32: 20.0, torch.float64: 250.0}
 
 
 @dataclass(frozen=True)
@@ -181,6 +185,38 @@ def solve_system(
             prediction_note=f"{rule.checks} checks, by the {rule.source}" if rule.checks else "no check",
         )
     return solution.x, report
+
+
+def least_noise(dtype: torch.dtype, rows: int, largest: float) -> float:
+    """The smallest standard deviation of the noise that products in a dtype resolve. ``largest``: max k(x, x).
+
+    Rounding disturbs the entries of K, and so residuals, by about eps sqrt(n) max k(x, x) times the weights, whose size
+    is up to 1 / noise: that is to be less than a part of the noise.
+    """
+    return math.sqrt(RESOLVED[dtype] * torch.finfo(dtype).eps * math.sqrt(rows) * largest)
+
+
+def solve_promoting(
+    solve: Callable[[torch.dtype], Any], dtype: torch.dtype, is_resolved: bool, may_promote: bool
+) -> Any:
+    """The posterior solve(dtype), or solve(float64) if rounding in float32 would hide what the data say.
+
+    Warns if the solver did not converge. ``is_resolved``: whether no noise is smaller than `least_noise`.
+    ``may_promote``: whether float64 is allowed (`Compute.allows_float64`).
+    """
+    may_promote = may_promote and dtype == torch.float32
+    reason = "the noise is too small beside the signal"
+    if not may_promote or is_resolved:
+        posterior = solve(dtype)
+        status = posterior.report.status
+        if not may_promote or status not in (Status.STALLED, Status.DIVERGED):
+            posterior.report.warn_unless_converged()
+            return posterior
+        reason = f"in float32 the solver ended {status.name}"
+    posterior = solve(torch.float64)
+    posterior.report = posterior.report.with_note(f"float64, for {reason}")
+    posterior.report.warn_unless_converged()
+    return posterior
 
 
 def _describe_backend(H: Operator) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -48,10 +48,14 @@ class GridPosterior(BasePosterior):
 
     The methods are those of `Posterior`, with one set of inputs per side: arrays (g_i, d_i) or (g_i,), None for those
     of the training grid. Results have the shape of the grid that the inputs span.
+
+    Further attributes: ``data``, the observed cells; ``paths_seed``, the seed of draws at new inputs and of paths, None
+    in files of earlier versions.
     """
 
     prior: GridPrior | None
     data: GridObservations
+    paths_seed: int | None = field(default=None, kw_only=True)
 
     @classmethod
     def solve(
@@ -62,7 +66,9 @@ class GridPosterior(BasePosterior):
             raise ValueError("until='predictions' is for tables: a grid is solved until='residual'")
         H, largest = model.operator(data, request.settings), model.largest_variance(data)
         weights, report = solve_system(H, largest, data.columns, system, data.scaling, request)
-        return cls(model, data.scaling, system, prior, weights, request.settings, report, data)
+        # After the solve, whose random numbers are those of the generator.
+        seed = spawn_generator(request.generator).initial_seed() if request.seed is None else request.seed
+        return cls(model, data.scaling, system, prior, weights, request.settings, report, data, paths_seed=seed)
 
     @property
     def X(self) -> list[Tensor]:
@@ -206,10 +212,9 @@ class GridPosterior(BasePosterior):
         draws = torch.where(kept, self._scatter(system.noise_draws).reshape(-1, self.num_samples)[data.cells], draws)
         x0 = self._scatter(self.weights).reshape(-1, self.weights.shape[1])[data.cells]
         request = SolveRequest(self.settings, generator, seed, x0=x0, callback=callback, began=began)
-        updated = self.model.system(data, self.prior, draws)
-        posterior = GridPosterior.solve(self.model, data, updated, self.prior, request)
-        posterior.report.warn_unless_converged()
-        return posterior
+        updated: GridPosterior = self.model.make_posterior(data, self.prior, draws, request)
+        updated.about = self.about
+        return updated
 
     def _read(self, inputs: Sequence[Array | None]) -> tuple[list[Tensor], Callable[[Tensor], Array]]:
         """Standardised inputs of every side, the factors themselves for None; and how to return results."""
@@ -278,7 +283,8 @@ class GridPosterior(BasePosterior):
     @property
     def _seed(self) -> int:
         """Of the draws at new inputs for `variance` and of the paths, so that repeated calls agree."""
-        return 0 if self.report.seed is None else self.report.seed % 2**62
+        seed = self.report.seed if self.paths_seed is None else self.paths_seed
+        return 0 if seed is None else seed % 2**62
 
     def _prior_mean(self) -> Tensor:
         return self.model.mean_at(self.data.X_raw)

@@ -10,12 +10,14 @@ Solvers get the noise as delta = Sigma^-1/2 w, so that eps = Sigma delta: primal
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pathgp.compute.memory import spans
+from pathgp.pathwise import PriorPaths
 from pathgp.posterior.trend import GeneralisedLeastSquares
 
 # Weight of the average over all rows in the estimate of each row's posterior variance, in samples.
@@ -104,7 +106,9 @@ class System:
         variances = noise
         if x is not None:
             variances = self.posterior_variances(x).maximum(largest * noise / (noise + n * largest))
-        return (1.0 + float(noise.min()) / (n * largest)) * float((1.0 / variances).mean()) ** -0.5
+        # A prior variance of zero: no residual has an effect.
+        ratio = float(noise.min()) / (n * largest) if largest > 0.0 else math.inf
+        return (1.0 + ratio) * float((1.0 / variances).mean()) ** -0.5
 
     def noisy_draws(self, columns: slice = slice(None)) -> Tensor:
         """The prior draws as if observed, f_j(X) + eps_j: (n, s), or some of the columns, float64."""
@@ -119,6 +123,17 @@ class System:
         if self.basis is not None:
             norms.append(torch.linalg.vector_norm(self.basis, dim=0, dtype=torch.float64))
         return torch.cat(norms)
+
+    def to(self, dtype: torch.dtype, prior: PriorPaths | None) -> System:
+        """The system in another dtype, with the values of the prior draws to all its digits."""
+        if dtype == self.X.dtype:
+            return self
+        X, targets = self.X.to(dtype), self.targets.to(dtype)
+        if prior is not None:
+            with torch.no_grad():
+                targets = torch.cat([targets[:, :1], prior(X).T], 1)
+        basis = None if self.basis is None else self.basis.to(dtype)
+        return System(X, targets, self.noise_draws.to(dtype), self.deviation, basis)
 
     def extend(self, other: System) -> System:
         """The rows of both systems."""

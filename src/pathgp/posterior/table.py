@@ -21,7 +21,7 @@ from pathgp.kernels import Kernel
 from pathgp.operators import Operator
 from pathgp.pathwise import PriorPaths, UpdatePaths
 from pathgp.posterior.base import BasePosterior
-from pathgp.posterior.conditioning import SolveRequest, solve_system
+from pathgp.posterior.conditioning import SolveRequest, least_noise, solve_promoting, solve_system
 from pathgp.posterior.exact_covariance import ExactCovariance
 from pathgp.posterior.path_variance import NEIGHBOURS, SampledVariance
 from pathgp.posterior.prediction_rule import PredictionRule
@@ -68,8 +68,12 @@ class Posterior(BasePosterior):
 
     @property
     def X(self) -> Tensor:
-        """The inputs of the data (n, d), in the units of the caller."""
-        return self.scaling.restore_inputs(self.system.X)
+        """The inputs of the data (n, d), in the units of the caller, with the digits of predictions."""
+        X, scaling = self.system.X, self.scaling
+        if scaling.keeps_inputs:
+            return X
+        dtype = torch.promote_types(X.dtype, getattr(torch, scaling.result_dtype))
+        return scaling.restore_inputs(X.to(torch.float64)).to(dtype)
 
     @property
     def has_targets(self) -> bool:
@@ -219,19 +223,33 @@ class Posterior(BasePosterior):
         generator = settings.compute.sync_generator(generator)
         seed, reason = repeating_seed(generator), self.report.no_paths
         request = SolveRequest(settings, generator, seed, reason, callback=callback, began=began)
-        return self._extend(new.X, y, noise, request)
+        updated = self._extend(new.X.detach(), y, noise, request)
+        updated.about = self.about
+        return updated
 
     def _extend(self, X_new: Tensor, y_new: Tensor, noise: Array | None, request: SolveRequest) -> Posterior:
-        """Solve the system with more rows, starting from the solutions of the old ones."""
-        system, X = self.system.require_targets("update"), self.system.X
-        data = Observations.of(X_new, y_new, noise, self.scaling, X.dtype, self.model.basis_at(X_new, self.scaling))
-        draws = normal((len(y_new), self.num_samples), request.generator, torch.float64, X.device).to(X.dtype)
-        grown = system.extend(self.model.system(data, self.prior, draws))
-        solutions = self.solutions
-        x0 = torch.cat([solutions, solutions.new_zeros(len(y_new), solutions.shape[1])])
-        posterior = Posterior.solve(self.model, self.scaling, grown, self.prior, replace(request, x0=x0))
-        posterior.report.warn_unless_converged()
-        return posterior
+        """Solve the system with more rows, starting from the solutions of the old ones.
+
+        In float64 if float32 has too few digits for the noise of the new rows, as in `GP.condition`.
+        """
+        system, model, prior = self.system.require_targets("update"), self.model, self.prior
+        basis = model.basis_at(X_new, self.scaling)
+        draws = normal((len(y_new), self.num_samples), request.generator, torch.float64, system.X.device)
+
+        def grow(dtype: torch.dtype) -> System:
+            data = Observations.of(X_new, y_new, noise, self.scaling, dtype, basis)
+            return system.to(dtype, prior).extend(model.system(data, prior, draws.to(dtype)))
+
+        def solve(dtype: torch.dtype) -> Posterior:
+            solutions = self.solutions.to(dtype)
+            x0 = torch.cat([solutions, solutions.new_zeros(len(y_new), solutions.shape[1])])
+            rows = grown if dtype == grown.X.dtype else grow(dtype)
+            return Posterior.solve(model, self.scaling, rows, prior, replace(request, x0=x0))
+
+        grown, compute = grow(system.X.dtype), request.settings.compute
+        least = least_noise(grown.X.dtype, len(grown.X), float(model.kernel.diag(grown.X).max()))
+        is_resolved = least <= float(grown.deviation.min())
+        return solve_promoting(solve, grown.X.dtype, is_resolved, compute.allows_float64(grown.X.device))
 
     def components(self) -> dict[str, Component]:
         """For a kernel k = sum_c k_c the posterior of each summand, by name: mean, variance and paths of f_c.
@@ -284,12 +302,16 @@ class Posterior(BasePosterior):
             covariance = covariance + factor @ factor.T
         return covariance
 
-    def _trend_factor(self, Xs: Tensor, scaled: Tensor, is_exact: bool) -> Tensor:
-        """T (m, r), float64, with T T^T = t(x)^T G^-1 t(z), the covariance of the trend; see `posterior.trend`."""
+    def _trend_factor(self, Xs: Tensor, scaled: Tensor, is_exact: bool, part: Kernel | None = None) -> Tensor:
+        """T (m, r), float64, with T T^T = t(x)^T G^-1 t(z), the covariance of the trend; see `posterior.trend`.
+
+        For a summand ``part`` of the kernel, which does not contain the trend, t(x) = -W^T k_part(X, x).
+        """
         trend = self._exact_least_squares if is_exact else self.least_squares
         assert trend is not None
-        explained = self.settings.compute.map_rows(self._update(trend.weights.to(scaled.dtype)), scaled).T
-        return (self._basis(Xs) - explained.to(torch.float64)) @ trend.root
+        explained = self.settings.compute.map_rows(self._update(trend.weights.to(scaled.dtype), part), scaled).T
+        own = -explained.to(torch.float64)
+        return (own if part is not None else self._basis(Xs) + own) @ trend.root
 
     def _require_paths(self) -> PriorPaths:
         if self.prior is None and self.report.no_paths:
