@@ -41,7 +41,7 @@ def test_a_sum_with_weights_equals_the_bilinear_form_of_their_columns() -> None:
 
 
 def fit_smooth_field(*parts: Kernel, noise: float) -> tuple[pathgp.LatentKroneckerGP, list[str]]:
-    """A default fit of a smooth function on a grid with holes, and how the solves of its steps ended."""
+    """A fit of a smooth function on a grid with holes, as by default on larger grids, and how its solves ended."""
     generator = seeded(0)
     rows, columns = (torch.linspace(0.0, 1.0, p, dtype=torch.float64).unsqueeze(1) for p in (20, 16))
     Y = torch.sin(6.0 * rows) + columns.T.square()
@@ -49,7 +49,7 @@ def fit_smooth_field(*parts: Kernel, noise: float) -> tuple[pathgp.LatentKroneck
     Y[torch.rand(Y.shape, generator=generator) < 0.2] = math.nan
     Y[6:11, 5:9] = math.nan
     gp = pathgp.LatentKroneckerGP(list(parts), noise=0.1, mean=float(Y.nanmean()))
-    report = gp.fit([rows, columns], Y, samples=8, generator=seeded(0))
+    report = gp.fit([rows, columns], Y, samples=8, estimator="pathwise", generator=seeded(0))
     return gp, [step.status for step in report.history]
 
 

@@ -101,7 +101,10 @@ def prefer_joint_kernel(
     """
     if len(data.y) > JOINT_CELLS and not is_forced:
         return None, ""
-    model.choose_kernels(data)
+    chosen, _ = model.choose_kernels(data)
+    model.adopt_kernels(chosen)
+    if positive(model, "noise").raw.requires_grad:
+        model.noise = chosen.noise.detach()
     model.open_sides = ()
     subgrids = choose_subgrids(data, CHOICE_CELLS, CHOICES_PER_SIDE)
     count = sum(len(subgrid.y) for subgrid in subgrids)
