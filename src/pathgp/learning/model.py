@@ -86,7 +86,7 @@ class Learnable(nn.Module):
         return self, ""
 
     def adopt_kernels(self, source: Self) -> None:
-        """Take over the kernels that were chosen for a fit; ``source``: the result of `choose_kernels`."""
+        """Take over the kernels and the noise chosen for a fit; ``source``: the result of `choose_kernels`."""
 
     def adapt_options(self, options: Any) -> Any:
         """The `FitOptions` of a fit with what this model decides itself; ValueError for those it cannot use."""

@@ -201,7 +201,7 @@ class InducingGP(GP):
         """How the inducing points are chosen, and whether they are learned; a digest of given ones."""
         source = f"{self.inducing} by {self.choice}"
         if isinstance(self.inducing, Tensor):
-            digest = hashlib.sha256(self.inducing.contiguous().numpy().tobytes())
+            digest = hashlib.sha256(self.inducing.detach().cpu().contiguous().numpy().tobytes())
             source = f"{len(self.inducing)} given points {digest.hexdigest()[:16]}"
         return {"choice of inducing points": source + (", learned" if self.learn_inducing else "")}
 

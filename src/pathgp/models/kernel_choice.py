@@ -103,8 +103,6 @@ def prefer_joint_kernel(
         return None, ""
     chosen, _ = model.choose_kernels(data)
     model.adopt_kernels(chosen)
-    if positive(model, "noise").raw.requires_grad:
-        model.noise = chosen.noise.detach()
     model.open_sides = ()
     subgrids = choose_subgrids(data, CHOICE_CELLS, CHOICES_PER_SIDE)
     count = sum(len(subgrid.y) for subgrid in subgrids)

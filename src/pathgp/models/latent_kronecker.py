@@ -85,16 +85,18 @@ class LatentKroneckerGP(Model[GridPosterior]):
         model = self.working_copy(data.device)
         best = choose_kernels(self.working_copy(data.device), data, self.open_sides)
         model.adopt_kernels(best)
-        if positive(model, "noise").raw.requires_grad:
-            model.noise = best.noise.detach()
         chosen = ", ".join(f"{model.sides[side]!r} for side {side}" for side in self.open_sides)
         lines = ", ".join(f"side {side}" for side in self.open_sides if has_empty_entries(data, side))
         note = f"kernels chosen by the likelihood of sub-grids: {chosen}"
         return model, f"{note}; that of {lines} by single lines along it" if lines else note
 
     def adopt_kernels(self, source: LatentKroneckerGP) -> None:
+        if source is self:
+            return  # nothing was chosen
         for side in self.open_sides:
             self.kernels[side] = copy.deepcopy(source.kernels[side])
+        if positive(self, "noise").raw.requires_grad:
+            self.noise = source.noise.detach()
         self.is_chosen = True
 
     def prior(
